@@ -8,9 +8,9 @@ names, capacity, models, groups, CPU and memory. It stays the same when devices 
 Knows numpy and the model, no charges. Tested in `tests/unit/core/test_layout.py`.
 """
 
-import weakref
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -20,12 +20,14 @@ from gpushare.core.model import NodeSpec
 
 _GIB_BITS = 30
 _ROWS = 64
+_MOST_CHANGES = 16
+"""Changes of the nodes' names that are remembered."""
 
 _A = TypeVar("_A", bound=npt.NDArray[Any])
 
 
 class NodeRows(dict[str, int]):
-    """The row of each node by its name, and the names by which it differs from an earlier one.
+    """The row of each node by its name, and by which names it differs from earlier ones.
 
     It is never changed.
     """
@@ -34,13 +36,21 @@ class NodeRows(dict[str, int]):
         self, rows: Mapping[str, int], before: "NodeRows | None", changed: Iterable[str]
     ) -> None:
         super().__init__(rows)
-        self._before = None if before is None else weakref.ref(before)
-        self.changed = tuple(changed)
-        """The names that are not in the same row, or not in both."""
+        self.lineage: object = object() if before is None else before.lineage
+        self.serial: int = 0 if before is None else before.serial + 1
+        history = () if before is None else before.history[1 - _MOST_CHANGES :]
+        self.history: tuple[tuple[str, ...], ...] = (*history, tuple(changed))
 
-    def before(self) -> "NodeRows | None":
-        """Return the rows of the layout before, if somebody still uses them."""
-        return None if self._before is None else self._before()
+    def changed_since(self, other: Mapping[str, int]) -> Iterable[str] | None:
+        """Return the names that may be in other rows than in an earlier one, or in one of both
+        alone; None if that is not known.
+        """
+        if not isinstance(other, NodeRows) or other.lineage is not self.lineage:
+            return None
+        changes = self.serial - other.serial
+        if not 0 <= changes <= len(self.history):
+            return None
+        return chain.from_iterable(self.history[len(self.history) - changes :])
 
 
 class Layout(NamedTuple):

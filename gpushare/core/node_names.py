@@ -14,8 +14,6 @@ from gpushare.core.snapshot import Bools, Rows
 
 MAX_PARTS = 8
 """Parts of a list that are remembered: the nodes that fit, for this many kinds of pod."""
-_MOST_BEFORE = 8
-"""Changes of the nodes that a table is brought up to date by; after more it is made anew."""
 _TABLES = 4
 """Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
 
@@ -130,19 +128,13 @@ class KnownNames:
 
     def _table_again(self, mapping: Mapping[str, int]) -> Rows:
         """Return the table of a mapping that has none, from that of an earlier one if it can."""
-        changed: list[str] = []
-        before: Mapping[str, int] | None = mapping
-        for _ in range(_MOST_BEFORE):
-            if not isinstance(before, NodeRows):
-                break
-            changed += before.changed
-            before = before.before()
-            for known, length, earlier in self._tables:
-                if known is before and length == len(known):
+        if isinstance(mapping, NodeRows):
+            for known, _, earlier in self._tables:
+                changed = mapping.changed_since(known)
+                if changed is not None:
                     table = earlier.copy()
-                    for name in changed:
-                        if name in self._places:
-                            table[self._places[name]] = mapping.get(name, -1)
+                    for name in self._places.keys() & set(changed):
+                        table[self._places[name]] = mapping.get(name, -1)
                     table.flags.writeable = False
                     return table
         return looked_up(self._places, mapping)

@@ -16,7 +16,7 @@ and room of a device are enough.
 Tested in `tests/unit/core/test_prices.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,33 +95,44 @@ class Fragmentation:
         self._levels = Levels(self._classes)
         self.scale = ALL_CORES if self._levels.asked else 1
         """In how many parts of a unit it counts."""
+        # For the last models, largest device and devices on a node: the tables that these make.
+        self._kept: tuple[tuple[tuple[str, ...], int, int], Tables] | None = None
         self.most = 1 + COMPUTE if self._levels.asked else 1
         """What is lost with a device that nobody can use, as a multiple of its memory."""
 
     def tables(self, snapshot: Snapshot) -> Tables:
         """Return the tables for the nodes of the snapshot."""
+        groups = Groups.of(snapshot)
+        # All devices of a node have one model; a node without devices has -1: the last lines.
+        models = snapshot.model.take(groups.row, axis=0).max(axis=1, initial=-1)
+        model = groups.by_row(models, -1) % (len(snapshot.models) + 1)
+        largest = int(groups.largest().max(initial=0))
+        key = snapshot.models, largest, snapshot.capacity.shape[1]
+        kept = self._kept
+        if kept is None or kept[0] != key:
+            kept = self._kept = key, self._of_models(*key)
+        # The first step of CPU is found at 1.
+        return replace(kept[1], base=model * len(self.cpus) - 1)
+
+    def _of_models(self, models: tuple[str, ...], largest: int, width: int) -> Tables:
+        """Return the tables for these models, the largest device and devices on a node, without
+        the line of each node.
+        """
         # bool (lines, classes): which may run, by model (the last: none) and CPU step.
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
-            for model in (*snapshot.models, None)
+            for model in (*models, None)
         ]
         asked = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
         enough = asked <= self.cpus[:, None]
         both = np.array(accepts, bool)[:, None, :] & enough[None, :, :]
         runs: Bools = both.reshape(-1, len(self._classes))
-        width = snapshot.capacity.shape[1]
         needs = self._levels.need
         several = sorted(
             {(cls.units, needs(cls.cores)) for cls in self._classes if cls.devices > 1}
         )
-        # All devices of a node have one model; a node without devices has -1: the last lines.
-        groups = Groups.of(snapshot)
-        models = snapshot.model.take(groups.row, axis=0).max(axis=1, initial=-1)
-        model = groups.by_row(models, -1) % (len(snapshot.models) + 1)
-        largest = int(groups.largest().max(initial=0))
         return Tables(
-            # The first step of CPU is found at 1.
-            base=model * len(self.cpus) - 1,
+            base=np.zeros(0, dtype=np.int64),
             barred=self._count(~runs),
             small=self._by_room(runs),
             many=tuple((size, self._too_many(runs, size, width)) for size in several),

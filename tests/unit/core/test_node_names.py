@@ -3,8 +3,13 @@
 import random
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
+from gpushare.core.snapshot import NodeArrays
+from tests.unit.core.clusters import node
 
 
 def members(names: NodeNames, numbers: dict[str, int]) -> set[str]:
@@ -95,3 +100,46 @@ def test_a_name_that_is_new_or_comes_twice_is_not_found() -> None:
     more = known.joined(["c", "b"])
     assert len(more) == 3
     assert more.find(["c", "a", "b"]) == (("c", "a", "b"), 3)
+
+
+NAMES = [f"n{number}" for number in range(8)]
+
+
+@given(st.lists(st.tuples(st.sampled_from([*NAMES, "new"]), st.booleans()), max_size=60))
+def test_rows_follow_nodes_that_come_and_go(steps: list[tuple[str, bool]]) -> None:
+    arrays, known = NodeArrays(), KnownNames(NAMES)
+    for name, looks in steps:
+        if name in arrays.row:
+            arrays.remove_node(name)
+        else:
+            arrays.set_node(node(name, 8), ())
+        row = arrays.snapshot({}).row
+        if looks:
+            found = known.find(random.sample(NAMES, 5))
+            assert found is not None
+            assert found[0].rows(row).tolist() == [row.get(each, -1) for each in found[0]]
+
+
+def test_names_are_looked_up_anew_only_after_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, known, lookups = NodeArrays(), KnownNames(NAMES), 0
+
+    class Counted(dict[str, int]):
+        def __iter__(self) -> object:  # type: ignore[override]
+            nonlocal lookups
+            lookups += 1
+            return super().__iter__()
+
+    monkeypatch.setattr(known, "_places", Counted(known._places))  # noqa: SLF001
+    for name in NAMES:
+        arrays.set_node(node(name, 8), ())
+    known.table(arrays.snapshot({}).row)
+    assert lookups == 1
+    for _ in range(3):
+        for name in NAMES[:3]:
+            arrays.remove_node(name)
+            arrays.snapshot({})  # which nobody keeps
+            arrays.set_node(node(name, 8), ())
+        row = arrays.snapshot({}).row
+        table = known.table(row)
+        assert table[:8].tolist() == [row[name] for name in NAMES]
+    assert lookups == 1

@@ -52,6 +52,7 @@ from gpushare.core.policies.node_shape import (
     HALF,
     MILLI,
     CommonNodes,
+    NodeShapes,
     PerLayout,
     common_nodes,
     free_with_compute,
@@ -133,11 +134,12 @@ class ShadowPrice:
         # stay until the next full garbage collection. Scales, tables and prices are of
         # the nodes with cards of the workload's sizes.
         self.common = PerLayout(partial(common_nodes, sizes=tuple(workload.devices)))
-        self.shapes = PerLayout(partial(_of_common, self.common, node_shapes))
+        shapes = PerLayout(node_shapes)
+        self.shapes = PerLayout(partial(_of_common, self.common, shapes))
         self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
         scarce = partial(scarcity.scarcity, shares=shares)
         self.scarce = PerLayout(partial(_of_common, self.common, scarce))
-        prices = _Prices(self.classes, workload.devices)
+        prices = _Prices(self.classes, workload.devices, shapes)
         self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
 
     def shapes_key(self, snapshot: Snapshot) -> Hashable:
@@ -283,9 +285,13 @@ class _Prices:
     """The value of residues and the stranded GPU, for these classes and devices by capacity."""
 
     def __init__(
-        self, classes: tuple[tuple[PodClass, int], ...], devices: Mapping[int, int]
+        self,
+        classes: tuple[tuple[PodClass, int], ...],
+        devices: Mapping[int, int],
+        shapes: Callable[[Snapshot], NodeShapes],
     ) -> None:
         self._classes = classes
+        self._shapes = shapes
         self._devices = devices
         self._by_capacity = self._priced(devices)
         # The value of a unit, the sizes of cards, and the tables in it: for the last layout.
@@ -301,7 +307,7 @@ class _Prices:
             sizes = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
             devices = dict.fromkeys(sizes or [1], 1)
             priced = self._priced(devices)
-        shapes, capacities = node_shapes(snapshot), np.array(sorted(devices), dtype=np.int64)
+        shapes, capacities = self._shapes(snapshot), np.array(sorted(devices), dtype=np.int64)
         # A node without devices has the smallest capacity, and nothing of it is looked up.
         index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
         lengths = np.array([len(worth_) for worth_, _ in priced])

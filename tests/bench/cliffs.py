@@ -1,0 +1,288 @@
+"""What a step beside the plain case costs, as a ratio to the plain case of the same run.
+
+Each row calls filter for a pod of one device at 5,000 nodes, in one process, in turn with the plain
+case: after a change of a node, with nodes that pairing limits, with many kinds of pods. The last
+rows are no calls of filter: a heartbeat of a node, the page's document, the help of commands. Only
+ratios are worth anything. Beside each stands the figure that landed last (cliffs.json).
+
+Run as `python -m tests.bench.cliffs`; two minutes. `--land` writes the figures to that file;
+`--nodes N` takes another number of nodes.
+"""
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from gpushare.core.decide import place
+from gpushare.core.model import Allocation, NodeSpec, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.core.workload import PodClass, Workload
+from gpushare.daemon.representations import Representations
+from gpushare.extender.follow.watch_handlers import NodeEventHandler
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.extender import NameLists
+from gpushare.wire.inspect import encode_inspect
+from gpushare.wire.objects import NODES
+
+LANDED = Path(__file__).with_suffix(".json")
+SHAPES = ((16,) * 8, (24,) * 4, (80,) * 8)
+ROUNDS = 15
+HELP = ("explain", "doctor", "serve", "whatif", "inspect")
+
+WORKLOAD = Workload(
+    classes=tuple(
+        sorted(
+            (PodClass(units=units, devices=devices, cpu=cpu, memory=1 << 30), pods)
+            for units, devices, cpu, pods in (
+                (4, 1, 2000, 40),
+                (8, 1, 4000, 20),
+                (12, 1, 8000, 10),
+                (16, 2, 8000, 5),
+                (80, 4, 16_000, 5),
+            )
+        )
+    ),
+    capacities=((16, 13_000), (24, 6_600), (80, 13_000)),
+    turnover=0.5,
+)
+
+
+def spec(number: int) -> NodeSpec:
+    """Return the node of that number."""
+    shape = SHAPES[number % len(SHAPES)]
+    return NodeSpec(
+        f"node-{number:06}",
+        shape,
+        healthy=(True,) * len(shape),
+        models=("A100",) * len(shape),
+        uuids=tuple(f"GPU-{number}-{device}" for device in range(len(shape))),
+        cpu=64_000,
+        memory=1 << 38,
+    )
+
+
+class Side:
+    """A filter over as many nodes, and pods that are bound one after the other."""
+
+    def __init__(self, policy: str, nodes: int, pairing: Pairing = Pairing.OFF) -> None:
+        self.ledger = Ledger(pairing)
+        self.ledger.replace_nodes([spec(number) for number in range(nodes)])
+        ranking = Ranking(load_policy(policy, WORKLOAD))
+        self.managed = ManagedResource(ALIYUN, self.ledger, {policy: ranking}, policy)
+        self.verb = FilterVerb(
+            ManagedResources((self.managed,)),
+            Tickets(),
+            not_ready=str,
+            best_only=True,
+            bind_slots=BindSlots(8),
+            lists=NameLists(),
+        )
+        self._names = [f"node-{number:06}" for number in range(nodes)]
+        self._numbers = count()
+
+    def call(self, units: int = 3, cpu: str = "1") -> float:
+        """Return the seconds of CPU in which filter answers for a new pod, which is then bound."""
+        name = f"pod-{next(self._numbers)}"
+        random.Random(name).shuffle(self._names)
+        amounts = {"limits": {ALIYUN.resource: str(units)}, "requests": {"cpu": cpu}}
+        pod = {
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"containers": [{"name": "c", "resources": amounts}]},
+        }
+        asked = {"Pod": pod, "NodeNames": self._names}
+        body = json.dumps(asked, separators=(",", ":")).encode()
+        began = time.thread_time()
+        answer = self.verb.answer(body)
+        taken = time.thread_time() - began
+        ref, request = PodRef("default", name, name), Request(units, 1, cpu=1000)
+        node = json.loads(answer.body)["NodeNames"][0]
+        scorer = self.managed.scorer(request)
+        placed = place(self.ledger.snapshot(), node, request, scorer)
+        self.ledger.assume(ref, request, placed, 0.0)
+        self.managed.holds.bind(name)
+        return taken
+
+
+def changes(side: Side) -> dict[str, Callable[[int], object]]:
+    """Return by its name what changes one node; it is told the number of the round."""
+    changed, ledger = spec(7), side.ledger
+
+    def leave(number: int) -> None:
+        ledger.node_changed(spec(200_001 + 3 * number))
+        ledger.snapshot()
+        ledger.node_gone(spec(200_001 + 3 * number).name)
+
+    return {
+        "a card closes or opens": lambda number: ledger.node_changed(
+            replace(changed, healthy=(number % 2 == 0, *changed.healthy[1:]))
+        ),
+        "a node joins": lambda number: ledger.node_changed(spec(100_001 + 3 * number)),
+        "a node leaves": leave,
+        "a node has other CPU": lambda number: ledger.node_changed(
+            replace(spec(11), cpu=64_000 + 1000 * (number % 2))
+        ),
+        "a node has another model": lambda number: ledger.node_changed(
+            replace(spec(13), models=(f"M{number}",) * len(spec(13).models))
+        ),
+    }
+
+
+def of_changes(policy: str, nodes: int) -> dict[str, float]:
+    """Return the ratio of a call after each change of a node; the new snapshot counts."""
+    side = Side(policy, nodes)
+    made = changes(side)
+    plain, after = list[float](), {name: list[float]() for name in made}
+    for _ in range(5):
+        side.call()
+    for number in range(ROUNDS):
+        for name, change in made.items():
+            plain.append(side.call())
+            change(number)
+            after[name].append(side.call())
+    middle = statistics.median(plain)
+    return {f"{name}, {policy}": statistics.median(taken) / middle for name, taken in after.items()}
+
+
+def of_pins(nodes: int) -> dict[str, float]:
+    """Return the ratio with pods that wait for their plug-in on a fifth of the nodes, and on all.
+
+    They are of another size than the pod; then of the same.
+    """
+    plain = Side("binpack", nodes)
+    sides = {}
+    for share, every in (("a fifth", 5), ("all", 1)):
+        for size, units in (("another size", 5), ("the same size", 3)):
+            side = Side("binpack", nodes, Pairing.ON)
+            for number in range(0, nodes, every):
+                ref = PodRef("default", f"pin-{number}", f"pin-{number}")
+                request = Request(units, 1, containers=((0, units),))
+                allocation = Allocation(spec(number).name, (0,), (units,), ("",))
+                side.ledger.assume(ref, request, allocation, 0.0)
+            sides[f"pins of {size} on {share} of the nodes"] = side
+    taken = {name: list[float]() for name in sides}
+    bare = []
+    for _ in range(ROUNDS):
+        bare.append(plain.call())
+        for name, side in sides.items():
+            taken[name].append(side.call())
+    middle = statistics.median(bare[2:])
+    return {name: statistics.median(calls[2:]) / middle for name, calls in taken.items()}
+
+
+def of_kinds(policy: str, nodes: int) -> dict[str, float]:
+    """Return the ratio with 100 kinds of pods in turn, which differ in CPU, to one kind."""
+    plain, many = Side(policy, nodes), Side(policy, nodes)
+    bare, taken = list[float](), list[float]()
+    for number in range(250):
+        calls = many.call(cpu=str(1 + number % 100))
+        if number >= 150:
+            taken.append(calls)
+            bare.append(plain.call())
+    return {f"100 kinds of pods, {policy}": statistics.median(taken) / statistics.median(bare)}
+
+
+def of_heartbeats() -> dict[str, float]:
+    """Return what a heartbeat that says nothing new costs, as a ratio to decoding it."""
+    ranking = Ranking(load_policy("binpack"))
+    managed = ManagedResource(ALIYUN, Ledger(Pairing.OFF), {"binpack": ranking}, "binpack")
+    handler = NodeEventHandler(ManagedResources((managed,)), "GiB")
+    cards = [{"uuid": f"GPU-{at}", "model": "NVIDIA A100-SXM4-80GB", "mem": 80} for at in range(8)]
+    inventory = json.dumps({"v": 1, "unit": "GiB", "devices": cards})
+    amounts = {"cpu": "64", "memory": "263907860Ki", "pods": "110", ALIYUN.resource: "640"}
+    node = {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": "a",
+            "resourceVersion": "1",
+            "annotations": {ALIYUN.inventory: inventory},
+            "labels": {f"example.com/{at}": "x" for at in range(20)},
+        },
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+    line = json.dumps({"type": "MODIFIED", "object": node}).encode()
+    decoding, whole = list[float](), list[float]()
+    for _ in range(500):
+        began = time.thread_time()
+        event = NODES.decode_event(line)
+        decoding.append(time.thread_time() - began)
+        handler.apply(event)
+        whole.append(time.thread_time() - began)
+    ratio = statistics.median(whole) / statistics.median(decoding)
+    return {"a heartbeat, to decoding it": ratio}
+
+
+def of_documents(nodes: int) -> dict[str, float]:
+    """Return the bytes of inspect with gzip, as a ratio to those without."""
+    body = encode_inspect(Side("binpack", nodes).ledger.dump(), None, {}).encode()
+    sent, _ = Representations().encoded("inspect", body, "gzip")
+    return {"bytes of inspect with gzip": len(sent) / len(body)}
+
+
+def of_help() -> dict[str, float]:
+    """Return the CPU of commands' help, as a ratio to a bare Python."""
+
+    def cpu(*words: str) -> float:
+        costs = []
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *words], capture_output=True, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(costs)
+
+    bare = cpu("-c", "pass")
+    command = ("-m", "gpushare.cli.main")
+    return {
+        f"{name} --help, to a bare Python": cpu(*command, name, "--help") / bare for name in HELP
+    }
+
+
+def main() -> None:
+    """Print a row for each step, beside the figure that landed last."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--land", action="store_true", help=f"write the figures to {LANDED.name}")
+    options = parser.parse_args()
+    landed = json.loads(LANDED.read_text()) if LANDED.exists() else {}
+    found: dict[str, float] = {}
+    print(f"ratios to the plain case at {options.nodes} nodes; beside them what landed last")
+    measures: tuple[Callable[[], dict[str, float]], ...] = (
+        partial(of_changes, "device-bestfit", options.nodes),
+        partial(of_changes, "shadow-price", options.nodes),
+        partial(of_pins, options.nodes),
+        partial(of_kinds, "binpack", options.nodes),
+        partial(of_kinds, "bestfit", options.nodes),
+        of_heartbeats,
+        partial(of_documents, options.nodes),
+        of_help,
+    )
+    for rows in measures:
+        for name, ratio in rows().items():
+            found[name] = round(ratio, 3)
+            before = landed.get(name)
+            print(
+                f"{name:52} {ratio:7.2f} {'' if before is None else f'{before:7.2f}'}", flush=True
+            )
+    if options.land:
+        LANDED.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
