@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,18 @@ def members(cluster: Cluster, count: int, size: int) -> list[Json]:
     return [cluster.pod(4, annotations=notes) for _ in range(count)]
 
 
+def _are_waiting(extender: Extender, pods: int) -> bool:
+    """Whether so many pods wait at the gate."""
+    return extender.figure("gate_pods") == pods
+
+
 def all_wait(extender: Extender, pods: list[Json], node: str) -> list["Future[str]"]:
     """Their binds, once all of them wait at the gate."""
     binds = []
     for number, pod in enumerate(pods, 1):
         binds.append(extender.bind_later(pod, node))
         # No more at once than the extender takes.
-        poll(lambda number=number: extender.figure("gate_pods") == number, lambda: extender.log)
+        poll(partial(_are_waiting, extender, number), lambda: extender.log)
     return binds
 
 

@@ -84,7 +84,7 @@ class Client:
     def ask(self, data: bytes) -> tuple[bytes, bool]:
         """(the answer without its date, whether the connection stays); b"" where none is whole."""
         self._sock.sendall(data)
-        keep = self.connection.receive() and self._worker.handle(self.connection)
+        keep = self.connection.receive() and bool(self._worker.handle(self.connection))
         self._sock.setblocking(False)
         try:
             answer = self._sock.recv(1 << 20)
