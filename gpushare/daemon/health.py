@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpushare.daemon.listener import Handler, Listener
-from gpushare.errors import NotReady
 
 Checks = Callable[[], Mapping[str, str]]
 """Returns the problem of each check by name, "" if there is none."""
@@ -47,18 +46,14 @@ class HealthServer(Listener):
     ) -> None:
         """Bind the socket: an address in use fails here.
 
-        metrics: raises NotReady if too many ask at once. explain, held: None if there is nothing to
-        say.
+        explain, held: None if there is nothing to say.
         """
         pages = {"/livez": live, "/healthz": live, "/readyz": ready}
 
         class Probes(Handler):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
-                    try:
-                        return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
-                    except NotReady as error:
-                        return 503, "text/plain", f"{error}\n".encode()
+                    return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
                 asked = _EXPLAIN.fullmatch(path)
                 naming = held if path == _HELD else None
                 if explain and asked:

@@ -9,7 +9,6 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
@@ -21,7 +20,6 @@ from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.certificates import Certificates
-from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes
@@ -227,11 +225,9 @@ def health_server(
     checks: of life, of readiness.
     """
     host, port = address(settings.health_listen, "health-listen")
-    # Of a large cluster they take long to make, and anybody may ask for them.
-    text = partial(DocumentCache().get, "metrics", metrics.text)
     try:
         return HealthServer(
-            host, port, *checks, text, explain=explainer.answer, held=explainer.held
+            host, port, *checks, metrics.text, explain=explainer.answer, held=explainer.held
         )
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error

@@ -13,7 +13,7 @@ from gpushare.core import ranking as module
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, Request
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
-from gpushare.core.policy import KeyedByShapes, Policy
+from gpushare.core.policy import KeyedByShapes, Policy, load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, NodeArrays, Rows, Snapshot
 from gpushare.core.workload import PodClass, workload_of
@@ -207,6 +207,30 @@ def test_a_node_that_comes_goes_or_changes_costs_its_own_row(name: str) -> None:
     assert np.array_equal(known.values, anew.values)
     (rows,) = policy.asked
     assert {"b01", "c02", "new"} <= {*rows} <= {"", "b01", "c02", "new"}
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("capacities", [(), (4, 8)])
+def test_a_larger_card_that_comes_is_minded_on_all_rows(
+    name: str, capacities: tuple[int, ...]
+) -> None:
+    classes = {
+        PodClass(cpu=1000, units=3, devices=1): 30,
+        PodClass(cpu=4000, units=4, devices=2): 10,
+        PodClass(cpu=8000, units=8, devices=4): 10,
+    }
+    workload = workload_of(classes, capacities=capacities, turnover=1.0)
+    policy, tally, request = load_policy(name, workload), NodeArrays(), Request(3, 1, 1000)
+    for each in NAMES:
+        tally.set_node(node(each, 4, 4, 4, 4, cpu=16_000, memory=2**36), ())
+    tally.add(Charge("a", Request(2, 1, 1000), ((0, 2),)))
+    ranking = Ranking(policy)
+    ranking.scores(tally.snapshot({}), request)
+    for number in range(12):
+        tally.set_node(node(f"large-{number}", *[8] * 4, cpu=64_000, memory=2**38), ())
+        view = tally.snapshot({})
+        known, anew = (each.scores(view, request) for each in (ranking, Ranking(policy)))
+        assert np.array_equal(known.by_state, anew.by_state)
 
 
 def test_pods_that_differ_in_cpu_alone_share_scores_where_the_policy_reads_none() -> None:

@@ -507,3 +507,30 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
     )
     broken.rounds.run()
     assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
+
+
+def test_judging_takes_two_percent_of_the_time_at_most() -> None:
+    world, waits, now = stuck(), list[float](), [0.0]
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            now[0] += timeout or 0.0
+            return False
+
+    def clock() -> float:
+        now[0] += 0.01  # each look at the clock is a slice of judging
+        return now[0]
+
+    guard = ScaleDownGuard(
+        world,
+        world.resources,
+        world.marks,
+        world.running,
+        not_ready=str,
+        clock=clock,
+        wake=Event,
+    )
+    guard.round()
+    assert waits
+    assert waits == pytest.approx([49 * 0.01] * len(waits))
