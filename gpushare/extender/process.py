@@ -69,6 +69,9 @@ _WARM_EVERY = 45.0
 class Extender:
     """Everything one process needs, wired up; `start` starts it."""
 
+    _gate_writers: ThreadPoolExecutor
+    """Sends the Bindings of groups that the gate has let through; made after the fork."""
+
     def __init__(
         self, settings: Settings, scheduler_file: SchedulerFile, log_writer: LogWriter
     ) -> None:
@@ -151,15 +154,13 @@ class Extender:
             not_ready=self._readiness.not_ready,
             leads_until=self._readiness.leads_until,
         )
-        # Behind the gate; they begin with the first Binding, after the fork.
-        self._gate_writers = ThreadPoolExecutor(_GATE_WRITERS, "gate-writer")
         self._binder = Binder(
             self._client,
             self._managed_resources,
             self._readiness.leads_until,
             room_on=self._waker.room_on,
             torn=self._event_messages.group_torn,
-            run=self._gate_writers.submit,
+            run=self._send_behind_gate,
         )
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
@@ -252,6 +253,7 @@ class Extender:
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()
         self._garbage_collection.start(time.monotonic())
+        self._gate_writers = ThreadPoolExecutor(_GATE_WRITERS, "gate-writer")
         self._health.start()
         if self._ui is not None:
             self._ui.start()
@@ -292,6 +294,9 @@ class Extender:
         if self._shadow is not None:
             self._shadow.rounds.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
+
+    def _send_behind_gate(self, send: Callable[[], None]) -> None:
+        self._gate_writers.submit(send)
 
     def _warm(self) -> None:
         """Open connections, or keep them open, so that a burst of binds needs no handshakes."""

@@ -5,6 +5,8 @@ Compact JSON, for people and doctor:
     {"strategy":"cdi-cri","reason":"...","problem":"..."}
 
 `problem` says why containers may get no device that way; it is left out if there is none.
+
+Tested in `tests/unit/device_plugin/test_handover.py` and `tests/unit/doctor/test_parts.py`.
 """
 
 import json

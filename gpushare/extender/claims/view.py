@@ -2,7 +2,7 @@
 
 Nothing is decided or changed by this. Any thread may call, and none waits.
 
-Tested in `tests/unit/extender/claims/test_view.py`.
+Tested in `tests/unit/extender/tell/test_explainer.py` and `test_claims_metrics.py` beside it.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,14 +11,18 @@ Tested in `tests/unit/wire/dra/test_selectors.py`.
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpushare.core.claims.model import Attribute, Device
 from gpushare.wire.dra.cel_functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from cel import Program
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
@@ -61,7 +65,7 @@ class _Expression:
 
     def __init__(self, text: str) -> None:
         """Compile an expression. Raises ValueError."""
-        self._program = _cel().compile(_without_bindings(text))
+        self._program: Program = _cel().compile(_without_bindings(text))
         self.seconds_left = _FREE_SECONDS
         """Time that it may take."""
         functions = set(self._program.functions())
@@ -211,9 +215,11 @@ def _cel() -> Any:  # noqa: ANN401  # its types are those of the package, which 
     spec = paths and PathFinder.find_spec("cel.cel", list(paths))
     if not spec or spec.loader is None:
         raise ImportError("common-expression-language is not installed")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if spec.name not in sys.modules:
+        # In a process it may be made once, and the package may be imported later.
+        sys.modules[spec.name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[spec.name])
+    return sys.modules[spec.name]
 
 
 def _without_bindings(text: str) -> str:
