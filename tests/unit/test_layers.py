@@ -93,6 +93,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
         *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
     ),
+    "cel": ("wire.dra.selectors",),
     "grpc": (
         *("device_plugin.kubelet", "device_plugin.server"),
         *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
