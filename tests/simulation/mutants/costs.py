@@ -100,8 +100,8 @@ def looks_at_every_kind(original: Any) -> Any:
         test=f"{_UNIT}/core/test_card_sizes.py::"
         "test_nothing_is_made_in_a_request_for_the_sizes_that_a_node_brings")  # fmt: skip
 def prices_in_the_request(original: Any) -> Any:
-    def init(self: Any, classes: Any, devices: Any) -> None:
-        original(self, classes, devices)
+    def init(self: Any, classes: Any, devices: Any, shapes: Any) -> None:
+        original(self, classes, devices, shapes)
         self._devices = {}
 
     return init

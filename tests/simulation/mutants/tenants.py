@@ -177,4 +177,4 @@ def keeps_whole_pages(original: Any) -> Any:
 @mutant("T10", "an event names pods of other namespaces", text, "_name",
         test="tests/unit/extender/test_texts_for_tenants.py")  # fmt: skip
 def names_everybody(original: Any) -> Any:
-    return lambda entry, reader, holder: original(entry, None, holder)
+    return lambda entry, reader: original(entry, None)
