@@ -86,7 +86,7 @@ def keeps_all_labels_of_nodes(original: Any) -> Any:
 
 @mutant("T12", "a group has as many kinds of pods as a tenant likes", GroupMembers, "needs",
         test=f"{_UNIT}/extender/follow/test_group_members.py::"
-        "test_what_is_looked_at_is_bounded_whatever_a_tenant_writes")  # fmt: skip
+        "test_the_kinds_that_are_looked_at_are_bounded_whatever_a_tenant_writes")  # fmt: skip
 def looks_at_every_kind(original: Any) -> Any:
     return _without_bound(original, group_members, "MOST_KINDS")
 
