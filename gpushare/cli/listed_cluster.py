@@ -51,11 +51,8 @@ _TIMEOUT = 30.0
 _FORBIDDEN = 403
 _NO_SLICES = "no ResourceSlice has a device with memory"
 
-"""The extender's own policy depends on the pods that it has seen, which only it knows."""
-
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
 _MOST_NAMED = 3
 """Pods that are left out and named."""

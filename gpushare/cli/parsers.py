@@ -11,6 +11,7 @@ from gpushare.commandline import Parser
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
+"""The extender's own policy depends on the pods that it has seen, which only it knows."""
 NAMESPACE = "kube-system"
 """Where ConfigMaps close devices, by default."""
 MOVES = 4

@@ -15,7 +15,7 @@ Tested in `tests/unit/extender/verbs/bind/test_gate.py` and `tests/simulation/te
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Set
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -313,12 +313,6 @@ class Gate:
                     self._turn_back(attempt, why, COMPETITION)
 
     # -- readers ----------------------------------------------------------------------------------
-
-    def bound_members(self, group_key: str) -> Set[str]:
-        """Return the uids of the members that the API server shows bound."""
-        with self._changed:
-            members = self._members.of(group_key)
-            return {uid for uid, member in members.items() if member.is_bound}
 
     def state_of(self, group: Group) -> GroupState:
         """Return how far the group has come."""
