@@ -1,6 +1,6 @@
 """Bugs that let one tenant, or one node, cost the others: what was so before it was bounded."""
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -95,8 +95,7 @@ def queues_without_end(original: Any) -> Any:
     del original
 
     def put(self: Any, namespace: str, event: Any) -> bool:
-        self._waiting.setdefault(namespace, deque()).append(event)
-        self._count += 1
+        self._turns.put(namespace, event)
         return True
 
     return put
