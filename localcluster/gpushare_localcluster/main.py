@@ -235,7 +235,6 @@ def _keep(cluster: DemoCluster) -> None:
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
-        cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
         if cluster.autoscaling.is_on:
             words = "create configmap node-groups --from-literal=more=2x16GiB,max=3"
             cluster.report.line(f"nodes for the autoscaler: kubectl -n kube-system {words}")

@@ -4,7 +4,7 @@ Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP 
 that is not named here is stored as it comes.
 """
 
-from gpushare_localcluster.api import claims, pods, resize, workloads
+from gpushare_localcluster.api import claims, pods, workloads
 from gpushare_localcluster.api.objects import (
     Object,
     metadata,
@@ -126,7 +126,6 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
         return _with_status_of(resource, old, new)
     held = metadata(old)
     kept = {field: held.get(field) for field in FIXED}
-    kept["managedFields"] = metadata(new).get("managedFields") or held.get("managedFields")
     body = with_metadata(
         _typed(resource, new), **kept, name=held.get("name"), namespace=held.get("namespace")
     )
@@ -136,8 +135,6 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
         body = pods.with_importance(old, body)
     body = completed(resource, body)
     if resource is PODS:
-        if part == "resize":
-            return resize.resized(old, body)
         pods.check_update(old, body)
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)

@@ -175,10 +175,6 @@ def _document(area: str, parts: list[str], accept: str, address: str) -> Respons
         case ["openapi", "v2"]:
             # An empty schema: everything passes kubectl's own validation.
             return Response(200, b"", discovery.OPENAPI_V2)
-        case ["openapi", "v3"]:
-            return json_answer(discovery.openapi_index())
-        case ["openapi", "v3", *root]:
-            return json_answer(discovery.openapi_document("/".join(root)))
     raise no_such_path()
 
 

@@ -4,9 +4,8 @@ Pure, made from the resource table: the plain lists, the aggregated document of 
 `/version`, and the OpenAPI stubs without which `kubectl create` and `apply` refuse to work.
 """
 
-from gpushare_localcluster.api import schemas
 from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.resources import RESOURCES, Resource, in_version, versions
+from gpushare_localcluster.api.resources import Resource, in_version, versions
 from gpushare_localcluster.api.status import no_such_path
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -20,7 +19,6 @@ POD_SUBRESOURCES = {
     "binding": ("Binding", ("create",)),
     "eviction": ("Eviction", ("create",)),
     "log": ("Pod", ("get",)),
-    "resize": ("Pod", STATUS_VERBS),
 }
 SCALE = {"group": "autoscaling", "version": "v1"}
 
@@ -109,52 +107,6 @@ def aggregated(*, core: bool) -> Object:
     ]
     typed = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
     return {**typed, "metadata": {}, "items": items}
-
-
-def openapi_index() -> Object:
-    """Return what `/openapi/v3` says."""
-    roots = sorted({row.root for row in RESOURCES})
-    return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
-
-
-def openapi_document(root: str) -> Object:
-    """Return the OpenAPI v3 document of one API version: what kubectl reads of it.
-
-    It has one PATCH operation a kind, with the parameter `fieldValidation`: that makes kubectl
-    leave the validation to the server. The schemas are for `kubectl explain`.
-
-    Raises StatusError: 404 for a version that is not served.
-    """
-    served = [row for row in RESOURCES if row.root == root and "patch" in row.verbs]
-    if not served:
-        raise no_such_path()
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": version()["gitVersion"]},
-        "paths": {_item_path(row): {"patch": _patch_operation(row)} for row in served},
-        "components": {"schemas": schemas.openapi(root)},
-    }
-
-
-def _item_path(row: Resource) -> str:
-    scope = "/namespaces/{namespace}" if row.namespaced else ""
-    return f"/{row.root}{scope}/{row.plural}/{{name}}"
-
-
-def _patch_operation(row: Resource) -> Object:
-    names = ("dryRun", "fieldManager", "fieldValidation", "force")
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "schema": {"type": "string"}} for name in names
-        ],
-        "x-kubernetes-action": "patch",
-        "x-kubernetes-group-version-kind": {
-            "group": row.group,
-            "kind": row.kind,
-            "version": row.version,
-        },
-        "responses": {"200": {"description": "OK"}},
-    }
 
 
 def _group(name: str) -> Object:

@@ -47,7 +47,6 @@ class Rest:
             "binding": {"POST": writing.bind},
             "eviction": {"POST": writing.evict},
             "log": {"GET": logs.answer},
-            "resize": STATUS,
         }
 
     def answer(self, group: str, version: str, path: str, call: Call) -> Response:

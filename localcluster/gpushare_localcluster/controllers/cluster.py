@@ -20,7 +20,6 @@ from gpushare_localcluster.event_writer import write_event
 
 ROOTS = {
     "ControllerRevision": "/apis/apps/v1",
-    "DaemonSet": "/apis/apps/v1",
     "Deployment": "/apis/apps/v1",
     "Job": "/apis/batch/v1",
     "JobSet": "/apis/jobset.x-k8s.io/v1alpha2",

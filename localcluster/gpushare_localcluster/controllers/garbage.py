@@ -12,7 +12,6 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 _OWNED = ("ReplicaSet", "Pod", "Job", "ControllerRevision", "Lease")
 _OWNERS = (
-    "DaemonSet",
     "Deployment",
     "Job",
     "JobSet",

@@ -43,8 +43,9 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's.
-    told: what to say of the user's file for it.
+    """A running cluster, as far as scenarios need it.
+
+    told: what to say of the user's file for the scheduler.
     """
 
     runner: Runner
@@ -55,7 +56,6 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
-    metrics: str
     told: Sequence[str]
 
     def check(self) -> None:
@@ -133,7 +133,6 @@ def running(
         for scheduler in schedulers:
             ends.callback(scheduler.stop)
             scheduler.start()
-        metrics = schedulers[0].serve_metrics()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
         board = Board(api, report.on_pod)
@@ -148,7 +147,7 @@ def running(
         processes = [extender, *processes]
         yield DemoCluster(
             *(runner, board, report, autoscaling, extender, processes),
-            *(kubeconfig, settings, metrics, told),
+            *(kubeconfig, settings, told),
         )
 
 

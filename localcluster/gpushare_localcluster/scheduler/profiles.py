@@ -7,7 +7,6 @@ small one has not is left out with a warning; one that nobody knows is refused.
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.metadata import entry_points
 
 from gpushare.errors import SettingsError
@@ -82,7 +81,6 @@ def build_framework(
         weights=weights,
         percentage=profile.percentage,
         check_all_filters=profile.check_all_filters,
-        observe=partial(handle.metrics.ran, profile.scheduler_name),
     )
     handle.profiles[profile.scheduler_name] = made
     return made

@@ -21,7 +21,6 @@ from gpushare_localcluster.scheduler.framework import (
     PluginError,
     Status,
 )
-from gpushare_localcluster.scheduler.metrics import Observe, timed
 from gpushare_localcluster.scheduler.objects import PodView
 
 log = logging.getLogger(__name__)
@@ -35,8 +34,7 @@ class Framework:
 
     points: the plug-ins of each point in their order; without it each joins whatever it can.
     weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
-    check_all_filters: all filters are asked of a node, not only until the first objects. observe:
-    for metrics.
+    check_all_filters: all filters are asked of a node, not only until the first objects.
     """
 
     def __init__(
@@ -47,12 +45,10 @@ class Framework:
         weights: Mapping[str, int] | None = None,
         percentage: int = 0,
         check_all_filters: bool = False,
-        observe: Observe = lambda *_: None,
     ) -> None:
         self.plugins = tuple(plugins)
         self.percentage = percentage
         self._check_all = check_all_filters
-        self.observe = observe
         self._weights = dict(weights or {})
         at = points or {
             point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
@@ -83,12 +79,10 @@ class Framework:
         """Return what the plug-in's scores are multiplied with."""
         return self._weights.get(plugin_name, 1)
 
-    @timed("PreEnqueue")
     def run_pre_enqueue(self, pod: PodView) -> Status:
         """Return the first objection to trying the pod at all, or Success."""
         return _first_objection(self.pre_enqueues, lambda plugin: plugin.pre_enqueue(pod))
 
-    @timed("PreFilter")
     def run_pre_filters(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, frozenset[str], Status]:
@@ -169,7 +163,6 @@ class Framework:
                 return status
         return self.run_filters(state, pod, node)
 
-    @timed("PostFilter")
     def run_post_filters(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
@@ -184,7 +177,6 @@ class Framework:
             texts.append(status.message)
         return Status(Code.UNSCHEDULABLE, tuple(text for text in texts if text))
 
-    @timed("PreScore")
     def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
         """Have all plug-ins prepare their scores. Raises PluginError."""
         skipped: set[str] = set()
@@ -196,7 +188,6 @@ class Framework:
                 raise PluginError(f'running PreScore plugin "{plugin.name}": {status.message}')
         state.skip_score = frozenset(skipped)
 
-    @timed("Score")
     def run_scores(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> PluginScores:
@@ -219,18 +210,15 @@ class Framework:
             found[plugin.name] = {node: score * weight for node, score in scores.items()}
         return found
 
-    @timed("Reserve")
     def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Have all plug-ins reserve; return Success, or the first objection."""
         return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
 
-    @timed("Unreserve")
     def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Give everything back, last plug-in first."""
         for plugin in reversed(self.reservers):
             plugin.unreserve(state, pod, node_name)
 
-    @timed("Permit")
     def run_permit(
         self, state: CycleState, pod: PodView, node_name: str
     ) -> tuple[Status, dict[str, float]]:
@@ -245,12 +233,10 @@ class Framework:
         state.waits = waits
         return Status(Code.WAIT) if waits else SUCCESS, waits
 
-    @timed("PreBind")
     def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the first objection, or Success."""
         return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
 
-    @timed("Bind")
     def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the answer of the first plug-in that does not leave the pod to the next."""
         for plugin in self.binders:
@@ -259,7 +245,6 @@ class Framework:
                 return Status(status.code, status.reasons, plugin.name)
         return Status(Code.ERROR, ("no bind plugin binds this pod",))
 
-    @timed("PostBind")
     def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Tell those that want to know that the pod is bound."""
         for plugin in self.post_binders:

@@ -90,8 +90,7 @@ class ScheduleOne:
                 self._queue.done(pod.uid)
             return
         try:
-            with self._handle.metrics.algorithm_seconds.time():
-                decision = self._cycle.decide(pod, self._cache.snapshot())
+            decision = self._cycle.decide(pod, self._cache.snapshot())
         except (FitError, CycleError) as error:
             self._tracer(trace.waiting(pod, error))
             if isinstance(error, FitError):
@@ -142,8 +141,6 @@ class ScheduleOne:
             self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
-            self._count(entry, "scheduled")
-            self._handle.metrics.pod_attempts.observe(entry.attempts)
             self._activate_asked(decision)
             self._events.scheduled(pod, decision.node)
             return
@@ -175,7 +172,6 @@ class ScheduleOne:
         self._cache.forget(decision.pod)
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
-        self._count(entry, "unschedulable")
         with self._changed:
             # An extender learns of a change by its own watch, perhaps a moment after us.
             again = PLUGIN_NAME in rejected_by
@@ -186,17 +182,12 @@ class ScheduleOne:
             self._tell(entry.pod, "Unschedulable", message)
 
     def _broken(self, entry: QueuedPod, message: str) -> None:
-        self._count(entry, "error")
         with self._changed:
             self._queue.fail(entry, time.monotonic())
             waits = entry.uid in self._queue
             self._changed.notify_all()
         if waits:
             self._tell(entry.pod, "SchedulerError", message)
-
-    def _count(self, entry: QueuedPod, result: str) -> None:
-        profile = entry.pod.scheduler_name
-        self._handle.metrics.attempted(result, profile, time.monotonic() - entry.popped)
 
     def _tell(self, pod: PodView, reason: str, message: str) -> None:
         self._events.failed(pod, message)

@@ -44,12 +44,10 @@ class DefaultPreemption:
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
         """Evict victims; return Success when some were, else why not, after `preemption: `."""
-        framework, metrics = self._handle.profiles[pod.scheduler_name], self._handle.metrics
-        metrics.preemption_attempts.inc()
+        framework = self._handle.profiles[pod.scheduler_name]
         try:
             found = self._preemption.choose(framework, state, pod, self._handle.snapshot, statuses)
             self._handle.evict(pod, found)
-            metrics.preemption_victims.observe(len(found.pods))
         except NoPreemption as reason:
             return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
         except ApiError as error:
