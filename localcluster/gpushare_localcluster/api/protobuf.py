@@ -71,12 +71,16 @@ class Schema:
                 raise UnknownKindError(f"field {number} is not read from protobuf here")
             if field.form == "{":
                 entry = dict(_values(_bytes(value)))
-                key, content = _text(entry.get(1, b"")), entry.get(2, b"")
-                item.setdefault(field.name, {})[key] = self._read(field.type, content)
-            elif field.form == "[":
-                item.setdefault(field.name, []).append(self._read(field.type, value))
-            elif (content := self._read(field.type, value)) not in (None, ""):
-                item.update(content if field.name == "*" else {field.name: content})  # type: ignore[call-overload]  # a `*` is a message
+                key, encoded = _text(entry.get(1, b"")), entry.get(2, b"")
+                item.setdefault(field.name, {})[key] = self._read(field.type, encoded)
+                continue
+            content = self._read(field.type, value)
+            if field.form == "[":
+                item.setdefault(field.name, []).append(content)
+            elif field.name == "*" and isinstance(content, dict):
+                item.update(content)
+            elif content not in (None, ""):
+                item[field.name] = content
         return item
 
     def _read(self, kind: str, value: Value) -> object:

@@ -1,6 +1,6 @@
-"""POST, PUT, PATCH and DELETE: bodies in, the registry's answers out.
+"""POST, PUT, PATCH and DELETE: bodies in, answers of the registry out.
 
-Knows media types, query parameters and status codes of writing; the rules are the registry's.
+Knows media types, query parameters and status codes of writes; the registry has the rules.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def media_type(call: Call) -> str:
 def object_of(call: Call) -> Object:
     """Return the object in the body, from JSON or protobuf.
 
-    Raises StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
+    Raises StatusError: 400, or 415 for an unsupported media type or protobuf kind.
     """
     if media_type(call) == protobuf_kinds.MEDIA_TYPE:
         try:
@@ -77,7 +77,7 @@ def create(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def replace(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the object after a PUT, which makes some kinds of objects that are not there (201)."""
+    """Return the object after a PUT; a PUT of an absent object creates some kinds (201)."""
     body = object_of(call)
     uid = metadata(body).get("uid")
     if metadata(body).get("name") != target.name:
@@ -98,10 +98,12 @@ def replace(registry: Registry, target: Target, call: Call) -> Response:
     return _written(target, record, 201)
 
 
-def _check_uid(target: Target, wanted: object, held: str) -> None:
-    if wanted and wanted != held:
-        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {held}"
-        raise conflict(target.resource.qualified, target.name, why)
+def _check_uid(target: Target, expected: object, actual: str) -> None:
+    if expected and expected != actual:
+        reason = (
+            f"Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
+        )
+        raise conflict(target.resource.qualified, target.name, reason)
 
 
 def patch(registry: Registry, target: Target, call: Call) -> Response:
@@ -110,9 +112,9 @@ def patch(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def patched_by(call: Call) -> Callable[[Object], Object]:
-    """Return what the patch in the body does to an object.
+    """Return the function that applies the patch in the body to an object.
 
-    Raises StatusError: 400, or 415 for a kind of patch that is not known.
+    Raises StatusError: 400, or 415 for an unknown kind of patch.
     """
     kind = media_type(call)
     if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
@@ -131,7 +133,7 @@ def patched_by(call: Call) -> Callable[[Object], Object]:
 
 
 def changed_by(call: Call) -> Callable[[Object], Object]:
-    """Return what a PUT or a PATCH makes of a view of an object, such as its scale.
+    """Return the function that applies a PUT or a PATCH to a part of an object, such as the Scale.
 
     Raises StatusError: as `object_of` and `patched_by` do.
     """
@@ -142,10 +144,10 @@ def changed_by(call: Call) -> Callable[[Object], Object]:
 
 
 def delete(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the marked object, or for one that is gone its last state or a Status."""
+    """Return the marked object; after the removal the last state of a pod, or a Status."""
     options = _options(call)
-    record, gone = registry.delete(target.resource, target.home, target.name, options)
-    if gone and target.resource is not PODS:
+    record, is_gone = registry.delete(target.resource, target.home, target.name, options)
+    if is_gone and target.resource is not PODS:
         details = {
             "name": target.name,
             "kind": target.resource.plural,
@@ -176,7 +178,7 @@ def bind(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def evict(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the Status of an eviction (201): a deletion that a budget may refuse."""
+    """Return the Status of an eviction (201), a deletion that a budget may refuse."""
     body = object_of(call)
     if body.get("kind", "Eviction") != "Eviction" or metadata(body).get("name") != target.name:
         raise bad_request("the body must be an Eviction of the pod in the URL")
@@ -213,7 +215,7 @@ def _revise(
 
 
 def _options(call: Call) -> DeleteOptions:
-    """Return the options of a DELETE: those in its body, or without one those in its query."""
+    """Return the options of a DELETE, from the body or else from the query."""
     if call.body:
         return deletion.decode_options(object_of(call))
     grace = call.number("gracePeriodSeconds") if "gracePeriodSeconds" in call.query else None

@@ -70,8 +70,8 @@ class ControllerManager:
         key = (kind, str(meta.get("namespace", "")), str(meta["name"]))
         if kind in _RECONCILE:
             self._loop.add(key)
-        for each in _of_claims(key, item):
-            self._loop.add(each)
+        for claim_key in _of_claims(key, item):
+            self._loop.add(claim_key)
         if owner := controller_of(item):
             self._loop.add((owner["kind"], key[1], owner["name"]))
         if kind not in _OF_CLAIMS and (

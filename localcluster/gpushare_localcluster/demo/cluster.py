@@ -93,7 +93,7 @@ def running(
         api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
-        whole, told = with_extender(configuration, port)
+        whole, remarks = with_extender(configuration, port)
         settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
         devices, processes = _device_plugins(folder, kubeconfig, report, ends)
         driver = DRIVER if claims else ""
@@ -111,7 +111,7 @@ def running(
             ends.callback(running.stop)
             running.start()
         config = decode_scheduler_config(whole)
-        told += config.warnings
+        remarks += config.warnings
         files = [config]
         if claims:
             files.append(decode_scheduler_config(claims_scheduler_config(port)))
@@ -147,7 +147,7 @@ def running(
         processes = [extender, *processes]
         yield DemoCluster(
             *(runner, board, report, autoscaling, extender, processes),
-            *(kubeconfig, settings, told),
+            *(kubeconfig, settings, remarks),
         )
 
 

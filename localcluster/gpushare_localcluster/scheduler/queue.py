@@ -210,12 +210,12 @@ class SchedulingQueue:
 
     def nominated(self) -> dict[str, list[PodView]]:
         """Return by node the pods for which room was made there, and that are not bound yet."""
-        found: dict[str, list[PodView]] = {}
+        by_node: dict[str, list[PodView]] = {}
         for _, place in self._named():
             for entry in place.values():
                 if entry.pod.nominated_node:
-                    found.setdefault(entry.pod.nominated_node, []).append(entry.pod)
-        return found
+                    by_node.setdefault(entry.pod.nominated_node, []).append(entry.pod)
+        return by_node
 
     def flush(self, now: float) -> None:
         """Let out pods whose backoff has ended, and those that waited five minutes."""

@@ -131,18 +131,18 @@ class Framework:
 
         Where all are asked, the reasons of all, and evicting does not help if one says so.
         """
-        found = SUCCESS
+        result = SUCCESS
         for plugin in self.filters:
             if plugin.name in state.skip_filter:
                 continue
             status = plugin.filter(state, pod, node)
             if status is SUCCESS or status.ok:
                 continue
-            code = found.code if found.code is Code.UNRESOLVABLE else status.code
-            found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
+            code = result.code if result.code is Code.UNRESOLVABLE else status.code
+            result = Status(code, (*result.reasons, *status.reasons), result.plugin or plugin.name)
             if not (self._check_all and status.rejected):
                 break
-        return found
+        return result
 
     def run_filters_with_nominated(
         self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
@@ -152,12 +152,12 @@ class Framework:
         nominated: those pods; of lower priority than the pod they do not count. The pod must fit
         without them too: they may go elsewhere, and its affinity be unmet.
         """
-        others = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
-        if others:
+        nominated_pods = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
+        if nominated_pods:
             with_them, copy = node, state.clone()
-            for other in others:
-                with_them = with_them.with_pod(other)
-                self.run_add_pod(copy, pod, other, with_them)
+            for nominated_pod in nominated_pods:
+                with_them = with_them.with_pod(nominated_pod)
+                self.run_add_pod(copy, pod, nominated_pod, with_them)
             status = self.run_filters(copy, pod, with_them)
             if not status.ok:
                 return status
@@ -192,12 +192,12 @@ class Framework:
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> PluginScores:
         """Return what each plug-in adds to each node's score. Raises PluginError."""
-        found: dict[str, dict[str, int]] = {}
-        named = [(node.name, node) for node in nodes]
+        all_scores: dict[str, dict[str, int]] = {}
+        node_pairs = [(node.name, node) for node in nodes]
         for plugin in self.scorers:
             if plugin.name in state.skip_score:
                 continue
-            scores = {name: plugin.score(state, pod, node) for name, node in named}
+            scores = {name: plugin.score(state, pod, node) for name, node in node_pairs}
             if normalizer := self._normalizers.get(plugin.name):
                 scores = normalizer.normalize_score(state, pod, scores)
             weight = self.weight(plugin.name)
@@ -207,8 +207,8 @@ class Framework:
                         f'plugin "{plugin.name}" returns an invalid score {score},'
                         f" it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
                     )
-            found[plugin.name] = {node: score * weight for node, score in scores.items()}
-        return found
+            all_scores[plugin.name] = {node: score * weight for node, score in scores.items()}
+        return all_scores
 
     def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Have all plug-ins reserve; return Success, or the first objection."""

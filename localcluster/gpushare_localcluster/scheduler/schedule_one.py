@@ -44,7 +44,7 @@ class ScheduleOne:
         self,
         handle: Handle,
         queue: SchedulingQueue,
-        changed: threading.Condition,
+        queue_changed: threading.Condition,
         *,
         cache: Cache,
         api: ApiClient,
@@ -55,7 +55,7 @@ class ScheduleOne:
     ) -> None:
         self._handle = handle
         self._queue = queue
-        self._changed = changed
+        self._changed = queue_changed
         self._cache = cache
         self._api = api
         self._events = events
@@ -147,15 +147,15 @@ class ScheduleOne:
         self._undo(decision)
         with self._changed:
             # As if the assumed pod had been deleted: others may fit now.
-            gone = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
-            self._queue.move(gone, time.monotonic())
+            deletion = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
+            self._queue.move(deletion, time.monotonic())
         self._failed(entry, decision, status)
 
     def _activate_asked(self, decision: Decision) -> None:
         """Have the pods tried at once that plug-ins asked for; each request counts once."""
-        if asked := decision.state.pods_to_activate:
-            self._handle.activate(asked.values())
-            asked.clear()
+        if requested_pods := decision.state.pods_to_activate:
+            self._handle.activate(requested_pods.values())
+            requested_pods.clear()
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
         """Have the pod wait: as one that does not fit the one node, or as one with an error."""

@@ -68,8 +68,8 @@ class Scheduler:
             less=first.queue_sorts[0].less,
             pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
-        waiting = self._handle.waiting
-        self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
+        waiting_pods = self._handle.waiting
+        self._feed = Feed(self._queue, self._cache, waiting_pods, options.scheduler_names)
         self._changed = threading.Condition()
         self._schedule_one = ScheduleOne(
             self._handle,
