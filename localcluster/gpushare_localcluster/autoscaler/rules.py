@@ -247,7 +247,7 @@ def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
         reason = "NotSafeToEvictAnnotation"
     elif _has_local_storage(pod):
         reason = "LocalStorageRequested"
-    elif any(item.allowed < 1 for item in mine):
+    elif any(budget.allowed_disruptions < 1 for budget in mine):
         reason = "NotEnoughPdb"
     else:
         return ""
