@@ -18,10 +18,10 @@ def pod_name(item: Json) -> str:
 
 
 def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> str:
-    """Return what a container prints when it starts: which devices it was given.
+    """Return the first log lines of a container, with the devices it was given. variables: those of
+    the device plug-in, {} for none.
 
-    variables: the variables of its device plug-in, where there is one. One that the pod sets itself wins
-    over it, as a kubelet has it.
+    As in a kubelet, a variable of the pod wins.
     """
     node, units = pod["spec"].get("nodeName"), container_units(container)
     lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
