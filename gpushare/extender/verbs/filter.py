@@ -393,7 +393,7 @@ class FilterVerb:
             fit,
             valid=transaction.is_ours,
             group=pod.group if pod is not None else group_of(args.pod),
-            pod=args.pod if args.kept else None,
+            pod=args.pod if args.is_cached else None,
         )
 
     def _tell(
