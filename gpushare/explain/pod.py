@@ -243,7 +243,7 @@ def explain_pod(
         "ended",
         view,
         served=served,
-        was_called=was_called or bool(view.ours) or None,
+        was_called=was_called or bool(view.by_extender) or None,
     )
     for books in sources:
         entry = books.ledger.entry(ref.uid)
