@@ -131,7 +131,8 @@ class ListedRules:
         ]
         if len(covering) != 1:
             return MoveVerdict(Rule.BUDGETS if covering else Rule.NO_BUDGET)
-        lost_seconds, disruptions = max(self.now - entry.started, 0.0), covering[0].allowed_disruptions
+        lost_seconds = max(self.now - entry.started, 0.0)
+        disruptions = covering[0].allowed_disruptions
         interval = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
         lost_seconds = lost_seconds if interval is None else min(lost_seconds, float(interval))
         rule = None if disruptions > 0 else Rule.SPENT
