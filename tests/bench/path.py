@@ -222,7 +222,7 @@ def measured() -> dict[str, Calls]:
             follow("filter", args)
             follow("prioritize", args)
             with Calls() as calls["explain"]:
-                explain_pod(waiting, every=[managed], unit="GiB")
+                explain_pod(waiting, sources=[managed], unit="GiB")
             follow("bind", bind)
         door.close()
     return calls
