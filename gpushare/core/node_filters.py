@@ -1,8 +1,8 @@
-"""Could this pod run there: kube-scheduler's own filters, as far as nodes and pods tell.
+"""kube-scheduler's own filters, as far as nodes and pods tell: whether a pod could run on a node.
 
-They look at cordons, readiness, taints, node selectors and sums of requests; not at devices, which
-are the extender's part, nor at what other pods, volumes or ports forbid. What was too large to be
-kept (None) keeps nobody out.
+The filters read cordons, readiness, taints, node selectors and sums of requests; not devices, which
+are the extender's part, and not the rules of other pods, volumes or ports. Data that was too large
+to store (None) excludes no pod.
 
 Tested in `tests/unit/core/test_node_filters.py`.
 """
@@ -19,39 +19,39 @@ CPU, MEMORY, PODS = "cpu", "memory", "pods"
 """Names of resources: CPU counts in thousandths of a core, memory in bytes, pods one by one."""
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""What a cordoned node counts as."""
+"""The taint that a cordon stands for."""
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
-"""What kube-controller-manager writes on a node that is not ready."""
+"""The taint that kube-controller-manager writes on a node that is not ready."""
 
-_MOST_TAINTS = 2
+_MAX_TAINTS = 2
 _OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What kube-scheduler's own filters look at in a node."""
+    """The input of kube-scheduler's own filters for one node."""
 
     name: str
     labels: Mapping[str, str] | None = None
-    """None if they were too many to keep."""
+    """None for more labels than are stored."""
     taints: tuple[Taint, ...] = ()
-    """Without that of a cordon."""
+    """Without the taint of a cordon."""
     cordoned: bool = False
-    """spec.unschedulable, or that taint."""
+    """spec.unschedulable, or the taint of a cordon."""
     ready: bool = True
-    """Its condition Ready does not say otherwise."""
+    """False if the condition Ready says so."""
     allocatable: Mapping[str, int] | None = None
-    """By name of the resource; None if they were too many to keep."""
+    """By resource name; None for more resources than are stored."""
 
     def label(self, resource: str, capacity: int) -> str:
-        """Return, in few words, what keeps pods from it whoever asks; "" if nothing does.
+        """Return a short text of the obstacles for every pod on this node; "" for none.
 
-        resource, capacity: the managed one, and units that its devices have together.
+        resource: the managed resource. capacity: the units of all its devices on the node.
         """
         reasons = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
         hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
-        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MOST_TAINTS]]
+        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MAX_TAINTS]]
         usable = capacity if self.allocatable is None else self.allocatable.get(resource, 0)
         if usable < capacity:
             reasons.append(f"allocatable {usable} of {capacity}")
@@ -81,7 +81,7 @@ class NodeStates(Mapping[str, NodeState]):
         return len(self._states)
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
-        """Take over all nodes; those to keep stay as they were, if no other state is given."""
+        """Take over all nodes. keep: names of nodes that keep an old state if no new one comes."""
         before = {name: self._states[name] for name in keep if name in self._states}
         self._states = before | {state.name: state for state in states}
         self.version += 1
@@ -104,12 +104,12 @@ class Obstacle:
 
     text: str
     cure: str = ""
-    """What has to be for it to go, after "once"; "" while the pod and the labels of the node stay
-    as they are."""
+    """The condition that ends the obstacle, as text after "once"; "" if only another pod or other
+    node labels help."""
     resource: str = ""
-    """The one of which too little is free."""
+    """The resource with too little free."""
     lasting: bool = True
-    """It does not matter which pods end there."""
+    """Whether the obstacle stays when pods on the node end."""
 
 
 CORDONED = Obstacle("cordoned", "it is uncordoned")
@@ -121,25 +121,25 @@ _NOTHING: Amounts = MappingProxyType({})
 
 
 def amounts_of(request: Request) -> dict[str, int]:
-    """Return all that a pod with this request takes of its node, by resource."""
+    """Return the amounts that a pod with this request takes of the node, by resource."""
     return {CPU: request.cpu, MEMORY: request.memory, PODS: 1, **dict(request.resources)}
 
 
 class OwnFilters:
-    """kube-scheduler's own filters over the nodes as they are now. Any thread may ask.
+    """kube-scheduler's own filters over the current nodes. Any thread may call any method.
 
-    states: by name; a node without one keeps nobody out. taken: returns the amounts that the pods
-    of a node take of it. ignored: resources that kube-scheduler is told not to count.
+    states: by name; a node without a state excludes no pod. taken_amounts: returns the amounts that
+    the pods of a node take. ignored: resources that kube-scheduler is told not to count.
     """
 
     def __init__(
         self,
         states: NodeStates | None = None,
-        taken: Callable[[str], Amounts] = lambda _node: {},
+        taken_amounts: Callable[[str], Amounts] = lambda _node: {},
         ignored: frozenset[str] = frozenset(),
     ) -> None:
         self.states = NodeStates() if states is None else states
-        self._taken = taken
+        self._taken = taken_amounts
         self._ignored = ignored
 
     def obstacles(
@@ -149,7 +149,7 @@ class OwnFilters:
         demands: Demands = NO_DEMANDS,
         more: Amounts = _NOTHING,
     ) -> tuple[Obstacle, ...]:
-        """Return all that keeps the pod from the node, the gravest first.
+        """Return all obstacles for the pod on the node, the gravest first.
 
         more: amounts that count as taken.
         """
@@ -160,12 +160,12 @@ class OwnFilters:
         return (*refusals, *self.shortages(node, request, more=more))
 
     def refuses(self, node: str, demands: Demands) -> bool:
-        """Return whether the node is kept from a pod with these demands, whatever is free there."""
+        """Return whether these demands exclude the node, however much is free there."""
         state = self.states.get(node)
         return state is not None and demands.known and any(True for _ in _refusals(state, demands))
 
     def free(self, node: str, resource: str) -> int | None:
-        """Return how much of a resource is left for pods; None if it is not counted there."""
+        """Return the free amount of a resource; None if the resource is not counted there."""
         state = self.states.get(node)
         if state is None or state.allocatable is None or resource in self._ignored:
             return None
@@ -174,33 +174,33 @@ class OwnFilters:
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:
-        """Return the resources of which the node has too little for the request.
+        """Return one obstacle for each resource with too little free for the request.
 
-        less: the requests of pods there that count as gone. more: amounts that count as taken.
+        less: the requests of pods that count as gone. more: amounts that count as taken.
         """
         state = self.states.get(node)
         if state is None or state.allocatable is None:
             return ()
-        taken = Counter(self._taken(node))
-        taken.update(more)
-        for gone in less:
-            taken.subtract(amounts_of(gone))
+        taken_amounts = Counter(self._taken(node))
+        taken_amounts.update(more)
+        for ended_request in less:
+            taken_amounts.subtract(amounts_of(ended_request))
         shortages = []
-        for name, wanted in amounts_of(request).items():
+        for name, needed in amounts_of(request).items():
             allocatable = state.allocatable.get(name, 0)
-            if 0 < wanted > allocatable - taken[name] and name not in self._ignored:
-                shortages.append(_shortage(name, lasting=wanted > allocatable))
+            if 0 < needed > allocatable - taken_amounts[name] and name not in self._ignored:
+                shortages.append(_shortage(name, lasting=needed > allocatable))
         return tuple(shortages)
 
 
 def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
-    """Yield what keeps the pod from the node whatever is free there."""
+    """Yield the obstacles for the pod that do not depend on free amounts."""
     if state.labels is not None and not demands.selects(state.name, state.labels):
         yield UNSELECTED
     if state.cordoned and untolerated((CORDON,), demands.tolerations):
         yield CORDONED
     taint = untolerated(state.taints, demands.tolerations)
-    # kube-controller-manager writes the taint within seconds; from then on it says which.
+    # kube-controller-manager writes the taint within seconds; from then on the taint's key counts.
     if not state.ready and (untolerated((NOT_READY,), demands.tolerations) or taint):
         yield UNREADY
     elif taint:
@@ -212,6 +212,6 @@ def _shortage(name: str, *, lasting: bool) -> Obstacle:
     text = "too many pods" if name == PODS else f"too little {name}"
     if not lasting:
         return Obstacle(text, f"more of its {name} is free", name, lasting=False)
-    # The host stays as it is; what a device plug-in offers may return.
+    # CPU and memory of the host do not change; a device plug-in may offer more again.
     cure = f"it offers more {name}" if "/" in name else ""
     return Obstacle(f"{text} even if empty", cure, name)

@@ -34,7 +34,7 @@ from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.moves.mover import Mover
-from gpushare.extender.scheduler_file import SchedulerFile, routes_of
+from gpushare.extender.scheduler_file import SchedulerSettings, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.events.overdue_pods import UnservedPods, pending_without_call
@@ -73,7 +73,7 @@ class Extender:
     """Sends the Bindings of groups that the gate has let through; made after the fork."""
 
     def __init__(
-        self, settings: Settings, scheduler_file: SchedulerFile, log_writer: LogWriter
+        self, settings: Settings, scheduler_file: SchedulerSettings, log_writer: LogWriter
     ) -> None:
         entry = scheduler_file.entry
         self._settings = settings
