@@ -263,7 +263,7 @@ class Health:
         )
 
     def unwatched(self) -> Mapping[str, str]:
-        """Return why the driver's errors of a card are not seen, by uuid; other cards are left out."""
+        """Return why errors of cards are not seen, by uuid; cards with errors seen are left out."""
         if self._watch_failure:
             return dict.fromkeys((card.uuid for card in self._cards.all), self._watch_failure)
         return self._unwatched
