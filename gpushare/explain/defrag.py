@@ -152,7 +152,7 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
         )
         or any(volume.host_path for volume in spec.volumes or ())
         or may_wait(pod)
-        or not demands_of(pod).known
+        or not demands_of(pod).is_complete
     )
 
 
@@ -297,7 +297,7 @@ def find_moves(
         ),
         tuple(sorted(stays, key=lambda each: str(each.entry.ref))),
         len(able),
-        budget.left > 0,
+        budget.remaining > 0,
     )
 
 

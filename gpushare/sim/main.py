@@ -32,7 +32,7 @@ from gpushare.sim.scorers import SIMULATED
 _SEEDS = tuple(range(42, 52))
 """The default seeds; for a large cluster only the first two."""
 
-_MOST_PODS = 5_000_000
+_MAX_PODS = 5_000_000
 """The most pods of a run: about an hour of the quickest policy."""
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
@@ -40,7 +40,7 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "churn": experiments.churn,
     "replay": experiments.replay,
 }
-_MOST_MODELS = 5
+_MAX_MODELS = 5
 _Done = tuple[tuple[int, int], Record]
 """A record and the place of its job."""
 
@@ -107,9 +107,9 @@ def _check_length(options: Options, inputs: Inputs) -> None:
     spans = {"inflation": 1.3, "churn": parameters.load * lasts}
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
     pods = spans.get(options.experiment, 0.0) * inputs.units / asked
-    if pods > _MOST_PODS:
+    if pods > _MAX_PODS:
         raise SettingsError(
-            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
+            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MAX_PODS:.2g};"
             " they ask for too little, or --load and --life are too large"
         )
 
@@ -270,7 +270,7 @@ def _table(
     if inputs.nowhere:
         text = f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
         if unknown := inputs.unknown:
-            models = [*sorted(unknown)[:_MOST_MODELS], *["..."] * (len(unknown) > _MOST_MODELS)]
+            models = [*sorted(unknown)[:_MAX_MODELS], *["..."] * (len(unknown) > _MAX_MODELS)]
             text += (
                 f"; {sum(unknown.values())} of these accept only a model that no node has:"
                 f" {', '.join(models)}"

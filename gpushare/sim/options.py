@@ -26,10 +26,10 @@ POLICIES = "device-bestfit,fgd,shadow-price"
 SMALL = 200
 """The number of nodes up to which runs are short, so that more seeds are run by default."""
 
-_MOST_SEEDS = 1000
-_MOST_UNITS = 1_000_000
-_MOST_MOVES = 8
-_MOST_DEPARTURES = 100_000
+_MAX_SEEDS = 1000
+_MAX_UNITS = 1_000_000
+_MAX_MOVES = 8
+_MAX_DEPARTURES = 100_000
 
 _EPILOG = """\
 exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
@@ -264,11 +264,11 @@ def seeds(text: str) -> tuple[int, ...]:
         if match is None:
             raise argparse.ArgumentTypeError(f"{text[:40]!r} is not like 42-51 or 42,43")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= _MOST_SEEDS:
-            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MOST_SEEDS} seeds")
+        if last < first or last - first >= _MAX_SEEDS:
+            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MAX_SEEDS} seeds")
         numbers.update(dict.fromkeys(range(first, last + 1)))
-    if len(numbers) > _MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"more than {_MOST_SEEDS} seeds")
+    if len(numbers) > _MAX_SEEDS:
+        raise argparse.ArgumentTypeError(f"more than {_MAX_SEEDS} seeds")
     return tuple(numbers)
 
 
@@ -283,7 +283,7 @@ def words(text: str) -> tuple[str, ...]:
 def device_units(text: str) -> int:
     """Return the units of a device in a text such as `units:16`; 0 for `milli`."""
     match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
-    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
+    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MAX_UNITS):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
     return int(match[1]) if match else 0
 
@@ -293,10 +293,10 @@ def moves(text: str) -> Defrag:
     values: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
-        most = _MOST_MOVES if match and match[1] == "k" else _MOST_DEPARTURES
+        most = _MAX_MOVES if match and match[1] == "k" else _MAX_DEPARTURES
         if match is None or match[1] in values or not 1 <= int(match[2]) <= most:
             raise argparse.ArgumentTypeError(
-                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MOST_MOVES}"
+                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MAX_MOVES}"
             )
         values[match[1]] = int(match[2])
     return Defrag(**values)

@@ -27,7 +27,7 @@ _FULL = 130
 """Percent of the cluster's GPU that pods have asked for when a fill ends."""
 
 _NODES_A_BAND = 160
-_MOST_NAMED = 24
+_MAX_NAMED = 24
 """Up to this number of nodes, each has its name, and each device its used units."""
 
 _SIZES = {"cpu": "no GPU", "share": "a share", "1": "1 GPU"}
@@ -150,7 +150,7 @@ def _devices(record: Record) -> Figure | None:
         return None
     nodes = [node for node in zip(names, capacity, used, strict=True) if node[1]]
     title = f"{record['policy']}, seed {record['seed']}: every device, in the end"
-    return _named(title, sorted(nodes)) if len(nodes) <= _MOST_NAMED else _banded(title, nodes)
+    return _named(title, sorted(nodes)) if len(nodes) <= _MAX_NAMED else _banded(title, nodes)
 
 
 _Node = tuple[str, list[int], list[int]]

@@ -194,12 +194,12 @@ class LearningScorer(KeepsNothing):
         """Return the value of placing the request on each row; called once for each new pod."""
         learned = self._learned
         if self._name == AUTO and learned.is_trial_due():
-            workload, seen = self._workload(), learned.seen
+            workload, seen = self._workload(), learned.pod_count
             trial = run_trial(snapshot, workload, CANDIDATES, seen, make_scorer=ranking)
             learned.tried()
             if trial is not None:
                 before = self.choices[-1] if self.choices else None
-                self.choices.append(trial.choice(before, learned.seen))
+                self.choices.append(trial.choice(before, learned.pod_count))
                 if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
                     self.ranking = self._new_ranking()
         if learned.is_due():
@@ -232,11 +232,11 @@ class LearningScorer(KeepsNothing):
         if name == AUTO:
             name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
         policy = load_policy(name, self._workload())
-        learned.policies_made(learned.seen, learned.sizes)
+        learned.policies_made(learned.pod_count, learned.sizes)
         return ranking(policy, self._nodes)
 
     def _workload(self) -> Workload:
-        self._learned.held = self._held()
+        self._learned.held_units = self._held()
         return self._learned.workload(self.now)
 
     def _held(self) -> dict[str, int]:

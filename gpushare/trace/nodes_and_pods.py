@@ -32,7 +32,7 @@ MIB = 2**20
 MILLI = 1000
 """Units of a device of the openb traces."""
 
-_MOST_CPU, _MOST_MEMORY, _MOST_DEVICES, _MOST_UNITS = 10**8, 10**10, 1024, 10**9
+_MAX_CPU, _MAX_MEMORY, _MAX_DEVICES, _MAX_UNITS = 10**8, 10**10, 1024, 10**9
 """The largest values that are not taken for a mistake: milli, MiB, devices, units."""
 
 _NODE: Columns = {
@@ -148,20 +148,20 @@ def _readable(
 
 
 def _node(row: Row) -> TraceNode:
-    devices = row.count("gpu", 0, _MOST_DEVICES)
+    devices = row.count("gpu", 0, _MAX_DEVICES)
     sizes: tuple[int, ...] = (MILLI,)  # of each device, or of all of them
     if devices and "units" in row.columns:
         several = row.text("units").split("|")
         if len(several) == 1:
-            sizes = (row.count("units", 1, _MOST_UNITS),)
+            sizes = (row.count("units", 1, _MAX_UNITS),)
         elif len(several) != devices:
             raise row.wrong("units", f"names {len(several)} devices where the node has {devices}")
         else:
-            sizes = tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
+            sizes = tuple(row.number("units", part, 1, _MAX_UNITS) for part in several)
     return TraceNode(
         row.name(),
-        row.count("cpu", 0, _MOST_CPU),
-        row.count("memory", 0, _MOST_MEMORY),
+        row.count("cpu", 0, _MAX_CPU),
+        row.count("memory", 0, _MAX_MEMORY),
         devices,
         max(sizes),
         row.text("model"),
@@ -174,14 +174,14 @@ def _pod(row: Row) -> TracePod:
     start = created if scheduled is None else scheduled
     if deleted is not None and start is not None and deleted < start:
         raise row.wrong("deleted", "lies before the pod's creation or placement")
-    devices = row.count("gpu", 0, _MOST_DEVICES)
+    devices = row.count("gpu", 0, _MAX_DEVICES)
     name = row.name()
-    cpu, memory = row.count("cpu", 0, _MOST_CPU), row.count("memory", 0, _MOST_MEMORY)
+    cpu, memory = row.count("cpu", 0, _MAX_CPU), row.count("memory", 0, _MAX_MEMORY)
     units, cores = 0, 0
     models: tuple[str, ...] = ()
     # Size and model mean nothing if a pod asks for no device.
     if devices:
-        units = row.count("units", 1, _MOST_UNITS)
+        units = row.count("units", 1, _MAX_UNITS)
         # In the traces more than a whole device means a whole device.
         units = min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
         text = row.text("models")

@@ -27,7 +27,7 @@ RawRows = Iterator[tuple[str, dict[str, str]]]
 Columns = Mapping[str, tuple[str, ...]]
 """The names that a column may have, by its role."""
 
-_MOST_BYTES = 128 * 1024 * 1024
+_MAX_BYTES = 128 * 1024 * 1024
 """Bytes of a file, unpacked: a million pods are less."""
 
 _WHOLE_FRACTION = re.compile(r"[0-9]+\.0*", re.ASCII)
@@ -171,9 +171,9 @@ def _roles(
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as packed:
-            content = _unpacked(packed, path.suffix).read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise TraceError(f"{path}: has more than {_MOST_BYTES} bytes when it is unpacked")
+            content = _unpacked(packed, path.suffix).read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise TraceError(f"{path}: has more than {_MAX_BYTES} bytes when it is unpacked")
         # A table saved by a spreadsheet opens with a byte-order mark.
         return content.decode("utf-8-sig")
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:

@@ -97,7 +97,7 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
 def test_an_auto_that_learns_tells_each_of_its_choices(
     small: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.core.trial_streams._MOST_STREAMS", 8)
+    monkeypatch.setattr("gpushare.core.trial_streams._MAX_STREAMS", 8)
     words = ["--policy", "auto", "--seeds", "42", "-o", "json"]
     assert simulate("churn", *small, *words, "--life", "12", "--warmup", "1") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
