@@ -21,7 +21,6 @@ from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
-from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
@@ -45,8 +44,6 @@ class Options:
     """Pods that fit nowhere wait, first come first served, instead of being lost."""
     speed: float = 1.0
     """By how much faster pods arrive in a replay than they did."""
-    lifetimes: str = EXPONENTIAL
-    """Exponential, or those of the file's pods."""
     workload: str = LEARNED
     """The policy learns from the pods that come, as the extender does, or knows all pods of the
     file."""
@@ -172,9 +169,8 @@ def churn(
 
     If pods are moved it is run without moves before; gained: how much less was allocated then,
     wait_before: how long pods of a size waited.
-    Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
-    the file; their mean, each pod weighted by its GPU, is 1, the unit of time. Raises ValueError if
-    the file's lifetimes are needed and it has none.
+    Arrivals are Poisson, each a random pod of the file. Lifetimes are exponential with mean 1, the
+    unit of time.
     """
     if not options.defrag:
         return _churn(nodes, pods, policy, seed, options, go_on=go_on)
@@ -288,7 +284,7 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
     named["load"] = options.load
     if experiment == "inflation":
         return named
-    times = {"life": options.life, "warmup": options.warmup, "lifetimes": options.lifetimes}
+    times = {"life": options.life, "warmup": options.warmup}
     moved = {"defrag": str(options.defrag)} if options.defrag else {}
     return {**named, **times, **moved}
 
@@ -304,18 +300,7 @@ def coming_and_going(
     number = int(rate * options.life * 1.05) + 1000
     times = np.cumsum(rng.exponential(1 / rate, number))
     which = rng.integers(len(pods), size=number)
-    if options.lifetimes != TRACE:
-        return Stream(tuple(requests), times, which, rng.exponential(1, number))
-    lifetimes = lifetimes_of(pods, int(cluster.view.capacity.max()))
-    stay = lifetimes.drawn(which, rng)
-    running, remaining = lifetimes.running_at_start(rate, rng)
-    return Stream(
-        tuple(requests),
-        # Pods that run at first have come before the beginning, so they do not count as offered.
-        np.concatenate([np.full(len(running), np.nextafter(0, -1)), times]),
-        np.concatenate([running, which]),
-        np.concatenate([remaining, stay]),
-    )
+    return Stream(tuple(requests), times, which, rng.exponential(1, number))
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:

@@ -171,7 +171,7 @@ class Flow:
         ):
             if time > self._end:
                 break
-            share = max(time, 0.0) / self._end
+            share = time / self._end
             if not go_on(share):
                 # What was measured until then; nothing before the start.
                 self._end = time

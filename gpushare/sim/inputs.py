@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.lifetimes import TRACE, lent
 from gpushare.sim.options import Options
 from gpushare.trace.nodes_and_pods import (
     MILLI,
@@ -81,7 +80,7 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
         rows = listing(live.kubeconfig, live.context, live.resource, live.unit)
         inputs = _of_cluster(rows, options.pods)
     else:
-        inputs = _of_files(options.nodes, options.pods, options.parameters.lifetimes)
+        inputs = _of_files(options.nodes, options.pods)
     inputs = _in_units(inputs, options.units)
     # No policy can place a pod that fits no node even while it is empty: such pods would only hide
     # how policies differ.
@@ -100,9 +99,9 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
     return replace(inputs, pods=fitting, nowhere=nowhere, unknown=unknown)
 
 
-def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
-    """Return a shipped list of pods on the shipped nodes; units: of a device, 0: unchanged."""
-    return _in_units(_of_files("", name, lifetimes), units)
+def read_shipped(name: str) -> Inputs:
+    """Return a shipped list of pods on the shipped nodes."""
+    return _of_files("", name)
 
 
 def _in_units(inputs: Inputs, units: int) -> Inputs:
@@ -112,22 +111,18 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
     return replace(inputs, nodes=nodes, pods=pods)
 
 
-def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
+def _of_files(nodes_file: str, pods_file: str) -> Inputs:
     """Return the nodes and pods of files, or the shipped ones if none are named."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
     name = pods_file or _DEFAULT
-    of_ours = name in shipped() and not pods_path.is_file()
-    if of_ours:
+    if name in shipped() and not pods_path.is_file():
         pods_path = shipped()[name]
         if any(node.capacity != MILLI for node in nodes if node.devices):
             raise SettingsError(
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
-    pods = read_pods(pods_path)
-    if of_ours and lifetimes == TRACE and all(pod.deleted is None for pod in pods):
-        pods = lent(pods, read_pods(shipped()[_DEFAULT]), MILLI)
-    return Inputs(nodes, pods, name)
+    return Inputs(nodes, read_pods(pods_path), name)
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:

@@ -23,7 +23,6 @@ from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import SMALL, Options, read_options
 from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
@@ -96,15 +95,7 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
 def _check_length(options: Options, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     parameters = options.parameters
-    lasts = parameters.life
-    if parameters.lifetimes == TRACE:
-        # As many more are there when churn begins as come in this time.
-        try:
-            capacity = max(node.capacity for node in inputs.nodes if node.devices)
-            lasts += float(lifetimes_of(inputs.pods, capacity).means.mean())
-        except ValueError as error:
-            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
-    spans = {"inflation": 1.3, "churn": parameters.load * lasts}
+    spans = {"inflation": 1.3, "churn": parameters.load * parameters.life}
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
     pods = spans.get(options.experiment, 0.0) * inputs.units / asked
     if pods > _MAX_PODS:

@@ -18,7 +18,6 @@ from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
 from gpushare.sim.flow import Defrag
-from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.scorers import KNOWN, LEARNED
 
 FORMATS = ("table", "json", "yaml", "csv")
@@ -81,11 +80,6 @@ def read_options(argv: Sequence[str]) -> Options:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if values.experiment == "churn" and values.warmup >= values.life:
         raise SettingsError("--warmup must be less than --life")
-    if values.experiment == "churn" and values.lifetimes == TRACE and values.workload == LEARNED:
-        raise SettingsError(
-            "--lifetimes trace begins with pods that are there, which no policy has seen come:"
-            " add --workload known"
-        )
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
     names = {field.name for field in fields(experiments.Options)}
@@ -175,12 +169,6 @@ def _churn(verb: argparse.ArgumentParser) -> None:
         type=partial(number, -1e-9, 1000),
         default=2.0,
         help="mean lifetimes that are not measured (default: %(default)s)",
-    )
-    add(
-        "--lifetimes",
-        choices=(EXPONENTIAL, TRACE),
-        default=EXPONENTIAL,
-        help="of the trace: drawn from those of its pods, by size (default: %(default)s)",
     )
     _add_wait(verb)
     add(
