@@ -135,7 +135,7 @@ class _Case:
 
     def scores(self, policy: Policy, view: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return the scores of these nodes where the case's request fits, 0 elsewhere."""
-        return np.description(self.mask(view, rows), policy.score(view, rows, request), 0.0)
+        return np.where(self.mask(view, rows), policy.score(view, rows, request), 0.0)
 
     def mask(self, view: Snapshot, rows: Rows) -> Bools:
         """Return bool (K, D): whether the request fits; without devices, by CPU and memory."""
@@ -163,7 +163,7 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     require(bool(np.isfinite(scores[mask]).all()), "a score must be finite where the request fits")
     require(np.array_equal(rows, _rows(view)), "score must not change the rows it is given")
 
-    before = np.description(mask, scores, 0.0)
+    before = np.where(mask, scores, 0.0)
     none = policy.score(view, rows[:0], request)
     require(none.shape == (0, view.free.shape[1]), "for no rows score must return shape (0, D)")
     policy.score(view, rows, _OTHER)

@@ -1,6 +1,5 @@
 """The nodes and pods of an experiment: files, the shipped traces, or rows of a live cluster.
 
-Knows where the shipped files are, and which nodes and pods go together.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -25,8 +24,8 @@ from gpushare.trace.nodes_and_pods import (
 from gpushare.trace.rows import TraceError, of_items
 
 Listing = Callable[[str, str, str, str], Mapping[str, object]]
-"""Takes kubeconfig, context, resource and unit; returns the rows of `nodes` and `pods` of a live
-cluster, with the columns of trace.py, and `notes` on what was left out."""
+"""(kubeconfig, context, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
+the columns of trace/nodes_and_pods.py, and `notes` on omitted rows."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
@@ -38,17 +37,16 @@ _FEW_NOTES = 3
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, their name, and notes on what was left out."""
+    """Nodes and pods with a name, and notes on omitted rows."""
 
     nodes: list[TraceNode]
     pods: list[TracePod]
     name: str
     notes: tuple[str, ...] = ()
     nowhere: int = 0
-    """The number of further pods, which fit no node even while it is empty."""
+    """Number of pods that were removed because they fit no empty node."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """By models that a pod accepts, joined by "|", how many of these accept none that a node has.
-    """
+    """Accepted models, joined by "|" -> number of pods; only sets without a model of any node."""
 
     @property
     def devices(self) -> int:
@@ -68,10 +66,10 @@ def shipped() -> dict[str, Path]:
 
 
 def read_inputs(options: Options, listing: Listing | None) -> Inputs:
-    """Return the inputs that the options name, without pods that fit no node.
+    """Return the inputs that the options name, without pods that fit no empty node.
 
-    Raises TraceError, SettingsError (for one if no pod that asks for GPU is left), and whatever
-    `listing` raises.
+    Raises TraceError, SettingsError (also if no pod that asks for GPU remains), and any error of
+    `listing`.
     """
     if options.cluster is not None:
         if listing is None:
@@ -82,8 +80,8 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
     else:
         inputs = _of_files(options.nodes, options.pods)
     inputs = _in_units(inputs, options.units)
-    # No policy can place a pod that fits no node even while it is empty: such pods would only hide
-    # how policies differ.
+    # No policy can place a pod that fits no empty node: such pods would only hide the differences
+    # between policies.
     shapes = {replace(node, name="") for node in inputs.nodes}
     fitting = [pod for pod in inputs.pods if any(node.can_run(pod) for node in shapes)]
     if not any(pod.devices for pod in fitting):
@@ -112,7 +110,7 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
 
 
 def _of_files(nodes_file: str, pods_file: str) -> Inputs:
-    """Return the nodes and pods of files, or the shipped ones if none are named."""
+    """Return the nodes and pods of the files; "" means the shipped files."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
     name = pods_file or _DEFAULT
@@ -126,9 +124,9 @@ def _of_files(nodes_file: str, pods_file: str) -> Inputs:
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
-    """Return the nodes of a live cluster, and its pods unless a file of pods is given."""
-    listed = rows["notes"]
-    notes = [*map(str, listed)] if isinstance(listed, list) else []
+    """Return the nodes of a live cluster, and the pods of a file or else of the cluster."""
+    cluster_notes = rows["notes"]
+    notes = [*map(str, cluster_notes)] if isinstance(cluster_notes, list) else []
     try:
         for kind in ("nodes",) if pods_file else ("nodes", "pods"):
             if not rows[kind]:
@@ -137,7 +135,7 @@ def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
         if pods_file:
             pods = read_pods(Path(pods_file))
             return Inputs(nodes, pods, pods_file, tuple(notes))
-        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
+        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", errors=notes)
     except TraceError as error:
         raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error
     return Inputs(nodes, pods, "cluster", tuple(notes))

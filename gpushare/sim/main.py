@@ -1,8 +1,7 @@
-"""`gpushare simulate`: the composition root. It reads traces, starts the runs, prints and writes.
+"""`gpushare simulate`: the composition root: reads traces, starts the runs, prints and writes.
 
-Everything that is wrong with the input is reported before the first run. However it ends, finished
-runs are reported. The caller lists the nodes and pods of a live cluster and passes them as rows,
-like those of a file.
+Errors of the input are reported before the first run. Finished runs are reported in any case. The
+caller lists the nodes and pods of a live cluster and passes the rows, like the rows of a file.
 """
 
 import json
@@ -32,7 +31,7 @@ _SEEDS = tuple(range(42, 52))
 """The default seeds; for a large cluster only the first two."""
 
 _MAX_PODS = 5_000_000
-"""The most pods of a run: about an hour of the quickest policy."""
+"""Upper bound of the pods of a run: about an hour of the quickest policy."""
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
@@ -41,7 +40,7 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
 }
 _MAX_MODELS = 5
 _Done = tuple[tuple[int, int], Record]
-"""A record and the place of its job."""
+"""(place of the job, record)."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +53,19 @@ class Job:
     seed: int
     parameters: experiments.Options
     place: tuple[int, int]
-    """The position of its record, by policy and seed."""
+    """The position of the record in the output: (number of the policy, seed)."""
 
 
 def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
-    """Return all runs, those of a seed together, so that finished runs can be compared.
+    """Return all runs, sorted by seed, so that finished runs can be compared.
 
-    listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
+    listing: lists a live cluster. Raises SettingsError, WireError, and any error of `listing`.
     """
     policies = (*policy_names(), *SIMULATED)
     for name in options.policies:
         if name not in policies:
-            known = ", ".join(policies)
-            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+            names = ", ".join(policies)
+            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {names}")
     inputs = read_inputs(options, listing)
     if options.experiment == "replay":
         times = {pod.created for pod in inputs.pods if pod.created is not None}
@@ -96,8 +95,8 @@ def _check_length(options: Options, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     parameters = options.parameters
     spans = {"inflation": 1.3, "churn": parameters.load * parameters.life}
-    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
-    pods = spans.get(options.experiment, 0.0) * inputs.units / asked
+    mean_units = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
+    pods = spans.get(options.experiment, 0.0) * inputs.units / mean_units
     if pods > _MAX_PODS:
         raise SettingsError(
             f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MAX_PODS:.2g};"
@@ -119,8 +118,8 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
         print(f"Warning: {note}", file=sys.stderr)
     finished: list[_Done] = []
     code = _run_all(jobs, options.jobs, finished)
-    # Runs finish in any order; the output has the policies in their order, with seeds together.
-    finished.sort(key=lambda done: done[0])
+    # Runs finish in any order; the output is sorted by policy and seed.
+    finished.sort(key=lambda result: result[0])
     for tell in _tellings(options, jobs, [record for _, record in finished]):
         try:
             tell()
@@ -132,7 +131,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 
 
 def run(job: Job) -> _Done:
-    """Run one job and return its record."""
+    """Run one job and return the record."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
     measures = procedure(
         inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on
@@ -169,13 +168,13 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
             closing(run_all(run, jobs, processes, progress)) as results,
             bar(progress),
         ):
-            for done in results:
-                finished.append(done)  # noqa: PERF402  # what has come stays, whatever comes next
+            for result in results:
+                finished.append(result)  # noqa: PERF402  # keep results if a later run fails
     except KeyboardInterrupt:
         progress.stop()
     except GpuShareError as error:
         code = _failed(error, 1)
-    except Exception:  # another package's policy may raise whatever it likes
+    except Exception:  # the policy of another package may raise anything
         traceback.print_exc()
         code = 1
     if progress.stopping:
@@ -187,14 +186,14 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
 
 @contextmanager
 def _ended_by_signals(progress: Progress) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the runs: the first signal asks, the second ends them at once."""
+    """Let Ctrl-C and SIGTERM end the runs: the first signal soon, the second at once."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if progress.stopping:
             signal.default_int_handler(number, frame)
         progress.stop()
 
-    # A command in the background of a script ignores Ctrl-C, which is for others.
+    # A command in the background of a script must keep ignoring Ctrl-C.
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -209,15 +208,15 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
 
 
 def _tellings(
-    options: Options, jobs: Sequence[Job], every: Sequence[Record]
+    options: Options, jobs: Sequence[Job], all_records: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
-    """Yield functions that write and print what is finished; if one fails, the others still run.
+    """Yield functions that write and print finished runs; if one fails, the rest still run.
 
-    They raise OSError; the last one prints.
+    The functions raise OSError; the last function prints.
     """
     inputs = jobs[0].inputs
-    records = [record for record in every if REACHED not in record]
-    broken_off = [record for record in every if record.get(REACHED)]
+    records = [record for record in all_records if REACHED not in record]
+    broken_off = [record for record in all_records if record.get(REACHED)]
     measures = report.measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
@@ -251,9 +250,7 @@ def _table(
     measures: Sequence[Measure],
     broken_off: Sequence[Record],
 ) -> str:
-    """Return the output: the input, the table, its legend, the verdicts on the policies, and what
-    runs measured until they were broken off.
-    """
+    """Return the output: input, table, legend, verdicts on the policies, and broken-off runs."""
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"

@@ -1,6 +1,6 @@
 """The command line of `gpushare simulate` as options.
 
-Knows the flags, their values and their help, and which go together; opens no file.
+Defines the flags, values and help, and checks combinations; opens no file.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -23,7 +23,7 @@ from gpushare.sim.scorers import KNOWN, LEARNED
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
 SMALL = 200
-"""The number of nodes up to which runs are short, so that more seeds are run by default."""
+"""Up to this number of nodes runs are short, and more seeds are run by default."""
 
 _MAX_SEEDS = 1000
 _MAX_UNITS = 1_000_000
@@ -38,7 +38,7 @@ is finished is printed and written). docs/placement.md tells what the experiment
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """A live cluster, with its resource and its unit."""
+    """A live cluster with the resource and the unit."""
 
     kubeconfig: str
     context: str
@@ -56,12 +56,12 @@ class Options:
     pods: str
     """A file, or the name of a shipped trace; "" for the shipped default."""
     cluster: ClusterOptions | None
-    """A live cluster to list instead; only its nodes if `pods` is given."""
+    """A live cluster to list instead; only the nodes if `pods` is given."""
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     """Empty for as many as the size of the input allows."""
     units: int
-    """Of a device, to which sizes are rounded; 0 leaves them."""
+    """Units of a device to round sizes to; 0: no rounding."""
     parameters: experiments.Options
     json: Path | None
     csv: Path | None
@@ -71,9 +71,9 @@ class Options:
 
 
 def read_options(argv: Sequence[str]) -> Options:
-    """Return the options of a command line. A wrong one ends the process with 2.
+    """Return the options of a command line. A wrong command line ends the process with 2.
 
-    Raises SettingsError if options do not go together.
+    Raises SettingsError if options contradict each other.
     """
     values = _parser().parse_args(argv)
     if values.from_cluster and values.nodes:
@@ -277,12 +277,12 @@ def device_units(text: str) -> int:
 
 
 def moves(text: str) -> Defrag:
-    """Return how pods are moved by a text such as k=3,every=20; what is not told is as usual."""
+    """Return the value of a text such as k=3,every=20; missing parts have the defaults."""
     values: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
-        most = _MAX_MOVES if match and match[1] == "k" else _MAX_DEPARTURES
-        if match is None or match[1] in values or not 1 <= int(match[2]) <= most:
+        limit = _MAX_MOVES if match and match[1] == "k" else _MAX_DEPARTURES
+        if match is None or match[1] in values or not 1 <= int(match[2]) <= limit:
             raise argparse.ArgumentTypeError(
                 f"{text[:40]!r} is not like k=3,every=20, with k up to {_MAX_MOVES}"
             )
@@ -290,15 +290,15 @@ def moves(text: str) -> Defrag:
     return Defrag(**values)
 
 
-def number(least: float, most: float, text: str) -> float:
-    """Return the number of a text, above `least` and up to `most`."""
+def number(above: float, limit: float, text: str) -> float:
+    """Return the number of a text, above `above` and up to `limit`."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least < value <= most:
+    if not above < value <= limit:
         raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
+            f"{text[:40]!r} is no number above {above:g} and up to {limit:g}"
         )
     return value
 
