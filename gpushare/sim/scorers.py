@@ -30,7 +30,7 @@ from gpushare.trace.nodes_and_pods import TraceNode
 RANDOM, FIRST_FIT, PACKED_FIT = "random", "first-fit", "first-fit-packed"
 """The names of the policies that only simulations have."""
 
-_MOST = 100
+_MAX_NODE_SCORE = 100
 """kube-scheduler's MaxNodeScore."""
 
 _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
@@ -117,15 +117,19 @@ def node_scores(snapshot: Snapshot, rows: Rows, request: Request, *, packs: bool
         whole = np.maximum(capacity, 1)
         free_after = np.maximum(free - (requested or default_request), 0)
         # The free share, or with `packs` the used share, 0 to 100.
-        fit += (np.maximum(capacity - free_after, 0) if packs else free_after) * _MOST // whole
+        fit += (
+            (np.maximum(capacity - free_after, 0) if packs else free_after)
+            * _MAX_NODE_SCORE
+            // whole
+        )
         # The share in use, 0 to 1, before and after.
         in_use.append([1 - np.clip((free - amount) / whole, 0, 1) for amount in (0, requested)])
     # 100 if both shares are equal, less the more the shares differ.
     before, after = (
-        ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
+        ((1 - np.abs(cpu - memory) / 2) * _MAX_NODE_SCORE).astype(np.int64)
         for cpu, memory in zip(*in_use, strict=True)
     )
-    half = _MOST // 2
+    half = _MAX_NODE_SCORE // 2
     # Go's division rounds towards zero.
     balanced = half + np.trunc((half + after - before) / 2).astype(np.int64)
     scores: Ints = fit // 2 + balanced

@@ -64,7 +64,7 @@ def _nodes(top: Fields, file: Path) -> tuple[NodePlan, ...]:
     traced = top.get("traceNodes")
     if traced is not None:
         fields = traced.fields("file", "units")
-        units = fields.number("units", _UNITS_PER_DEVICE, above=1)
+        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
         nodes.extend(trace_nodes(file.parent / fields.need("file").text(), units))
     return tuple(nodes)
 
@@ -111,7 +111,7 @@ def _devices(fields: Fields) -> tuple[int, ...]:
             raise memory.error(f"lists {len(devices)} devices, gpus says {count}")
         return devices
     units = memory.whole(1) if memory else _UNITS_PER_DEVICE
-    return (units,) * fields.number("gpus", 1, limit=_MOST_DEVICES)
+    return (units,) * fields.number("gpus", 1, most=_MOST_DEVICES)
 
 
 def _taints(fields: Fields) -> tuple[dict[str, str], ...]:
@@ -177,7 +177,7 @@ class _Steps:
 
     def _apply_trace(self, value: Placed) -> Step:
         fields = value.fields("file", "units")
-        units = fields.number("units", _UNITS_PER_DEVICE, above=1)
+        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
         return self._applied(
             value, trace_pods(self._file.parent / fields.need("file").text(), units)
         )
@@ -244,7 +244,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
         PodPlan(
             name=name,
             containers=containers,
-            gpu_count=fields.number("gpuCount", 1, above=1, limit=_MOST_DEVICES),
+            gpu_count=fields.number("gpuCount", 1, least=1, most=_MOST_DEVICES),
             gpu_cores=fields.number("gpuCores", 0),
             gpu_split=split.text() if split else "",
             cpu=fields.quantity("cpu", "100m"),
