@@ -295,7 +295,7 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
         return "Would fit", f"on {_some(explanation.fit)} once its scheduling gates are removed"
     if explanation.fit:
         again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
-        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.ours)
+        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.by_extender)
     if explanation.never:
         return "Never fits", _most(explanation, pod.unit)
     text = _remedies(explanation, pod.unit)
@@ -435,14 +435,14 @@ def _scheduler(pod: PodExplanation) -> str:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
         return f"{text} {_ASKED}" if pod.asked else text
     text = ""
-    if view.own:  # a node may have several reasons
-        reasons = ", ".join(f"{count} {why}" for why, count in view.own.items())
-        removed = view.nodes - sum(view.ours.values())
+    if view.by_scheduler:  # a node may have several reasons
+        reasons = ", ".join(f"{count} {why}" for why, count in view.by_scheduler.items())
+        removed = view.nodes - sum(view.by_extender.values())
         text = f"{view.name} removed {removed} of {view.nodes} nodes ({reasons}) itself"
-    if view.ours or pod.asked:
+    if view.by_extender or pod.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
-        all_removed = sum(view.own.values()) >= view.nodes
+        all_removed = sum(view.by_scheduler.values()) >= view.nodes
         return f"{text}, and did not ask gpushare" if all_removed else text
     return f"{view.name} has not asked gpushare: {view.message}"
 

@@ -243,7 +243,7 @@ def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
         why = "NotSafeToEvictAnnotation"
     elif _has_local_storage(pod):
         why = "LocalStorageRequested"
-    elif any(each.allowed < 1 for each in mine):
+    elif any(budget.allowed_disruptions < 1 for budget in mine):
         why = "NotEnoughPdb"
     else:
         return ""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.daemon.logs import configure, start_logging
-from gpushare.device_plugin.cards import Cards, make_cards, unit_mib
+from gpushare.device_plugin.cards import NodeCards, make_cards, unit_mib
 from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
 from gpushare.errors import SettingsError
 from gpushare.kube.client import connect
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         unit_mib(options.memory_unit)
         source = FileSource(options.devices_file)
 
-        def read() -> Cards:
+        def read() -> NodeCards:
             return make_cards(source.read(), options.memory_unit, 0)
 
         read()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpushare.device_plugin.cards import Card, Cards
+from gpushare.device_plugin.cards import Card, NodeCards
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.identity import Grant
 from gpushare.errors import QuantityError, RequestRefused
@@ -73,7 +73,7 @@ class Preparer:
     driver: str
     cdi: Path
     """The folder of generated CDI files."""
-    read: Callable[[], Cards]
+    read: Callable[[], NodeCards]
     """Returns the GPUs as they are now; raises GpuShareError."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -145,7 +145,7 @@ def _mark(results: Sequence[Result]) -> str:
     return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
 
 
-def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str, Any]:
+def _document(uid: str, results: Sequence[Result], cards: NodeCards) -> Mapping[str, Any]:
     """Return the CDI file: for each request what a container with it is told.
 
     Raises RequestRefused if a GPU is not there, or not well.

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpushare.device_plugin.cards import Card, Cards
+from gpushare.device_plugin.cards import Card, NodeCards
 from gpushare.errors import GpuShareError
 from gpushare.kube.api import Api
 from gpushare.kube.listwatch import ListWatch
@@ -41,7 +41,7 @@ _WRITE_SECONDS = 5.0
 class Publisher:
     """The thread. read: returns the GPUs as they are now; raises GpuShareError."""
 
-    def __init__(self, api: Api, driver: str, node: str, read: Callable[[], Cards]) -> None:
+    def __init__(self, api: Api, driver: str, node: str, read: Callable[[], NodeCards]) -> None:
         self._api = api
         self._driver, self._node = driver, node
         self._read = read
@@ -117,7 +117,7 @@ class Publisher:
             except Exception:  # the thread must go on
                 log.exception("slice not written")
 
-    def _spec(self, cards: Cards, generation: int) -> dict[str, Any]:
+    def _spec(self, cards: NodeCards, generation: int) -> dict[str, Any]:
         """Return the spec of the pool's only slice, as the API server would write it."""
         return {
             "driver": self._driver,

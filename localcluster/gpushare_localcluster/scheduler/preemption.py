@@ -210,7 +210,7 @@ def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> 
     """Return the uids of the pods whose going breaks a budget when all go, the most important
     first.
     """
-    left = [budget.allowed for budget in budgets]
+    left = [budget.allowed_disruptions for budget in budgets]
     found: set[str] = set()
     for pod in pods:
         for index, budget in enumerate(budgets):
