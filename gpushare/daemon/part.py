@@ -1,6 +1,8 @@
 """Part: one thing that a process starts, stops, and asks for its state.
 
 A process is a list of parts. A new part is one class and one line in that list.
+
+Tested in `tests/unit/extender/test_settler.py`.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The thread `settle`: it calls `tick` of each part of the process once a second.
 
-Tested in `tests/integration/test_serve_threads.py`.
+Tested in `tests/unit/extender/test_settler.py` and `tests/integration/test_serve_threads.py`.
 """
 
 import logging
