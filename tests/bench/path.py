@@ -119,7 +119,7 @@ def measured() -> dict[str, Calls]:
         )
         follow("filter", service.filter, asked)
         follow("prioritize", service.prioritize, asked)
-        follow("explain", partial(explain_pod, every=[managed], unit="GiB"), waiting)
+        follow("explain", partial(explain_pod, sources=[managed], unit="GiB"), waiting)
         follow("bind", service.bind, _body(bind))
     return found
 

@@ -287,7 +287,7 @@ class Placeholders(LoopPart):
             wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES, last)
             why_not |= wishes.why_not
             self._cut |= wishes.cut
-            found += (wish for wish in wishes.found if name_for(wish.ref.uid))
+            found += (wish for wish in wishes.wishes if name_for(wish.ref.uid))
         return found
 
     def _groups(

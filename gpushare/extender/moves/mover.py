@@ -317,7 +317,7 @@ class Mover(LoopPart):
             rules,
             self._policy,
             managed.filters,
-            most=most,
+            max_moves=most,
             demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
             steps=defrag.A_GLANCE,
         )

@@ -182,7 +182,7 @@ class EventMessages(Part):
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
-        if ask.asked is None:
+        if ask.asked_at is None:
             note = f"no node was asked for: {ask.why_not}"
             self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
         else:
