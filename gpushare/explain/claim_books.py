@@ -13,7 +13,7 @@ Tested in `tests/unit/explain/test_claim_books.py`.
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from gpushare.core.claims.model import (
     Amounts,
     ClaimRequest,
     ClassRecord,
-    Device,
     DeviceKey,
     Holding,
     NodeDevices,
@@ -99,6 +98,8 @@ class ClaimBooks:
         self._claims: dict[str, ClaimRecord] = {}
         self._uids: dict[tuple[str, str], str] = {}
         self._holders: dict[DeviceKey, dict[str, tuple[Holding, ...]]] = defaultdict(dict)
+        # The sums of those, as far as they were needed.
+        self._device_uses: dict[DeviceKey, Use] = {}
         self._charged: dict[str, frozenset[str]] = {}
 
     # -- what is shown --------------------------------------------------------------------------
@@ -231,13 +232,17 @@ class ClaimBooks:
         exclusive: set[DeviceKey] = set()
         shares: dict[DeviceKey, Amounts] = {}
         with self._changed:
-            for device in _all_devices(self._nodes.get(node)):
-                held = self._holders.get(device.key)
-                for holding in chain.from_iterable(held.values() if held else ()):
-                    if holding.consumed is None:
-                        exclusive.add(device.key)
-                    else:
-                        shares[device.key] = _sum(shares.get(device.key, {}), holding.consumed)
+            devices = self._nodes.get(node)
+            for device in devices.counted_devices() if devices else ():
+                holdings_by_claim = self._holders.get(device.key)
+                if holdings_by_claim is None:
+                    continue
+                use = self._device_uses.get(device.key)
+                if use is None:
+                    use = Use().plus(chain.from_iterable(holdings_by_claim.values()))
+                    self._device_uses[device.key] = use
+                exclusive.update(use.exclusive)
+                shares.update(use.shares)
         return Use(exclusive, shares)
 
     def card(self, key: DeviceKey, node: str = "") -> Card | None:
@@ -342,16 +347,18 @@ class ClaimBooks:
             self.versions[node] = next(self._serial)
             if after is None:
                 del self.versions[node]
-            for device in _all_devices(before):
-                others = tuple(n for n in self._nodes_of.get(device.key, ()) if n != node)
-                self._nodes_of[device.key] = others
-                if not others:
-                    del self._nodes_of[device.key]
-            for device in _all_devices(after):
-                self._nodes_of[device.key] = (*self._nodes_of.get(device.key, ()), node)
+            keys_before = [device.key for device in before.counted_devices()] if before else []
+            keys_after = [device.key for device in after.counted_devices()] if after else []
+            for key in keys_before:
+                nodes_without = tuple(n for n in self._nodes_of.get(key, ()) if n != node)
+                self._nodes_of[key] = nodes_without
+                if not nodes_without:
+                    del self._nodes_of[key]
+            for key in keys_after:
+                self._nodes_of[key] = (*self._nodes_of.get(key, ()), node)
             self._count_node(node, after)
-            for device in chain(_all_devices(before), _all_devices(after)):
-                holders.update(self._holders.get(device.key, ()))
+            for key in (*keys_before, *keys_after):
+                holders.update(self._holders.get(key, ()))
         for uid in holders:
             self._count(uid)
 
@@ -392,13 +399,15 @@ class ClaimBooks:
         if before == after:
             return
         for holding in before:
-            held = self._holders[holding.key]
-            held.pop(uid, None)
-            if not held:
+            holdings_by_claim = self._holders[holding.key]
+            holdings_by_claim.pop(uid, None)
+            if not holdings_by_claim:
                 del self._holders[holding.key]
         for holding in after:
-            held = self._holders[holding.key]
-            held[uid] = (*held.get(uid, ()), holding)
+            holdings_by_claim = self._holders[holding.key]
+            holdings_by_claim[uid] = (*holdings_by_claim.get(uid, ()), holding)
+        for holding in (*before, *after):
+            self._device_uses.pop(holding.key, None)
         nodes = {
             node for holding in (*before, *after) for node in self._nodes_of.get(holding.key, ())
         }
@@ -451,13 +460,6 @@ class ClaimBooks:
         return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
 
 
-def _all_devices(node: NodeDevices | None) -> Iterator[Device]:
-    """Yield the devices of a node, and those elsewhere that consume counters of its pools."""
-    for pool in node.pools if node else ():
-        yield from pool.devices
-        yield from pool.devices_elsewhere
-
-
 def _nodes_of(item: Slice) -> set[str]:
     """Return the nodes that a slice names; "" if it may be for nodes that it does not name."""
     choices = [item.nodes] if item.nodes else [device.nodes for device in item.devices]
@@ -471,7 +473,3 @@ def _weight(item: Slice) -> int:
         1 + len(device.attributes) + len(device.capacities) + len(device.counters)
         for device in item.devices
     )
-
-
-def _sum(held: Amounts, more: Amounts) -> Amounts:
-    return {name: held.get(name, 0) + more.get(name, 0) for name in held.keys() | more.keys()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpushare.core.claims.first_fit import Matcher, Steps, first_fit, use_after
+from gpushare.core.claims.first_fit import Matcher, Steps, first_fit
 from gpushare.core.claims.model import Fit, NodeDevices, NoFit, PodClaims, Use
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.node_filters import OwnFilters
@@ -88,7 +88,7 @@ class ClaimPlacer(Placer):
             node.placed = [item for item in node.placed if item[0] is not place]
             node.use = node.base
             for _, fit in node.placed:
-                node.use = use_after(node.use, fit)
+                node.use = node.use.plus(fit.holdings())
             self._forget(place.row)
 
     def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
@@ -105,7 +105,7 @@ class ClaimPlacer(Placer):
         for index, part_units in parts_of(self._books, node.name, fit):
             units[index] += part_units
         placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
-        node.use = use_after(node.use, fit)
+        node.use = node.use.plus(fit.holdings())
         node.placed.append((placement, fit))
         self._forget(row)
         return placement

@@ -182,19 +182,6 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
     return nodes
 
 
-def use_with(use: Use, claim: ClaimRecord, keys: Collection[DeviceKey]) -> Use:
-    """Return the use of these devices once a claim holds its own, too."""
-    exclusive, shares = {*use.exclusive}, dict(use.shares)
-    for holding in _holdings(claim, keys):
-        if holding.consumed is None:
-            exclusive.add(holding.key)
-        else:
-            amounts = Counter(shares.get(holding.key, {}))
-            amounts.update(holding.consumed)
-            shares[holding.key] = amounts
-    return Use(exclusive, shares)
-
-
 def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holding]:
     return (holding for holding in claim.holdings if holding.key in keys)
 
@@ -289,7 +276,7 @@ class _Reader:
         # The smallest stay first, so that few large ones end.
         for claim in sorted(holders, key=lambda claim: _size(claim, keys)):
             self._left -= len(keys)
-            more = use_with(use, claim, keys)
+            more = use.plus(_holdings(claim, keys))
             if isinstance(self._fit(node, more), Fit):
                 use = more
             else:
@@ -306,6 +293,4 @@ def _size(claim: ClaimRecord, keys: Collection[DeviceKey]) -> tuple[int, int, st
 
 def _keys(devices: NodeDevices | None) -> frozenset[DeviceKey]:
     """Return the devices whose use matters on a node."""
-    pools = devices.pools if devices else ()
-    all_devices = (device for pool in pools for device in (*pool.devices, *pool.devices_elsewhere))
-    return frozenset(device.key for device in all_devices)
+    return frozenset(device.key for device in devices.counted_devices()) if devices else frozenset()

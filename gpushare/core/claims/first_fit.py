@@ -7,7 +7,7 @@ the features that are on by default. `tests/e2e/test_first_fit.py` compares both
 Pure: no clock, no I/O. Tested in `tests/unit/core/claims/test_first_fit.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from gpushare.core.claims.model import (
@@ -69,21 +69,6 @@ def first_fit(
     return NoFit.TOO_FEW_DEVICES
 
 
-def use_after(use: Use, fit: Fit) -> Use:
-    """Return the use of devices once the claims hold the devices of a fit."""
-    exclusive = set(use.exclusive)
-    shares = dict(use.shares)
-    for taken in fit.taken:
-        key = taken.device.key
-        if taken.has_admin_access:
-            continue
-        if taken.consumed is None:
-            exclusive.add(key)
-        else:
-            shares[key] = _sum((shares.get(key, {}), taken.consumed))
-    return Use(frozenset(exclusive), shares)
-
-
 def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts | None:
     """Return what a request takes of each capacity; None if a device cannot give such amounts."""
     if not requested.keys() <= capacities.keys():
@@ -95,14 +80,6 @@ def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts 
             return None
         consumed[name] = amount
     return consumed
-
-
-def _sum(amounts: Iterable[Amounts]) -> Amounts:
-    total: dict[str, int] = {}
-    for each in amounts:
-        for name, amount in each.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 class _Outcome(Enum):

@@ -6,7 +6,7 @@ Amounts are exact integers in thousandths of the unit of the API: a capacity of 
 Values are frozen; mappings in them must not be changed. Tested in `tests/unit/core/claims`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -223,6 +223,14 @@ class NodeDevices:
         """Devices of the complete pools, in the order in which kube-scheduler tries them."""
         return tuple(device for device, _ in self.candidates)
 
+    def counted_devices(self) -> Iterator[Device]:
+        """Yield the devices whose use matters: of the node, and devices of other nodes that
+        consume counters of its pools.
+        """
+        for pool in self.pools:
+            yield from pool.devices
+            yield from pool.devices_elsewhere
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -232,6 +240,19 @@ class Use:
     """Devices that a claim holds whole."""
     shares: Mapping[DeviceKey, Amounts] = field(default_factory=dict)
     """Shared devices that claims hold parts of: the sum by capacity, perhaps of none."""
+
+    def plus(self, holdings: Iterable["Holding"]) -> "Use":
+        """Return the use once claims hold these devices, too."""
+        exclusive, shares = {*self.exclusive}, dict(self.shares)
+        for key, consumed in holdings:
+            if consumed is None:
+                exclusive.add(key)
+                continue
+            amounts = dict(shares.get(key, ()))
+            for name, amount in consumed.items():
+                amounts[name] = amounts.get(name, 0) + amount
+            shares[key] = amounts
+        return Use(exclusive, shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +389,12 @@ class Fit:
     """Devices that kube-scheduler would allocate, in the order of its results."""
 
     taken: tuple[Taken, ...]
+
+    def holdings(self) -> Iterator[Holding]:
+        """Yield what the claims hold then; admin access holds nothing."""
+        for taken in self.taken:
+            if not taken.has_admin_access:
+                yield Holding(taken.device.key, taken.consumed)
 
 
 class NoFit(Enum):

@@ -14,8 +14,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from gpushare.core.claims.first_fit import Steps, first_fit, use_after
+from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
     DeviceKey,
     Fit,
@@ -81,18 +82,19 @@ class Ranked:
 
 @dataclass(slots=True)
 class _Prediction:
-    """What a kind of request would take on a node."""
+    """The devices that first fit takes on a node for a kind of request."""
 
     version: int
-    """Of the node, in the books."""
+    """Version of the node in the books."""
+    fit: Fit | None = None
     parts: tuple[Part, ...] = ()
-    """What first fit takes of the driver's cards; (): the node ranks last."""
-    value: float = math.nan
-    """The policy's score; NaN: to be computed."""
+    """Parts of the driver's cards; without any the node ranks last."""
+    value: float = -math.inf
+    """The policy's score of the parts."""
 
 
-_NOWHERE = _Prediction(-1, (), -math.inf)
-"""Of a node that is not modelled."""
+_NOWHERE = _Prediction(-1)
+"""Prediction for a node that is not modelled."""
 
 
 @dataclass(slots=True)
@@ -101,19 +103,19 @@ class _Kind:
 
     capacity: Ints | None = None
     """The array by which the values were scored; snapshots share it until a node changes."""
-    on: dict[str, _Prediction] = field(default_factory=dict)
+    predictions: dict[str, _Prediction] = field(default_factory=dict)
     """By node."""
 
 
 @dataclass(slots=True)
 class _Offer:
-    """A node that filter has answered, until the allocation is shown."""
+    """A node that filter has answered, until the API server shows the allocation."""
 
     node: str
     fit: Fit
-    """Without the claims whose allocation is shown."""
+    """Without the claims that show an allocation."""
     claims: dict[str, int]
-    """By uid ("" for extended resources), the index of each claim without a shown allocation."""
+    """By uid ("" for extended resources), the index of each claim that shows no allocation yet."""
     expires_at: float
 
 
@@ -134,6 +136,8 @@ class ClaimRanker:
     ) -> None:
         self._books = books
         self._source = source
+        policy = source.rankings[source.ranking_policy].policy
+        self._has_prices = isinstance(policy, ClusterPricing)
         self._selectors = selectors
         self._is_ready = is_ready
         self._clock = clock
@@ -172,6 +176,8 @@ class ClaimRanker:
         except Exception:
             # kube-scheduler allocates without an order, too.
             log.exception(Line("nodes not ranked", pod=pod_name(pod)))
+            with self._lock:
+                self._kinds.clear()  # predictions may lack their values
         self.pods["not_ranked" if ranked is None else "ranked"] += 1
         return ranked
 
@@ -217,93 +223,91 @@ class ClaimRanker:
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
         books, versions = self._books.ledger.snapshot(), self._books.versions
+        predictions = kind.predictions
+        outdated = [
+            name
+            for name in names
+            if (version := versions.get(name)) is not None
+            and ((known := predictions.get(name)) is None or known.version != version)
+        ]
+        self._predict(predictions, claims, outdated)
         # Values do not last if prices depend on the whole cluster, or capacities differ.
-        policy = self._source.rankings[self._source.ranking_policy].policy
-        if kind.capacity is not books.capacity or isinstance(policy, ClusterPricing):
+        if kind.capacity is not books.capacity or self._has_prices:
             kind.capacity = books.capacity
-            kind.on = {name: known for name, known in kind.on.items() if name in versions}
-            for known in kind.on.values():
-                known.value = math.nan
-        on = kind.on
-        self._predict(
-            on,
-            claims,
-            (
-                name
-                for name in names
-                if (version := versions.get(name)) is not None
-                and ((before := on.get(name)) is None or before.version != version)
-            ),
-        )
-        self._score(on, names, books)
-        values = [(on.get(name) or _NOWHERE).value for name in names]
+            for name in [name for name in predictions if name not in versions]:
+                del predictions[name]
+            self._score(predictions, predictions, books)
+        else:
+            self._score(predictions, outdated, books)
+        values = [predictions.get(name, _NOWHERE).value for name in names]
         best = max(values)
         if best == -math.inf:
             return None
         at = min((at for at, value in enumerate(values) if value == best), key=names.__getitem__)
-        fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
-        if isinstance(fit, Fit):
+        if fit := predictions[names[at]].fit:
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
-    def _predict(self, on: dict[str, _Prediction], claims: PodClaims, names: Iterable[str]) -> None:
-        """Predict what first fit takes on these nodes, as far as the steps of a call go."""
-        left = _CALL_STEPS
-        for name in names:
-            if left <= 0:
-                on.pop(name, None)
+    def _predict(
+        self, predictions: dict[str, _Prediction], claims: PodClaims, nodes: Iterable[str]
+    ) -> None:
+        """Predict the fit on these nodes, as far as the steps of a call go."""
+        remaining = _CALL_STEPS
+        for node in nodes:
+            if remaining <= 0:
+                predictions.pop(node, None)
                 continue
-            version = self._books.versions.get(name, -1)
-            steps = Steps(min(_NODE_STEPS, left))
-            left -= steps.left
-            fit = self._fit(name, claims, steps)
-            left += steps.left
-            parts = tuple(parts_of(self._books, name, fit, claims)) if isinstance(fit, Fit) else ()
-            on[name] = _Prediction(version, parts)
+            prediction = predictions[node] = _Prediction(self._books.versions.get(node, -1))
+            steps = Steps(min(_NODE_STEPS, remaining))
+            remaining -= steps.left
+            fit = self._fit(node, claims, steps)
+            remaining += steps.left
+            if isinstance(fit, Fit):
+                prediction.fit = fit
+                prediction.parts = tuple(parts_of(self._books, node, fit, claims))
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
         if devices is None:
             return NoFit.TOO_FEW_DEVICES
-        for uid in self._on_node.get(node, ()):
-            use = use_after(use, self._offers[uid].fit)
+        offers = [self._offers[uid] for uid in self._on_node.get(node, ())]
+        if offers:
+            use = use.plus(chain.from_iterable(offer.fit.holdings() for offer in offers))
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _score(self, on: Mapping[str, _Prediction], names: NodeNames, books: Snapshot) -> None:
-        """Score the predictions without a value by what the books and the offers leave free."""
+    def _score(
+        self, predictions: Mapping[str, _Prediction], nodes: Iterable[str], books: Snapshot
+    ) -> None:
+        """Score the predictions for these nodes by the free units of the books less the offers."""
         placed: list[tuple[_Prediction, int]] = []
-        offered: list[tuple[_Offer, int]] = []
-        for name in names:
-            known = on.get(name)
-            if known is None or not math.isnan(known.value):
+        held: HeldSnapshot | None = None
+        for node in nodes:
+            prediction, row = predictions.get(node), books.row.get(node)
+            if prediction is None or row is None or not prediction.parts:
                 continue
-            known.value = -math.inf
-            row = books.row.get(name)
-            if row is not None and known.parts:
-                placed.append((known, row))
-                offered += [(self._offers[uid], row) for uid in self._on_node.get(name, ())]
+            placed.append((prediction, row))
+            if node in self._on_node:
+                held = held or HeldSnapshot.of(books)
+                self._take_offers(held, node, row)
         if not placed:
             return
-        snapshot = self._less(books, offered) if offered else books
-        placements = [(row, known.parts) for known, row in placed]
-        values = values_of(self._source.scorer(Request()), snapshot, placements)
-        for (known, _), value in zip(placed, values, strict=True):
-            known.value = value
+        placements = [(row, prediction.parts) for prediction, row in placed]
+        values = values_of(self._source.scorer(Request()), held or books, placements)
+        for (prediction, _), value in zip(placed, values, strict=True):
+            prediction.value = value
 
-    def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
-        """Return the books less what is offered on these rows."""
-        held = HeldSnapshot.of(books)
-        for offer, row in offered:
-            units = Counter[int]()
-            for index, taken in parts_of(self._books, offer.node, offer.fit):
-                units[index] += taken
-            if units:
-                free = held.free[row]
-                shares = tuple(
-                    (index, min(most, int(free[index]))) for index, most in units.items()
-                )
-                held.take(row, shares, Request().of_parts(units.values()))
-        return held
+    def _take_offers(self, held: HeldSnapshot, node: str, row: int) -> None:
+        """Take the units that are offered on a node."""
+        offered_units = Counter[int]()
+        for uid in self._on_node[node]:
+            for index, units in parts_of(self._books, node, self._offers[uid].fit):
+                offered_units[index] += units
+        free = held.free[row]
+        shares = tuple(
+            (index, min(units, int(free[index]))) for index, units in offered_units.items()
+        )
+        if shares:
+            held.take(row, shares, Request().of_parts(offered_units.values()))
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
