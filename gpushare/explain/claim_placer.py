@@ -1,6 +1,6 @@
-"""Pods with claims placed one after the other: the node by the policy, its devices by first fit.
+"""Pods with claims placed one after the other: the node by the policy, the devices by first fit.
 
-Pure but for the books of claims, which it reads and does not change.
+Pure; the books of claims are read and not changed.
 
 Tested in `tests/unit/explain/test_claim_placer.py`.
 """
@@ -31,12 +31,12 @@ class _Node:
     """The devices of a node while pods are placed."""
 
     name: str
-    """In the books; of a node that comes, the node that it is like."""
+    """Name in the books; for a node to come, the name of the model node."""
     devices: NodeDevices | None
     base: Use
-    """What claims of the cluster hold."""
+    """Use by claims of the cluster."""
     use: Use
-    placed: list[tuple[Placement, Fit]]
+    placements: list[tuple[Placement, Fit]]
     outcomes: dict[PodClaims, Fit | NoFit]
 
 
@@ -85,28 +85,28 @@ class ClaimPlacer(Placer):
         super().take_back(places)
         for place in places:
             node = self._nodes[place.row]
-            node.placed = [item for item in node.placed if item[0] is not place]
+            node.placements = [item for item in node.placements if item[0] is not place]
             node.use = node.base
-            for _, fit in node.placed:
+            for _, fit in node.placements:
                 node.use = node.use.plus(fit.holdings())
             self._forget(place.row)
 
-    def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
+    def _place(self, pod: Wanted, among: Bools) -> Placement | None:
         """Place one pod on the best of these nodes; None if none has devices."""
-        if wanted.claims is None:
-            return super()._place(wanted, among)
-        values = np.where(among, self._scores(wanted.claims), -np.inf)
+        if pod.claims is None:
+            return super()._place(pod, among)
+        values = np.where(among, self._scores(pod.claims), -np.inf)
         row = int(values.argmax())  # of equal rows the first by name
-        fit = self._fit(row, wanted.claims)
+        fit = self._fit(row, pod.claims)
         if values[row] == -np.inf or isinstance(fit, NoFit):
             return None
         node = self._nodes[row]
         units: Counter[int] = Counter()
         for index, part_units in parts_of(self._books, node.name, fit):
             units[index] += part_units
-        placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
+        placement = self._cluster.put(row, tuple(sorted(units.items())), pod.request)
         node.use = node.use.plus(fit.holdings())
-        node.placed.append((placement, fit))
+        node.placements.append((placement, fit))
         self._forget(row)
         return placement
 
@@ -133,11 +133,11 @@ class ClaimPlacer(Placer):
         for values in self._values.values():
             values[row] = np.nan
 
-    def _refused(self, wanted: Wanted) -> Mapping[str, str]:
+    def _refused(self, pod: Wanted) -> Mapping[str, str]:
         """Return why first fit finds no devices on nodes, by node name."""
-        if wanted.claims is None:
-            return super()._refused(wanted)
-        outcomes = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
+        if pod.claims is None:
+            return super()._refused(pod)
+        outcomes = ((name, self._fit(row, pod.claims)) for name, row in self.view.row.items())
         return {name: REASONS[fit] for name, fit in outcomes if isinstance(fit, NoFit)}
 
     def _fit(self, row: int, claims: PodClaims) -> Fit | NoFit:

@@ -15,12 +15,10 @@ KUBERNETES_VERSION 1.37.0 and after `make limit`; two minutes, and five with 1,0
 
 import argparse
 import re
-import ssl
 import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from tests.bench.peers import usage
 from tests.contract.apiserver.client import Json
 from tests.e2e.binaries import needed
 from tests.e2e.claims import ALONE, WITH_LIMIT, WITH_US, ClaimWorld, memory_request
-from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.plane import Plane
 
 _CARDS, _GIB, _CLAIM_GIB = 8, 80, 4
 _ALONE = 20
@@ -93,11 +91,7 @@ def measure(world: ClaimWorld, way: str, pods: int) -> Row:
 
 def _served(world: ClaimWorld) -> dict[str, float]:
     """Return how many requests and watch events the API server has served."""
-    tls = ssl.create_default_context(cafile=world.plane.ca)
-    headers = {"Authorization": f"Bearer {world.plane.token(ADMIN)}"}
-    request = urllib.request.Request(f"{world.plane.url}/metrics", headers=headers)
-    with urllib.request.urlopen(request, context=tls) as reply:
-        counts = _COUNTED.findall(reply.read().decode())
+    counts = _COUNTED.findall(world.api.call("GET", "/metrics", accept="").body["text"])
     return {
         name: sum(float(number) for counted, number in counts if counted == key)
         for name, key in (("requests", "request"), ("events", "watch_events"))

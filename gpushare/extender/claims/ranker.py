@@ -2,7 +2,7 @@
 
 kube-scheduler allocates the devices. The ranker only orders the nodes that kube-scheduler offers; a
 node without a prediction ranks last. The devices predicted on the best node count as taken, since a
-burst is ranked before the API server shows its allocations: that is an offer.
+burst is ranked before the API server shows the allocations: that is an offer.
 
 Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
 """
@@ -42,15 +42,15 @@ from gpushare.wire.pods import names_any, pod_name
 log = logging.getLogger("gpushare.claims")
 
 OFFER_SECONDS = 60.0
-"""How long an offer counts at most. kube-scheduler writes the allocation before it binds the pod,
-mostly within milliseconds."""
+"""Upper bound on the time that an offer counts. kube-scheduler writes the allocation before the
+binding, mostly within milliseconds."""
 _CLAIM_WAIT = 0.1
 """Seconds to wait for claims that kube-scheduler has seen and the watch here has not."""
 _NODE_STEPS = 2_000
 _CALL_STEPS = 200_000
 """Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
 _MAX_KINDS = 16
-"""Kinds of request whose predictions are kept."""
+"""Kinds of request with predictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class _Kind:
     """The predictions for one kind of request."""
 
     capacity: Ints | None = None
-    """The array by which the values were scored; snapshots share it until a node changes."""
+    """Capacities at the time of scoring; snapshots share the array until a node changes."""
     predictions: dict[str, _Prediction] = field(default_factory=dict)
     """By node."""
 
@@ -158,7 +158,7 @@ class ClaimRanker:
         return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
 
     def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
-        """Return the order of the named nodes; None if nothing can be said of any of them.
+        """Return the order of the named nodes; None if none of these nodes can be ranked.
 
         The devices predicted on the best node count as taken until the claims of the pod show an
         allocation, the pod is gone, this is called again for the pod, or OFFER_SECONDS are over.
@@ -177,12 +177,12 @@ class ClaimRanker:
             # kube-scheduler allocates without an order, too.
             log.exception(Line("nodes not ranked", pod=pod_name(pod)))
             with self._lock:
-                self._kinds.clear()  # predictions may lack their values
+                self._kinds.clear()  # some predictions may lack a value
         self.pods["not_ranked" if ranked is None else "ranked"] += 1
         return ranked
 
     def shown(self, claim: ClaimRecord) -> None:
-        """Take over a claim as the API server shows it: an allocation ends its part of an offer."""
+        """Take over a claim from the API server; an allocation ends a part of an offer."""
         if not claim.is_allocated:
             return
         with self._lock:
@@ -228,7 +228,7 @@ class ClaimRanker:
             name
             for name in names
             if (version := versions.get(name)) is not None
-            and ((known := predictions.get(name)) is None or known.version != version)
+            and ((prediction := predictions.get(name)) is None or prediction.version != version)
         ]
         self._predict(predictions, claims, outdated)
         # Values do not last if prices depend on the whole cluster, or capacities differ.
@@ -279,35 +279,35 @@ class ClaimRanker:
         self, predictions: Mapping[str, _Prediction], nodes: Iterable[str], books: Snapshot
     ) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
-        placed: list[tuple[_Prediction, int]] = []
-        held: HeldSnapshot | None = None
+        predicted_rows: list[tuple[_Prediction, int]] = []
+        reduced: HeldSnapshot | None = None
         for node in nodes:
             prediction, row = predictions.get(node), books.row.get(node)
             if prediction is None or row is None or not prediction.parts:
                 continue
-            placed.append((prediction, row))
+            predicted_rows.append((prediction, row))
             if node in self._on_node:
-                held = held or HeldSnapshot.of(books)
-                self._take_offers(held, node, row)
-        if not placed:
+                reduced = reduced or HeldSnapshot.of(books)
+                self._take_offers(reduced, node, row)
+        if not predicted_rows:
             return
-        placements = [(row, prediction.parts) for prediction, row in placed]
-        values = values_of(self._source.scorer(Request()), held or books, placements)
-        for (prediction, _), value in zip(placed, values, strict=True):
+        placements = [(row, prediction.parts) for prediction, row in predicted_rows]
+        values = values_of(self._source.scorer(Request()), reduced or books, placements)
+        for (prediction, _), value in zip(predicted_rows, values, strict=True):
             prediction.value = value
 
-    def _take_offers(self, held: HeldSnapshot, node: str, row: int) -> None:
+    def _take_offers(self, snapshot: HeldSnapshot, node: str, row: int) -> None:
         """Take the units that are offered on a node."""
         offered_units = Counter[int]()
         for uid in self._on_node[node]:
             for index, units in parts_of(self._books, node, self._offers[uid].fit):
                 offered_units[index] += units
-        free = held.free[row]
+        free = snapshot.free[row]
         shares = tuple(
             (index, min(units, int(free[index]))) for index, units in offered_units.items()
         )
         if shares:
-            held.take(row, shares, Request().of_parts(offered_units.values()))
+            snapshot.take(row, shares, Request().of_parts(offered_units.values()))
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
@@ -324,7 +324,7 @@ class ClaimRanker:
             self._withdraw(uid)
             return
         offer.fit = replace(
-            offer.fit, taken=tuple(taken for taken in offer.fit.taken if taken.claim != index)
+            offer.fit, taken=tuple(result for result in offer.fit.taken if result.claim != index)
         )
         self._books.touch(offer.node)
 
@@ -347,15 +347,15 @@ class ClaimRanker:
 
     def _count(self, offer: _Offer, index: int, holdings: Sequence[Holding]) -> None:
         """Count whether first fit had predicted the devices of a claim."""
-        predicted = [
-            taken.device.key
-            for taken in offer.fit.taken
-            if taken.claim == index and not taken.has_admin_access
+        predicted_keys = [
+            result.device.key
+            for result in offer.fit.taken
+            if result.claim == index and not result.has_admin_access
         ]
-        held: list[DeviceKey] = [holding.key for holding in holdings]
-        if sorted(predicted) == sorted(held):
+        allocated_keys: list[DeviceKey] = [holding.key for holding in holdings]
+        if sorted(predicted_keys) == sorted(allocated_keys):
             outcome = "right"
-        elif all(offer.node in self._books.nodes_of(key) for key in held):
+        elif all(offer.node in self._books.nodes_of(key) for key in allocated_keys):
             outcome = "other_device"
         else:
             outcome = "other_node"
