@@ -25,7 +25,7 @@ from gpushare.core.claims.model import (
     PodClaims,
 )
 from gpushare.core.decide import BEST
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
@@ -280,34 +280,35 @@ class ClaimRanker:
     ) -> None:
         """Score the predictions for these nodes by the free units of the books less the offers."""
         predicted_rows: list[tuple[_Prediction, int]] = []
-        reduced: HeldSnapshot | None = None
+        reduced: HeldSnapshotBuilder | None = None
         for node in nodes:
             prediction, row = predictions.get(node), books.row.get(node)
             if prediction is None or row is None or not prediction.parts:
                 continue
             predicted_rows.append((prediction, row))
             if node in self._on_node:
-                reduced = reduced or HeldSnapshot.of(books)
+                reduced = reduced or HeldSnapshotBuilder(books)
                 self._take_offers(reduced, node, row)
         if not predicted_rows:
             return
         placements = [(row, prediction.parts) for prediction, row in predicted_rows]
-        values = values_of(self._source.scorer(Request()), reduced or books, placements)
+        snapshot = reduced.build() if reduced else books
+        values = values_of(self._source.scorer(Request()), snapshot, placements)
         for (prediction, _), value in zip(predicted_rows, values, strict=True):
             prediction.value = value
 
-    def _take_offers(self, snapshot: HeldSnapshot, node: str, row: int) -> None:
+    def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
         """Take the units that are offered on a node."""
         offered_units = Counter[int]()
         for uid in self._on_node[node]:
             for index, units in parts_of(self._books, node, self._offers[uid].fit):
                 offered_units[index] += units
-        free = snapshot.free[row]
+        free = builder.free[row]
         shares = tuple(
             (index, min(units, int(free[index]))) for index, units in offered_units.items()
         )
         if shares:
-            snapshot.take(row, shares, Request().of_parts(offered_units.values()))
+            builder.take(row, shares, Request().of_parts(offered_units.values()))
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}

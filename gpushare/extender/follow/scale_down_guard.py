@@ -20,11 +20,13 @@ from collections.abc import Callable, Mapping
 from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -43,8 +45,8 @@ _REST = 49.0
 """How much longer than that they have it: judging takes 2 % of the time at most."""
 
 
-class ScaleDownGuard:
-    """Annotates nodes; call `round` once, or start `rounds` to repeat it.
+class ScaleDownGuard(LoopPart):
+    """Annotates nodes: `round` once, a started guard again and again.
 
     marks: of nodes, by name. running: pods on nodes by uid, with what they demand of nodes, since
     the books know that of those that wait alone; None switches the guard off: what is left of ours
@@ -62,7 +64,7 @@ class ScaleDownGuard:
         claims: ClaimsView | None = None,
         not_ready: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
-        wake: Callable[[], threading.Event] = threading.Event,
+        event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._resources = resources
@@ -77,14 +79,20 @@ class ScaleDownGuard:
         self._failed_writes = 0
         self._right = WriteRight(clock)
         self._resumed = 0.0
-        self._stopping = wake()
-        self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
+        self.loop = Loop(
+            "scale-down",
+            lambda: EVERY if self.round() else AGAIN,
+            AGAIN,
+            log=log,
+            failed="scale-down failed",
+            event=event,
+        )
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the guard is off."""
         if self._running is None:
             return {}
-        guarded = sum(1 for mark in self._marks.all().values() if mark.ours)
+        guarded = sum(1 for mark in self._marks.all().values() if mark.by_extender)
         return {
             "scale_down_kept_nodes": guarded,
             "scale_down_failed_writes_total": self._failed_writes,
@@ -131,7 +139,7 @@ class ScaleDownGuard:
                 view, claims = self._claims.books.ledger.view(), self._claims
                 own, reserved = claims.source.filters, claims.reserved()
                 books.append(Books.of_claims(view, own, pods, reserved))
-            last = frozenset(name for name, mark in marks.items() if mark.ours)
+            last = frozenset(name for name, mark in marks.items() if mark.by_extender)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
             self._judged = state, reasons
@@ -141,7 +149,7 @@ class ScaleDownGuard:
         """Leave the interpreter to the verbs once a slice is used up."""
         spent = self._clock() - self._resumed
         if spent >= _SLICE:
-            self._stopping.wait(spent * _REST)
+            self.loop.rest(spent * _REST)
             self._resumed = self._clock()
 
     def _write(
@@ -176,10 +184,10 @@ def _changes(mark: Mark, why: str | None) -> Mapping[str, str | None]:
 
     why: the node must stay; None: it may go.
     """
-    keys = frozenset[str]() if why is None else mark.ours | (KEYS - mark.present)
+    keys = frozenset[str]() if why is None else mark.by_extender | (KEYS - mark.present)
     if why is None or not keys:
-        gone = dict[str, str | None].fromkeys(mark.ours)
-        return gone if mark.why is None else gone | {OURS: None}
-    if mark.ours == keys and mark.why == why:
+        gone = dict[str, str | None].fromkeys(mark.by_extender)
+        return gone if mark.reason is None else gone | {OURS: None}
+    if mark.by_extender == keys and mark.reason == why:
         return {}
     return dict.fromkeys(keys, TRUE) | {OURS: written(why, keys)}

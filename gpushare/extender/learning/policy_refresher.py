@@ -35,7 +35,8 @@ from gpushare.core.snapshot import Ints, Snapshot, has_devices
 from gpushare.core.trial import AUTO, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
 from gpushare.logline import Line
@@ -216,7 +217,7 @@ class _ResourceState:
         return bool(has_devices(layout >= request.least, request, layout).any())
 
 
-class PolicyRefresher:
+class PolicyRefresher(LoopPart):
     """Refreshes the policies of every managed resource. Any thread may call `changed`."""
 
     def __init__(
@@ -235,9 +236,7 @@ class PolicyRefresher:
         self._clock = clock
         self._wall = wall
         self._counting = threading.Lock()
-        self._stopping = threading.Event()
-        self.rounds = Rounds("learning", self.tick, _LOOK_EVERY, _LOOK_EVERY, self._stopping)
-        """If its thread waits for policies, it ends when they are made."""
+        self.loop = Loop("learning", self.refresh, _LOOK_EVERY, log=log, failed="learning failed")
 
     def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
         """Count the pods that have come and gone; first: this is what was there before.
@@ -267,8 +266,8 @@ class PolicyRefresher:
                 began = pod.started or None
                 estimator.went(pod.namespace, class_of(pod.request), began, now)
 
-    def tick(self) -> bool:
-        """Make and try the policies that are due; return True when they are in use."""
+    def refresh(self) -> None:
+        """Make and try the policies that are due, and put them in use."""
         for state in self._states.values():
             layout = state.managed.ledger.snapshot().capacity
             if layout is not state.layout:  # snapshots share it until a node changes
@@ -279,7 +278,6 @@ class PolicyRefresher:
             if state.may_try(self._clock()):
                 state.trial_due_since = None
                 self._try(state)
-        return True
 
     def state(self) -> dict[str, float]:
         """Return the figures for metrics, over all resources; the age is that of the oldest
@@ -393,7 +391,5 @@ class PolicyRefresher:
             request = Request(
                 units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
             )
-            ranking.prepare(
-                managed.ledger.snapshot(), request, lambda: self._stopping.wait(_STEP_PAUSE)
-            )
+            ranking.prepare(managed.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE))
         return ranking

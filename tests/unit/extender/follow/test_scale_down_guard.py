@@ -458,7 +458,7 @@ def test_nodes_that_were_not_read_keep_their_marks() -> None:
     broken = {"metadata": {"name": "a"}, "status": 7}
     body = json.dumps(listed | {"items": [broken, world.nodes["b"]]}).encode()
     world.handler.replace([NODES.decode_list(body)], 0.0)
-    assert {name: mark.why for name, mark in world.marks.all().items()} == {
+    assert {name: mark.reason for name, mark in world.marks.all().items()} == {
         "a": ABOUT_A1,
         "b": "team/b0 would have no device on another node",
     }
@@ -474,8 +474,8 @@ def test_nodes_that_were_not_read_keep_their_marks() -> None:
 )
 def test_our_word_may_be_garbled(text: str) -> None:
     mark = mark_of({OURS: text, CA: "true"})
-    assert mark.why is not None
-    assert mark.ours == frozenset()
+    assert mark.reason is not None
+    assert mark.by_extender == frozenset()
     assert mark.by_others == {CA}
 
 
@@ -490,7 +490,9 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
             waits.append(timeout or 0.0)
             if len(waits) == 2:
                 world.failures = [(False, ApiUnavailable("cut", 0))]
-            return len(waits) > 4
+            if len(waits) > 4:
+                broken.stop()
+            return False
 
     def not_ready() -> str:
         if len(waits) == 1:
@@ -503,9 +505,9 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
         world.marks,
         world.running,
         not_ready=not_ready,
-        wake=Event,
+        event=Event,
     )
-    broken.rounds.run()
+    broken.loop.run()
     assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
 
 
@@ -529,7 +531,7 @@ def test_judging_takes_two_percent_of_the_time_at_most() -> None:
         world.running,
         not_ready=str,
         clock=clock,
-        wake=Event,
+        event=Event,
     )
     guard.round()
     assert waits
