@@ -200,7 +200,9 @@ class _ResourceState:
         return is_quiet or now >= self.trial_due_since + LONGEST_WAIT
 
     def is_due(self, now: float) -> bool:
-        """Return whether to make policies now."""
+        """Return whether to make policies now; they rank nothing while no node has devices."""
+        if self.layout is None or not self.layout.any():
+            return False
         estimator = self.estimator
         if now >= self.tried + SPACING:
             return estimator.is_due()
