@@ -40,7 +40,7 @@ def demands_of(pod: objects.Pod) -> Demands:
     terms = None if not required else tuple(map(read_term, required.node_selector_terms or ()))
     tolerations = tuple(map(read_toleration, spec.tolerations or ()))
     if _size(selector, terms or (), tolerations) > MOST_DEMANDS:
-        return Demands(gated=gated, known=False)
+        return Demands(gated=gated, is_complete=False)
     return _once(selector, terms, tolerations, gated)
 
 

@@ -63,7 +63,7 @@ def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
     metadata, spec = pod.metadata or Metadata(), pod.spec or OwnedPodSpec()
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     texts = sum(len(key) + len(value) for key, value in labels.items())
-    if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).known:
+    if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).is_complete:
         return None
     # One reason to stay is enough.
     ports = (port for container in spec.containers or () for port in container.ports or ())

@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # the extender waits beside autoscalers.
     "gpushare_localcluster": (
         *("errors", "commandline", "logline", "yamlfile", "core.claims", "core.model"),
-        *("core.selectors", "wire"),
+        *("core.selectors", "wire", "trace"),
         *("daemon.logs", "device_plugin.cards", "device_plugin.container", "device_plugin.devices"),
         *("device_plugin.identity", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
         *("device_plugin.options", "device_plugin.plugin"),
@@ -118,11 +118,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "gpushare_localcluster.client",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
-    "prometheus_client": (
-        "device_plugin.metrics",
-        "extender.tell.metrics",
-        "gpushare_localcluster.scheduler.metrics",
-    ),
+    "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("cli.whatif", "sim.runner"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),

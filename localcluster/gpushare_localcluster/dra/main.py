@@ -97,8 +97,8 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     )
 
     def add(flag: str, default: object, text: str, **more: object) -> None:
-        shown = " (default: %(default)s)" if default else ""
-        parser.add_argument(flag, default=default, help=text + shown, **more)  # type: ignore[arg-type]  # argparse's own arguments
+        suffix = " (default: %(default)s)" if default else ""
+        parser.add_argument(flag, default=default, help=text + suffix, **more)  # type: ignore[arg-type]  # argparse's own arguments
 
     node = environ.get("NODE_NAME", "")
     add("--node-name", node, "this node (NODE_NAME)", metavar="NAME")

@@ -127,12 +127,12 @@ class Preparer:
             raise RequestRefused(f"claim {ref} is another one by now")
         devices = claim.allocation and claim.allocation.devices
         results = (devices and devices.results) or ()
-        ours = [result for result in results if result.driver == self.driver]
-        if not ours:
+        driver_results = [result for result in results if result.driver == self.driver]
+        if not driver_results:
             raise RequestRefused(f"claim {ref} has no device of {self.driver}")
-        if any(result.admin_access for result in ours):
+        if any(result.admin_access for result in driver_results):
             raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
-        return ours
+        return driver_results
 
 
 def _request(result: Result) -> str:
@@ -155,8 +155,8 @@ def _document(uid: str, results: Sequence[Result], cards: NodeCards) -> Mapping[
     for result in results:
         card = by_name.get(result.device or "")
         if card is None or card.problem:
-            why = card.problem if card else "is not there any more"
-            raise RequestRefused(f"device {result.device}: {why}")
+            reason = card.problem if card else "is not there any more"
+            raise RequestRefused(f"device {result.device}: {reason}")
         shares.setdefault(_request(result), []).append((card, _units(result, card, cards.unit_mib)))
     total = sum(units for of_request in shares.values() for _, units in of_request)
     contract = Contract(ALIYUN, cards.unit_mib, isolation="driver")

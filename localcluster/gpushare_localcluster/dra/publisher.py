@@ -41,10 +41,12 @@ _WRITE_SECONDS = 5.0
 class Publisher:
     """The thread. read: returns the GPUs as they are now; raises GpuShareError."""
 
-    def __init__(self, api: Api, driver: str, node: str, read: Callable[[], NodeCards]) -> None:
+    def __init__(
+        self, api: Api, driver: str, node: str, read_cards: Callable[[], NodeCards]
+    ) -> None:
         self._api = api
         self._driver, self._node = driver, node
-        self._read = read
+        self._read = read_cards
         self.name = f"{node}-{driver}"
         """Of the slice. It is the same each time, so that there are never two."""
         self._slice: ResourceSlice | None = None
@@ -97,11 +99,11 @@ class Publisher:
             return
         pool = current.spec and current.spec.pool
         generation = (pool and pool.generation) or 0
-        wanted = {"spec": self._spec(cards, generation)}
-        if RESOURCE_SLICES.decode(json.dumps(wanted).encode()).spec != current.spec:
+        desired = {"spec": self._spec(cards, generation)}
+        if RESOURCE_SLICES.decode(json.dumps(desired).encode()).spec != current.spec:
             version = current.metadata and current.metadata.resource_version
-            changed = self._spec(cards, generation + 1)
-            self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, changed)
+            spec = self._spec(cards, generation + 1)
+            self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, spec)
 
     def _run(self) -> None:
         while not self._stopping:

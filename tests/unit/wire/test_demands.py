@@ -54,7 +54,7 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
     ],
 )  # fmt: skip
 def test_of_a_pod_that_demands_very_much_nothing_is_known(spec: dict[str, Any]) -> None:
-    assert demands(**spec, schedulingGates=[{}]) == Demands(gated=True, known=False)
+    assert demands(**spec, schedulingGates=[{}]) == Demands(gated=True, is_complete=False)
 
 
 def test_all_resources_but_cpu_and_memory_are_summed() -> None:
