@@ -1,8 +1,8 @@
-"""kube-scheduler's own filters, as far as nodes and pods tell: whether a pod could run on a node.
+"""kube-scheduler's own node filters, as far as the objects of nodes and pods allow.
 
-The filters read cordons, readiness, taints, node selectors and sums of requests; not devices, which
-are the extender's part, and not the rules of other pods, volumes or ports. Data that was too large
-to store (None) excludes no pod.
+The filters check cordons, readiness, taints, node selectors and sums of requests. They do not check
+devices, which are the extender's part, nor inter-pod affinity, volumes or ports. A field of a node
+that was too large to keep (None) excludes no pod.
 
 Tested in `tests/unit/core/test_node_filters.py`.
 """
@@ -19,10 +19,10 @@ CPU, MEMORY, PODS = "cpu", "memory", "pods"
 """Names of resources: CPU counts in thousandths of a core, memory in bytes, pods one by one."""
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""The taint that a cordon stands for."""
+"""The taint that a cordon is equivalent to."""
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
-"""The taint that kube-controller-manager writes on a node that is not ready."""
+"""The taint that kube-controller-manager adds to a node that is not ready."""
 
 _MAX_TAINTS = 2
 _OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
@@ -30,24 +30,24 @@ _OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The input of kube-scheduler's own filters for one node."""
+    """The fields of a node that kube-scheduler's own filters check."""
 
     name: str
     labels: Mapping[str, str] | None = None
-    """None for more labels than are stored."""
+    """None if there were too many to keep."""
     taints: tuple[Taint, ...] = ()
     """Without the taint of a cordon."""
     cordoned: bool = False
     """spec.unschedulable, or the taint of a cordon."""
     ready: bool = True
-    """False if the condition Ready says so."""
+    """False if the condition Ready is False or Unknown."""
     allocatable: Mapping[str, int] | None = None
-    """By resource name; None for more resources than are stored."""
+    """By name of the resource; None if there were too many to keep."""
 
     def label(self, resource: str, capacity: int) -> str:
-        """Return a short text of the obstacles for every pod on this node; "" for none.
+        """Return in few words why the node accepts no pods at all; "" if it accepts some.
 
-        resource: the managed resource. capacity: the units of all its devices on the node.
+        resource: the managed resource. capacity: units of all devices of the node.
         """
         reasons = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
         hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
@@ -59,7 +59,7 @@ class NodeState:
 
 
 class NodeStates(Mapping[str, NodeState]):
-    """The states of all nodes, by name. One thread changes them, any may read.
+    """The states of all nodes, by name. One thread changes the states, any thread may read them.
 
     version: differs after each change.
     """
@@ -81,7 +81,7 @@ class NodeStates(Mapping[str, NodeState]):
         return len(self._states)
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
-        """Take over all nodes. keep: names of nodes that keep an old state if no new one comes."""
+        """Replace all states; a node of `keep` that is not in `states` keeps the old state."""
         before = {name: self._states[name] for name in keep if name in self._states}
         self._states = before | {state.name: state for state in states}
         self.version += 1
@@ -104,12 +104,12 @@ class Obstacle:
 
     text: str
     cure: str = ""
-    """The condition that ends the obstacle, as text after "once"; "" if only another pod or other
-    node labels help."""
+    """Text after "once" that says when the obstacle ends; "" if only a change of the pod or of the
+    node's labels can end it."""
     resource: str = ""
-    """The resource with too little free."""
+    """The resource that is short."""
     lasting: bool = True
-    """Whether the obstacle stays when pods on the node end."""
+    """Whether the obstacle stays even if all pods of the node end."""
 
 
 CORDONED = Obstacle("cordoned", "it is uncordoned")
@@ -121,25 +121,25 @@ _NOTHING: Amounts = MappingProxyType({})
 
 
 def amounts_of(request: Request) -> dict[str, int]:
-    """Return the amounts that a pod with this request takes of the node, by resource."""
+    """Return the amounts that a pod with this request takes of a node, by resource."""
     return {CPU: request.cpu, MEMORY: request.memory, PODS: 1, **dict(request.resources)}
 
 
 class OwnFilters:
-    """kube-scheduler's own filters over the current nodes. Any thread may call any method.
+    """kube-scheduler's own filters over the current nodes. Any thread may call the methods.
 
-    states: by name; a node without a state excludes no pod. taken_amounts: returns the amounts that
-    the pods of a node take. ignored: resources that kube-scheduler is told not to count.
+    states: a node without a state excludes no pod. used_amounts: returns the amounts that the pods
+    of a node use. ignored: resources that kube-scheduler is configured not to count.
     """
 
     def __init__(
         self,
         states: NodeStates | None = None,
-        taken_amounts: Callable[[str], Amounts] = lambda _node: {},
+        used_amounts: Callable[[str], Amounts] = lambda _node: {},
         ignored: frozenset[str] = frozenset(),
     ) -> None:
         self.states = NodeStates() if states is None else states
-        self._taken = taken_amounts
+        self._taken = used_amounts
         self._ignored = ignored
 
     def obstacles(
@@ -149,23 +149,27 @@ class OwnFilters:
         demands: Demands = NO_DEMANDS,
         more: Amounts = _NOTHING,
     ) -> tuple[Obstacle, ...]:
-        """Return all obstacles for the pod on the node, the gravest first.
+        """Return all reasons that exclude the node, the gravest first.
 
-        more: amounts that count as taken.
+        more: amounts that count as used in addition.
         """
         state = self.states.get(node)
         if state is None:
             return ()
-        refusals = list(_refusals(state, demands)) if demands.known else []
+        refusals = list(_refusals(state, demands)) if demands.is_complete else []
         return (*refusals, *self.shortages(node, request, more=more))
 
     def refuses(self, node: str, demands: Demands) -> bool:
-        """Return whether these demands exclude the node, however much is free there."""
+        """Return whether the node excludes a pod with these demands, regardless of free amounts."""
         state = self.states.get(node)
-        return state is not None and demands.known and any(True for _ in _refusals(state, demands))
+        return (
+            state is not None
+            and demands.is_complete
+            and any(True for _ in _refusals(state, demands))
+        )
 
     def free(self, node: str, resource: str) -> int | None:
-        """Return the free amount of a resource; None if the resource is not counted there."""
+        """Return the free amount of a resource; None if the node's amount is not counted."""
         state = self.states.get(node)
         if state is None or state.allocatable is None or resource in self._ignored:
             return None
@@ -174,33 +178,34 @@ class OwnFilters:
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:
-        """Return one obstacle for each resource with too little free for the request.
+        """Return an obstacle for each resource that the node is short of for the request.
 
-        less: the requests of pods that count as gone. more: amounts that count as taken.
+        less: requests of pods there that count as ended. more: amounts that count as used in
+        addition.
         """
         state = self.states.get(node)
         if state is None or state.allocatable is None:
             return ()
-        taken_amounts = Counter(self._taken(node))
-        taken_amounts.update(more)
-        for ended_request in less:
-            taken_amounts.subtract(amounts_of(ended_request))
+        used = Counter(self._taken(node))
+        used.update(more)
+        for removed_request in less:
+            used.subtract(amounts_of(removed_request))
         shortages = []
-        for name, needed in amounts_of(request).items():
+        for name, requested in amounts_of(request).items():
             allocatable = state.allocatable.get(name, 0)
-            if 0 < needed > allocatable - taken_amounts[name] and name not in self._ignored:
-                shortages.append(_shortage(name, lasting=needed > allocatable))
+            if 0 < requested > allocatable - used[name] and name not in self._ignored:
+                shortages.append(_shortage(name, lasting=requested > allocatable))
         return tuple(shortages)
 
 
 def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
-    """Yield the obstacles for the pod that do not depend on free amounts."""
+    """Yield the reasons that exclude the node regardless of free amounts."""
     if state.labels is not None and not demands.selects(state.name, state.labels):
         yield UNSELECTED
     if state.cordoned and untolerated((CORDON,), demands.tolerations):
         yield CORDONED
     taint = untolerated(state.taints, demands.tolerations)
-    # kube-controller-manager writes the taint within seconds; from then on the taint's key counts.
+    # kube-controller-manager adds its taint within seconds after the condition changes.
     if not state.ready and (untolerated((NOT_READY,), demands.tolerations) or taint):
         yield UNREADY
     elif taint:
@@ -212,6 +217,6 @@ def _shortage(name: str, *, lasting: bool) -> Obstacle:
     text = "too many pods" if name == PODS else f"too little {name}"
     if not lasting:
         return Obstacle(text, f"more of its {name} is free", name, lasting=False)
-    # CPU and memory of the host do not change; a device plug-in may offer more again.
+    # CPU and memory of a host do not change; the devices of a device plug-in may return.
     cure = f"it offers more {name}" if "/" in name else ""
     return Obstacle(f"{text} even if empty", cure, name)
