@@ -98,7 +98,7 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str])
         learned.created("", class_of(request))
         if learned.is_due() or after != policy:
             cluster.scorer = ranking(load_policy(after, learned.workload()), len(nodes))
-            learned.policies_made(learned.seen, learned.sizes)
+            learned.policies_made(learned.pod_count, learned.sizes)
     return 100 * cluster.allocated / cluster.capacity
 
 

@@ -207,7 +207,7 @@ class _ResourceState:
         if now >= self.tried + SPACING:
             return estimator.is_due()
         # The first pods tell most, and come fast if a cluster fills.
-        return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
+        return not self.failing and estimator.fit_at <= min(estimator.pod_count, _EARLY)
 
     def could_take(self, request: Request) -> bool:
         """Return whether a node has the devices for it while it is empty."""
@@ -286,7 +286,7 @@ class PolicyRefresher(LoopPart):
         states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(state.estimator.seen for state in states),
+            "learned_pods_total": max(state.estimator.pod_count for state in states),
             "refits_total": sum(state.refits for state in states),
             "refit_failures_total": sum(state.failed for state in states),
             "refit_duration_seconds": max(state.took for state in states),
@@ -301,8 +301,8 @@ class PolicyRefresher(LoopPart):
         for entry in state.managed.ledger.entries_and_specs()[0].values():
             held[entry.ref.namespace] += entry.request.total
         with self._counting:
-            state.estimator.held = held
-            return state.estimator.seen, state.estimator.workload(self._wall())
+            state.estimator.held_units = held
+            return state.estimator.pod_count, state.estimator.workload(self._wall())
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
