@@ -12,13 +12,14 @@ from typing import Any
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import ResourcePlan
-from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
+from gpushare.cli.tables import PLAIN, Style, align, device_kind
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
+from gpushare.wire.printable import printable
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"
