@@ -9,18 +9,20 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, Request, Shares
-from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import Request, Shares
+from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, pod_kind
 
+_A = TypeVar("_A", bound=npt.NDArray[Any])
 _STAMPS = count(1)
 _TAKEN = ("free", "kinds", "cpu_free", "memory_free")
 """What is taken from: copies of the arrays of the books."""
-_OF_TAKEN = ("used", "cores_free")
+_OF_TAKEN = ("used", "percents_free")
 """Made anew of what is taken when they are asked for, which is rare: copies are dear."""
 
 
@@ -56,28 +58,30 @@ class HeldSnapshot(Snapshot):
         copy = object.__new__(cls)
         # With what the books have computed of themselves, such as `open`.
         vars(copy).update(vars(base) | taken, base=base, held=held, stamps=stamps)
-        if isinstance(values, HeldSnapshot) and values.takes_cores:
-            copy._own_cores(values.cores_used)
+        if isinstance(values, HeldSnapshot) and values.takes_percents:
+            copy._own_percents(values.percents_used)
         del vars(copy)["used"]
         return copy
 
     @property
-    def takes_cores(self) -> bool:
-        """Whether cores are taken: else they are those of the books, and no copy is needed."""
-        return self.cores_used is not self.base.cores_used
+    def takes_percents(self) -> bool:
+        """Whether percents are taken: else the arrays of the books are used, without a copy."""
+        return self.percents_used is not self.base.percents_used
 
-    def own_cores(self) -> None:
-        """Have cores of its own, equal to those of the books so far, that may be taken."""
-        if not self.takes_cores:
-            self._own_cores(self.base.cores_used)
+    def own_percents(self) -> None:
+        """Copy the percents of the books, so that percents can be taken."""
+        if not self.takes_percents:
+            self._own_percents(self.base.percents_used)
 
-    def _own_cores(self, values: npt.NDArray[np.int32]) -> None:
-        vars(self).update(cores_used=values.copy(), any_cores=True)
-        vars(self).pop("cores_free", None)
+    def _own_percents(self, values: tuple[PercentArray, ...]) -> None:
+        vars(self).update(percents_used=tuple(array.copy() for array in values), any_percents=True)
+        vars(self).pop("percents_free", None)
 
     @cached_property  # type: ignore[misc]  # made when it is asked for, not given
     def used(self) -> Ints:
-        """int64 (N, D): units in use or taken, all of a device whose cores are."""
+        """int64 (N, D): units in use or taken; all units of a device of which an exclusive amount
+        is taken whole.
+        """
         # Only what is free is taken.
         return self.base.used + (self.base.free - self.free)
 
@@ -93,14 +97,20 @@ class HeldSnapshot(Snapshot):
         return copy, again
 
     def take(self, row: int, shares: Shares, request: Request) -> None:
-        """Take these units of the row's devices, the cores of the request there, and its CPU."""
+        """Take these units of the row's devices, the percents of the request there, and the
+        request's CPU.
+        """
         self.hold(row)
         free, wanted = self.free[row], [device for device, _ in shares]
         free[wanted] -= [units for _, units in shares]
-        if request.cores:
-            self.own_cores()
-            self.cores_used[row, wanted] += request.cores
-            free[self.cores_used[row] >= ALL_CORES] = 0
+        if request.percents:
+            self.own_percents()
+            for amount, used, percent in zip(
+                PERCENT_AMOUNTS, self.percents_used, request.percents, strict=True
+            ):
+                used[row, wanted] += percent
+                if amount.is_exclusive:
+                    free[used[row] >= amount.whole] = 0
         self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
@@ -111,17 +121,22 @@ class HeldSnapshot(Snapshot):
         self.hold(row)
         given = [device for device, _ in shares]
         self.free[row, given] += [units for _, units in shares]
-        if request.cores:
-            self.own_cores()
-            self.cores_used[row, given] -= request.cores_on(len(shares))
+        if request.percents and shares:
+            self.own_percents()
+            by_device = zip(*request.percents_on(shares), strict=True)
+            for used, percents in zip(self.percents_used, by_device, strict=True):
+                used[row, given] -= np.array(percents, dtype=np.int32)
         self._forget()
 
     def reset(self, rows: Rows | int) -> None:
         """Make these rows as they are in the books."""
         self.held[rows] = False
         self.stamps[rows] = 0
-        for name in (*_TAKEN, "cores_used") if self.takes_cores else _TAKEN:
+        for name in _TAKEN:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
+        if self.takes_percents:
+            for used, of_base in zip(self.percents_used, self.base.percents_used, strict=True):
+                used[rows] = of_base[rows]
         self._forget()
 
     def _forget(self) -> None:
@@ -149,14 +164,13 @@ class RowStates:
     """
 
     def __init__(self, like: Snapshot) -> None:
-        self._arrays = {
-            name: np.empty((0, *getattr(like, name).shape[1:]), getattr(like, name).dtype)
-            for name in (*_TAKEN, "cores_used")
-        }
+        # The arrays of _TAKEN, and those of PERCENT_AMOUNTS.
+        self._arrays = [_without_rows(getattr(like, name)) for name in _TAKEN]
+        self._percents = [_without_rows(array) for array in like.percents_used]
         self._rows = np.empty(0, dtype=np.intp)
         self._stamps = np.empty(0, dtype=np.int64)
         self._spare: list[int] = []
-        self._takes_cores = False
+        self._takes_percents = False
         # By row, the slots of its states; by slot, its priority.
         self._slots: dict[int, list[int]] = {}
         self._priorities: dict[int, int] = {}
@@ -170,10 +184,12 @@ class RowStates:
         if not self._spare:
             self._grow()
         slot = self._spare.pop()
-        for name, values in self._arrays.items():
+        for name, values in zip(_TAKEN, self._arrays, strict=True):
             values[slot] = getattr(snapshot, name)[row]
+        for values, used in zip(self._percents, snapshot.percents_used, strict=True):
+            values[slot] = used[row]
         self._rows[slot], self._stamps[slot] = row, snapshot.stamps[row]
-        self._takes_cores |= snapshot.takes_cores
+        self._takes_percents |= snapshot.takes_percents
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -205,19 +221,25 @@ class RowStates:
     def _put_into(self, snapshot: HeldSnapshot, slots: Rows) -> None:
         # Of a row with several slots the last one counts.
         rows = self._rows[slots]
-        if self._takes_cores:
-            snapshot.own_cores()
-        for name, values in self._arrays.items():
-            if name != "cores_used" or self._takes_cores:
-                getattr(snapshot, name)[rows] = values[slots]
+        for name, values in zip(_TAKEN, self._arrays, strict=True):
+            getattr(snapshot, name)[rows] = values[slots]
+        if self._takes_percents:
+            snapshot.own_percents()
+            for used, percents in zip(snapshot.percents_used, self._percents, strict=True):
+                used[rows] = percents[slots]
         snapshot.held[rows] = True
         snapshot.stamps[rows] = self._stamps[slots]
 
     def _grow(self) -> None:
         size = len(self._rows)
         larger = max(2 * size, 64)
-        for name, values in self._arrays.items():
-            self._arrays[name] = np.resize(values, (larger, *values.shape[1:]))
+        for arrays in (self._arrays, self._percents):
+            arrays[:] = [np.resize(values, (larger, *values.shape[1:])) for values in arrays]
         self._rows = np.resize(self._rows, larger)
         self._stamps = np.resize(self._stamps, larger)
         self._spare = list(range(larger - 1, size - 1, -1))
+
+
+def _without_rows(array: _A) -> _A:
+    """Return an array of the same type and width with no rows."""
+    return cast(_A, np.empty((0, *array.shape[1:]), array.dtype))

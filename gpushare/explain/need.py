@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from math import ceil, gcd, lcm
+from operator import ge
 from typing import NamedTuple
 
 import numpy as np
 
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
 from gpushare.core.decide import room_for
-from gpushare.core.model import ALL_CORES, HOST_BOUND, NodeSpec, Request
+from gpushare.core.model import HOST_BOUND, NodeSpec, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS
@@ -67,8 +69,8 @@ class Need:
     largest: tuple[int, ...]
     """Units of the largest pod without compute that still fits, by its number of devices, from one
     on."""
-    any_cores: bool
-    """Whether a pod has compute then."""
+    any_percents: bool
+    """Whether a pod has compute, or another amount in percent, then."""
 
     @property
     def cost(self) -> Fraction:
@@ -128,7 +130,7 @@ def need(
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
         tuple(each for each in free.max(axis=0, initial=0).tolist() if each),
-        bool(view.cores_used.any()),
+        view.any_percents,
     )
 
 
@@ -333,32 +335,33 @@ def _measures(
     """
     every = (existing, *shapes)
     yield from _sums(every, pods)
-    asked = Counter[tuple[tuple[int, ...], int]]()
+    asked = Counter[tuple[tuple[int, ...], Percents]]()
     for pod in pods:
-        asked[pod.request.parts, pod.request.cores] += pod.count or 0
-    # (units, on how many devices at least as many, cores).
+        asked[pod.request.parts, pod.request.percents] += pod.count or 0
+    # (units, on how many devices at least as many, percents).
     sizes = {
-        (units, devices, cores)
-        for parts, cores in asked
+        (units, devices, percents)
+        for parts, percents in asked
         for units, devices in {units: number for number, units in enumerate(parts, 1)}.items()
     }
     largest = sorted(sizes, key=lambda size: (-size[0] * size[1], size))
-    for units, devices, cores in largest[:_MOST_SIZES]:
+    for units, devices, percents in largest[:_MOST_SIZES]:
         # A device has as many places for these units as fit there; a part of more units takes as
         # many of them as fit into its own.
         places = sum(n * sum(part // units for part in parts) for (parts, _), n in asked.items())
         yield _measure(places, [int((each.free // max(units, 1)).sum()) for each in every])
         as_large = sum(
             n
-            for (parts, c), n in asked.items()
-            if parts[devices - 1 : devices] >= (units,) and c >= cores
+            for (parts, others), n in asked.items()
+            if parts[devices - 1 : devices] >= (units,)
+            and all(map(ge, others or NO_PERCENTS, percents))
         )
-        request = Request(units, devices, cores=cores)
+        request = Request(units, devices, percents=percents)
         yield _measure(as_large, [room_for(each, request, as_large) for each in every])
 
 
 def _sums(every: Sequence[Snapshot], pods: Sequence[Wanted]) -> Iterator[_Measure]:
-    """Yield units, CPU, memory, compute, and places for so much compute on one device."""
+    """Yield units, CPU, memory, percents, and places for so many percents on one device."""
     units = sum(pod.request.total * (pod.count or 0) for pod in pods)
     yield _measure(units, [int(each.free.sum()) for each in every])
     cpu = sum(pod.request.cpu * (pod.count or 0) for pod in pods)
@@ -367,13 +370,14 @@ def _sums(every: Sequence[Snapshot], pods: Sequence[Wanted]) -> Iterator[_Measur
         free = [getattr(each, name) for each in every]
         if not any((each > HOST_BOUND // 2).any() for each in free):  # else it is not known
             yield _measure(asked, [int(np.maximum(each, 0).sum()) for each in free])
-    wanted = Counter[int]()
-    for pod in pods:
-        if pod.request.cores:
-            wanted[pod.request.cores] += pod.request.devices * (pod.count or 0)
-    for cores in {1, *wanted} if wanted else ():
-        places = sum(devices * (asked // cores) for asked, devices in wanted.items())
-        yield _measure(places, [_places_of_cores(each, cores) for each in every])
+    for index in range(len(PERCENT_AMOUNTS)):
+        devices = Counter[int]()
+        for pod in pods:
+            if requested := pod.request.every_percent[index]:
+                devices[requested] += pod.request.devices * (pod.count or 0)
+        for percent in {1, *devices} if devices else ():
+            places = sum(number * (part // percent) for part, number in devices.items())
+            yield _measure(places, [_places_of(index, each, percent) for each in every])
 
 
 def _measure(wanted: int, amounts: Sequence[int]) -> _Measure:
@@ -384,9 +388,11 @@ def _measure(wanted: int, amounts: Sequence[int]) -> _Measure:
     return _Measure(lack, tuple(min(each, lack) for each in amounts[1:]))
 
 
-def _places_of_cores(snapshot: Snapshot, cores: int) -> int:
-    """Return how many times so much compute can be had; all of a device only if it is empty."""
-    places = snapshot.cores_free // cores
-    if cores == ALL_CORES:
+def _places_of(index: int, snapshot: Snapshot, percent: int) -> int:
+    """Return how many times `percent` of PERCENT_AMOUNTS[index] is free; the whole of an exclusive
+    amount only on an empty device.
+    """
+    amount, places = PERCENT_AMOUNTS[index], snapshot.percents_free[index] // percent
+    if amount.is_exclusive and percent == amount.whole:
         places[snapshot.used > 0] = 0
     return int(places.sum())

@@ -31,14 +31,14 @@ MOST_PLENTY = 2_000
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node that comes: the number of its shape, units and percent of compute in use on each
-    device.
+    """A node that comes: the number of its shape, the units in use on each device, and for each
+    amount in percent the percents in use on each device.
     """
 
     name: str
     shape: int
     used: tuple[int, ...]
-    cores: tuple[int, ...]
+    percents: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,9 @@ class Nodes:
         nodes = []
         for (name, shown), number in zip(self.names(counts).items(), shapes, strict=True):
             row, devices = view.row[name], len(self.shapes[number].spec.capacity)
-            used, cores = view.used[row, :devices], view.cores_used[row, :devices]
-            nodes.append(NewNode(shown, number, tuple(used.tolist()), tuple(cores.tolist())))
+            used = tuple(view.used[row, :devices].tolist())
+            percents = tuple(tuple(array[row, :devices].tolist()) for array in view.percents_used)
+            nodes.append(NewNode(shown, number, used, percents))
         return nodes
 
 

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 
@@ -21,8 +22,7 @@ MAX_INDEX = 2**31 - 1
 
 MAX_DEVICES_PER_POD = 64
 
-CORES = "-core.percentage"
-"""How the names of resources end that are the compute of devices, as ACK has it."""
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
@@ -45,6 +45,15 @@ SCALE_DOWN_GUARD = "gpushare.io/scale-down-guard"
 """Annotation of a Node that the extender keeps from scale-down: why."""
 
 
+class PercentNames(NamedTuple):
+    """The names under which an amount of PERCENT_AMOUNTS appears in objects."""
+
+    resource: str
+    """Extended resource: percent of one device."""
+    allocation: str
+    """Container -> device -> percent; only of a pod that asks for the amount."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names under which one managed resource appears in objects."""
@@ -53,10 +62,10 @@ class Names:
     """Extended resource: device memory, in units."""
     count: str
     """Extended resource of a node: its devices. Label or annotation of a pod: how many it wants."""
-    cores: str
-    """Extended resource: the compute of devices, in percent of one."""
+    percents: tuple[PercentNames, ...]
+    """One for each of `PERCENT_AMOUNTS`."""
     idx: str
-    """Pod annotation written at bind, as the next seven: the devices."""
+    """Pod annotation written at bind, as the next six: the devices."""
     dev: str
     """Units of the first device."""
     pod: str
@@ -67,8 +76,6 @@ class Names:
     """Nanoseconds since the epoch."""
     allocation: str
     """Container -> device -> units."""
-    core_allocation: str
-    """Container -> device -> percent; only of a pod that asks for cores."""
     uuids: str
     """Of the devices of `idx`."""
     given: str
@@ -81,6 +88,16 @@ class Names:
     """Node label: the devices of nodes that do not exist yet."""
     policy: str = "gpushare.io/policy"
     """Pod annotation."""
+
+    @property
+    def cores(self) -> str:
+        """Extended resource: the compute of devices, in percent of one device."""
+        return self.percents[_COMPUTE].resource
+
+    @property
+    def core_allocation(self) -> str:
+        """Pod annotation: container -> device -> percent of the compute."""
+        return self.percents[_COMPUTE].allocation
 
     @staticmethod
     def for_resource(resource: str) -> "Names":
@@ -96,12 +113,20 @@ class Names:
         prefix = suffix.replace("-", "_").upper()
         if len(prefix) > 63 - len("device-uuids-"):
             raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
-        kind = match["name"].removesuffix("-mem")
+        kind = match["name"].removesuffix(MEMORY.resource_suffix)
         original = resource == "aliyun.com/gpu-mem"
         return Names(
             resource=resource,
             count=f"{match['domain']}/{kind}-count",
-            cores=f"{match['domain']}/{kind}{CORES}",
+            percents=tuple(
+                PercentNames(
+                    resource=f"{match['domain']}/{kind}{amount.resource_suffix}",
+                    allocation=amount.original_annotation
+                    if original
+                    else f"gpushare.io/{amount.annotation}-{suffix}",
+                )
+                for amount in PERCENT_AMOUNTS
+            ),
             idx=f"{prefix}_IDX",
             dev=f"{prefix}_DEV",
             pod=f"{prefix}_POD",
@@ -111,12 +136,6 @@ class Names:
                 "scheduler.framework.gpushare.allocation"
                 if original
                 else f"gpushare.io/allocation-{suffix}"
-            ),
-            # As ACK calls it, and Arena reads.
-            core_allocation=(
-                "gpushare.alibabacloud.com/core-percentage"
-                if original
-                else f"gpushare.io/core-percentage-{suffix}"
             ),
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
             given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
@@ -134,8 +153,9 @@ def distinct(names: Sequence[Names]) -> None:
     owners: dict[str, str] = {}
     for managed in names:
         derived = {
-            *(managed.resource, managed.count, managed.cores, managed.idx, managed.allocation),
-            *(managed.core_allocation, managed.uuids, managed.given, managed.inventory),
+            *(managed.resource, managed.count, managed.idx, managed.allocation),
+            *(managed.uuids, managed.given, managed.inventory),
+            *(name for percent_names in managed.percents for name in percent_names),
         }
         for name in sorted(derived):
             other = owners.setdefault(name, managed.resource)
@@ -239,8 +259,8 @@ def encode(
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
     even if it is empty, and so are the uuids: what the pod's owner wrote in their place would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
-    uuids. Of cores nothing is read back: the pod's spec says how much, and the devices are those of
-    its memory.
+    uuids. Percents are not read back: the pod's spec says how much, and the devices are those of
+    the pod's memory.
     """
     grants = _grants(allocation, request)
     written = {
@@ -252,9 +272,11 @@ def encode(
         names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
-    if request.cores:
-        cores = _core_grants(grants, request)
-        written[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
+    percents = zip(names.percents, request.percents, request.percent_containers, strict=False)
+    for of_amount, percent, containers in percents:
+        if percent:
+            by_container = _percent_grants(grants, containers)
+            written[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
     return written
 
 
@@ -292,21 +314,22 @@ def has_own_devices(request: Request) -> bool:
     return request.split == tuple(asked)
 
 
-def _core_grants(
-    grants: Mapping[str, Mapping[str, int]], request: Request
+def _percent_grants(
+    grants: Mapping[str, Mapping[str, int]], containers: Shares
 ) -> dict[str, dict[str, int]]:
-    """Return container -> device -> percent: a container's cores are where its memory is.
+    """Return container -> device -> percent: the percents of a container are where its memory is.
 
-    Parts of a percent are rounded up; that happens on several devices only.
+    containers: (container, percent). Parts of a percent are rounded up; that happens on several
+    devices only.
     """
-    core_grants = {}
-    for container, percent in request.core_containers:
+    percent_grants = {}
+    for container, percent in containers:
         grant = grants.get(str(container), {})
         units = sum(grant.values())
-        core_grants[str(container)] = {
+        percent_grants[str(container)] = {
             device: -(-percent * part // units) for device, part in grant.items()
         }
-    return core_grants
+    return percent_grants
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:

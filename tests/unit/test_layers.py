@@ -46,7 +46,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
-        *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
+        *("errors", "commandline", "core.amounts", "core.model", "core.cover"),
+        *("core.node_filters", "core.policy"),
         *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
         *("explain", "trace"),
     ),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -166,8 +167,7 @@ class FilterVerb:
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        if request.cores:
-            line["cores"] = request.cores
+        line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         if reasons and self._rejected is not None:

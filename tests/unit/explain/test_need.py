@@ -8,6 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
@@ -79,9 +80,9 @@ def test_compute_is_counted_in_what_is_needed_at_least() -> None:
     for cores, pods, nodes in ((10, 21, 1), (60, 5, 2), (100, 4, 2)):
         there = books(node("a", 24, 24))
         bind(there, "plain", Request(4, 1), "a")
-        found = answer(there, [Wanted("p", Request(1, 1, cores=cores), pods)], SMALL)
+        found = answer(there, [Wanted("p", Request(1, 1, percents=compute(cores)), pods)], SMALL)
         assert (found.counts, found.bound) == ((nodes,), Fraction(nodes)), cores
-        assert found.any_cores
+        assert found.any_percents
     assert found.largest == (24,)  # of three devices that have the others, none
 
 
@@ -167,7 +168,7 @@ UNITS = st.sampled_from([2, 3, 5, 8, 12, 16, 24])
 PODS = st.builds(
     lambda parts, cpu, models, cores, count, priority: Wanted(
         "p",
-        Request(cpu=cpu, models=models, cores=cores).of_parts(parts),
+        Request(cpu=cpu, models=models, percents=compute(cores)).of_parts(parts),
         count,
         priority=priority,
     ),
@@ -186,7 +187,7 @@ def cluster(there: list[list[int]], running: list[int]) -> Ledger:
     for number, units in enumerate(running):
         where = f"n{number % len(there)}" if there else ""
         if where and ledger.snapshot().free[ledger.snapshot().row[where]].max() >= units:
-            bind(ledger, f"r{number}", Request(units, 1, cores=units % 2 * 5), where)
+            bind(ledger, f"r{number}", Request(units, 1, percents=compute(units % 2 * 5)), where)
     late = ObservedPod(PodRef("default", "late", "late"), Request(7, 1), created=1.0)
     ledger.pod_changed(late)
     return ledger

@@ -57,7 +57,7 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Attempts in all; in the later ones the chosen devices only have to fit."""
 
 _device_demand = attrgetter(
-    *("units", "devices", "split", "containers", "inits", "cores", "core_containers")
+    *("units", "devices", "split", "containers", "inits", "percents", "percent_containers")
 )
 """What of a request a charge on devices depends on."""
 _NOTHING = Request()
