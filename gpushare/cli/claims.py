@@ -25,7 +25,7 @@ from gpushare.explain.claim_pods import memory_parts
 from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
-from gpushare.explain.placer import Wanted
+from gpushare.explain.placer import PodBatch
 from gpushare.explain.pod import ClaimExplanation
 from gpushare.kube.api import Getter
 from gpushare.wire.codec import Codec
@@ -108,7 +108,7 @@ class Claims:
         nodes = [names for names in every_node if names]
         return frozenset.intersection(*nodes) if nodes else None
 
-    def in_words(self, pods: Wanted) -> Wanted:
+    def in_words(self, pods: PodBatch) -> PodBatch:
         """Return pods that ask for so many units as pods with one claim each of our class."""
         if not pods.request.devices:
             return pods

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from gpushare.cli.cluster_files import resource_of_report
-from gpushare.cli.defrag_apply import Look, Outcome, Run
+from gpushare.cli.defrag_apply import DefragRun, Look, RunOutcome
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended
 from gpushare.cli.explain import pod_named
@@ -131,7 +131,7 @@ def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int
         print(printable(line), file=out, flush=True)
 
     again, namespace = partial(_look, options, kubectl), options.extender_namespace
-    run = Run(kubectl, look, again, namespace=namespace, wait=options.wait, say=say)
+    run = DefragRun(kubectl, look, again, namespace=namespace, wait=options.wait, say=say)
     outcome = run.outcome()
     for line in lines_of_run(outcome):
         say(line)
@@ -358,7 +358,7 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def lines_of_run(done: Outcome) -> Iterator[str]:
+def lines_of_run(done: RunOutcome) -> Iterator[str]:
     """Yield where a run stands, for people."""
     for move, name in done.moved:
         yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
@@ -376,7 +376,7 @@ def lines_of_run(done: Outcome) -> Iterator[str]:
         yield "Done:     the room is open"
 
 
-def document_of_run(done: Outcome) -> dict[str, Any]:
+def document_of_run(done: RunOutcome) -> dict[str, Any]:
     """Return where a run stands, for programs."""
 
     def short(move: PodMove) -> dict[str, Any]:

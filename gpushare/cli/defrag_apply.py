@@ -52,7 +52,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """Where a run stands."""
 
     remaining: list[PodMove]
@@ -131,7 +131,7 @@ class _Record:
             self._kubectl.create(self._maps, record.document())
 
 
-class Run:
+class DefragRun:
     """One plan that is carried out.
 
     look: lists the cluster anew, for at most so many moves. namespace: of the record of moves.
@@ -154,10 +154,10 @@ class Run:
         self._wait = wait
         self._say = say
         self._all = len(first.answer.moves)
-        self._done = Outcome(list(first.answer.moves))
+        self._done = RunOutcome(list(first.answer.moves))
         self._announced: set[PodRef] = set()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """Carry the plan out as far as it holds; return where it stands then."""
         try:
             self._carry_out()

@@ -100,8 +100,8 @@ def report_document(report: Report) -> dict[str, Any]:
             "error": policy.error if policy.second else None,
             "second": policy.second or None,
             "candidates": [
-                {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
-                for name, allocated in policy.allocated.items()
+                {"name": name, "allocated": allocated, "refused": policy.refused_percent.get(name)}
+                for name, allocated in policy.allocated_percent.items()
             ],
         },
         "nodes": [_node(node, cores=cores) for node in report.nodes],

@@ -20,9 +20,9 @@ from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.device_request import Asked, device_request
+from gpushare.wire.device_request import DeviceSums, device_request
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
+from gpushare.wire.inventory import MAX_DEVICES, InventoryDevice, decode_inventory
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
@@ -40,7 +40,7 @@ class NodeFacts:
     """Its InternalIP, or ""."""
     unit: str
     """What its inventory counts memory in, "" if it has none."""
-    devices: tuple[Device, ...]
+    devices: tuple[InventoryDevice, ...]
     """By index, memory in that unit."""
     closed: Reason | None = None
     """Why no pod may be placed there, or None."""
@@ -262,7 +262,7 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     labels = mapping(metadata.get("labels"))
     try:
         return device_request(
-            Asked(units, containers, percents=percents, percent_containers=percent_containers),
+            DeviceSums(units, containers, percents=percents, percent_containers=percent_containers),
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
             names,
@@ -275,7 +275,7 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
 
 def _from_totals(
     capacity: Fields, allocatable: Fields, names: Names
-) -> tuple[tuple[Device, ...], Reason | None]:
+) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
     """Return the devices of a node without inventory, and why it is closed if it is.
 
     The kubelet takes unhealthy devices out of allocatable: if that says 0 they all are.
@@ -289,7 +289,7 @@ def _from_totals(
         return (), Reason.NO_COUNT
     if count > MAX_DEVICES:
         return (), Reason.BROKEN_CAPACITY
-    devices = (Device(total // count, healthy=usable > 0),) * count
+    devices = (InventoryDevice(total // count, healthy=usable > 0),) * count
     return devices, Reason.UNEVEN if total % count else None
 
 

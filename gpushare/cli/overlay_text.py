@@ -13,7 +13,7 @@ from gpushare.cli.documents import to_yaml
 from gpushare.cli.tables import printable
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.node_filters import CPU, MEMORY
-from gpushare.explain.need import Need
+from gpushare.explain.need import NodeNeed
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import Shape
 from gpushare.wire.annotations import Names
@@ -30,7 +30,7 @@ _LONGEST = 50
 """Characters of the name of a shape that the name of an object has."""
 
 
-def overlay_text(need: Need, names: Names, unit: str) -> str:
+def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
     """Return the documents. unit: of the books."""
     needed = [
         (shape, count) for shape, count in zip(need.shapes, need.counts, strict=True) if count

@@ -36,8 +36,8 @@ group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
 need:   --need          the fewest nodes so that the pods that wait fit, and those of --pods
         --more 20%      and so much more of what runs
-        --shape 8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5, or --shape gpu-a,price=9: nodes
-                        that may come (default: like those that are there); with prices the cheapest
+        --shape 8x80GiB,cpu=96,memory=768Gi,model=A100, or --shape gpu-a: nodes that may come, the
+                        preferred ones first (default: like those that are there)
         --overlay       prints them as Karpenter and cluster-autoscaler are told of them
 exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.

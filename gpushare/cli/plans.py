@@ -13,7 +13,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import islice
 
 from gpushare.cli.listed_cluster import ListedCards, ListedResource
@@ -22,14 +21,15 @@ from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import CPU, MEMORY, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import SettingsError
-from gpushare.explain.placer import Wanted
+from gpushare.explain.placer import PodBatch
 from gpushare.explain.whatif import Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
 from gpushare.wire.nodes import SHAPE
 
 _ADDED = re.compile(r"(\d{1,4}):(.+)")
-_PRICE = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
+_SHAPE_KEYS = ("cpu", "memory", "model")
+
 _SHOWN = 82
 """Characters of a wrong word in an error, with its quotes and escapes."""
 _MOST_SHAPES = 6
@@ -37,12 +37,12 @@ _MOST_SHAPES = 6
 
 
 @dataclass
-class Plan:
+class ResourcePlan:
     """What is asked of one resource: pods and groups that come, nodes that go and come."""
 
     books: ListedResource
-    wanted: list[Wanted] = field(default_factory=list)
-    gangs: list[list[Wanted]] = field(default_factory=list)
+    pods: list[PodBatch] = field(default_factory=list)
+    gangs: list[list[PodBatch]] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
     added: list[NodeSpec] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
@@ -60,19 +60,19 @@ class Plans:
     def __init__(
         self, host: ListedResource, cards: ListedCards | None, *, claims_first: bool
     ) -> None:
-        self.host = Plan(host)
-        self.cards = Plan(cards) if cards is not None else None
+        self.host = ResourcePlan(host)
+        self.cards = ResourcePlan(cards) if cards is not None else None
         self.first = self.cards if claims_first and self.cards is not None else self.host
         names = {*host.ledger.entries_and_specs()[1]}
         self._new = new_names(names | ({*cards.ledger.entries_and_specs()[1]} if cards else set()))
 
     @property
-    def every(self) -> list[Plan]:
+    def every(self) -> list[ResourcePlan]:
         """All of them, the one that words are of first."""
         others = [plan for plan in (self.host, self.cards) if plan is not None]
         return sorted(others, key=lambda plan: plan is not self.first)
 
-    def of_node(self, shape: str) -> Plan:
+    def of_node(self, shape: str) -> ResourcePlan:
         """Return the plan of the node that a shape is like; of one that is not there the first."""
         name = shape.partition(",")[0].strip()
         for plan in (self.cards, self.host):
@@ -104,53 +104,46 @@ class Plans:
             plan.left_out = {name: label for name, label in labels.items() if label}
 
     def may_come(self, words: Sequence[str]) -> None:
-        """Say of which shapes nodes may come: all have a price, or none."""
+        """Add the shapes of possible new nodes. Raises SettingsError for a wrong word."""
         for word in words:
             plan = self.of_node(word)
             plan.shapes.append(shape_of_words(word, "--shape", plan.books))
-        for plan in self.every:
-            unpriced = [shape.name for shape in plan.shapes if shape.price is None]
-            if 0 < len(unpriced) < len(plan.shapes):
-                raise SettingsError(f"--shape: {unpriced[0]!r} has no price=, and others have one")
 
-    def add_pods(self, pods: tuple[list[Wanted], list[Wanted]]) -> None:
+    def add_pods(self, pods: tuple[list[PodBatch], list[PodBatch]]) -> None:
         """Take pods that come: those by annotation, and those by claims."""
-        for plan, wanted in self._by_plan(pods):
-            plan.wanted += wanted
+        for plan, batches in self._by_plan(pods):
+            plan.pods += batches
 
-    def add_gang(self, pods: tuple[list[Wanted], list[Wanted]], word: str) -> None:
+    def add_gang(self, pods: tuple[list[PodBatch], list[PodBatch]], word: str) -> None:
         """Take a group that comes. Raises SettingsError if it is of both kinds."""
         if all(pods):
             raise SettingsError(
                 f"--gang: {word!r}: some pods ask by annotation and some by claims, and nothing"
                 " starts them at once: say them as two groups"
             )
-        for plan, wanted in self._by_plan(pods):
-            plan.gangs.append(wanted)
+        for plan, batches in self._by_plan(pods):
+            plan.gangs.append(batches)
 
-    def _by_plan(self, pods: tuple[list[Wanted], list[Wanted]]) -> list[tuple[Plan, list[Wanted]]]:
+    def _by_plan(
+        self, pods: tuple[list[PodBatch], list[PodBatch]]
+    ) -> list[tuple[ResourcePlan, list[PodBatch]]]:
         pairs = zip((self.host, self.cards), pods, strict=True)
-        return [(plan, wanted) for plan, wanted in pairs if plan is not None and wanted]
+        return [(plan, batches) for plan, batches in pairs if plan is not None and batches]
 
 
 def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
-    """Return the shape of `8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5`, or of a node that is
-    there, as `gpu-a,price=9`.
+    """Return the shape that `8x80GiB,cpu=96,memory=768Gi,model=A100` or an existing node names.
+
+    flag: the option, for errors. Raises SettingsError for words that name no shape.
     """
     first, *rest = text.split(",")
     first = first.strip()
     wrong = f"{flag}: {text!r:.{_SHOWN}}"
-    exists = books.ledger.has_node(first)
-    known = ("price",) if exists else ("cpu", "memory", "model", "price")
-    more = values_of_words(rest, known, wrong)
-    price = None
-    if "price" in more:
-        price = Fraction(more["price"]) if _PRICE.fullmatch(more["price"]) else None
-        if not price:
-            wrong_price = f"{more['price']!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
-            raise SettingsError(f"{wrong}: price: {wrong_price}")
-    if exists:
-        return replace(shape_like(first, books), price=price)
+    if books.ledger.has_node(first):
+        if rest:
+            raise SettingsError(f"{wrong}: nothing goes after the name of a node")
+        return shape_like(first, books)
+    more = values_of_words(rest, _SHAPE_KEYS, wrong)
     words = SHAPE.fullmatch(first)
     if isinstance(books, ListedCards):
         raise SettingsError(
@@ -173,8 +166,8 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
         memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
     )
-    name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
-    return Shape(name, spec, None, price)
+    name = ",".join([first, *(f"{key}={more[key]}" for key in _SHAPE_KEYS if key in more)])
+    return Shape(name, spec)
 
 
 def shape_like(node: str, books: ListedResource) -> Shape:

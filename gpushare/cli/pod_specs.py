@@ -22,7 +22,7 @@ from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CPU
 from gpushare.errors import MessageError, QuantityError, SettingsError, WireError
 from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
-from gpushare.explain.placer import Wanted
+from gpushare.explain.placer import PodBatch
 from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
@@ -70,7 +70,7 @@ class PodReader:
         self._priority = priority
         self._priorities = cache(priorities)
 
-    def wanted(self, flag: str, word: str) -> tuple[list[Wanted], list[Wanted]]:
+    def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
         unit, resource = self._books.unit, self._books.names.resource
         pods = pods_of_words(word, unit, resource, self._priority)
@@ -95,13 +95,13 @@ class PodReader:
                 if request.percents:
                     _check_no_claims(resource, f"{path}: {pod.name}")
                 request = replace(request, resources=_resources(request, resource))
-                rows.append(Wanted(pod.name, request, 1, priority=self._priority))
+                rows.append(PodBatch(pod.name, request, 1, priority=self._priority))
             return self._of_books(rows, word)
         documents = read_documents(word)
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
-    def _of_books(self, pods: list[Wanted], where: str) -> tuple[list[Wanted], list[Wanted]]:
+    def _of_books(self, pods: list[PodBatch], where: str) -> tuple[list[PodBatch], list[PodBatch]]:
         if not isinstance(self._books, ListedCards):
             return pods, []
         try:
@@ -110,7 +110,7 @@ class PodReader:
             raise SettingsError(f"{where}: {error}") from error
 
 
-def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:
+def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> PodBatch | None:
     """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB + 30% on 2 x 3` (8 GiB and 30 % of
     the compute on each of two devices); None if these are no such words, but may name a file.
 
@@ -138,14 +138,14 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wan
         )
     request = replace(request, resources=_resources(request, resource))
     number = int(count) if count else None
-    return Wanted(" ".join(text.split()), request, number, priority=priority)
+    return PodBatch(" ".join(text.split()), request, number, priority=priority)
 
 
 @dataclass(frozen=True)
 class Specs:
     """The pods of manifests, by annotation and by claims."""
 
-    pods: list[Wanted] = field(default_factory=list)
+    pods: list[PodBatch] = field(default_factory=list)
     users: list[ClaimsUser] = field(default_factory=list)
 
 
@@ -187,7 +187,7 @@ def pods_of_documents(
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
         pod = _wanted(item, at, every, priorities, claims)
-        if isinstance(pod, Wanted):
+        if isinstance(pod, PodBatch):
             specs.pods.append(pod)
         else:
             specs.users.append(pod)
@@ -260,7 +260,7 @@ def _wanted(
     every: Sequence[Names],
     priorities: Priorities,
     claims: Claims,
-) -> Wanted | ClaimsUser:
+) -> PodBatch | ClaimsUser:
     kind = str(item.get("kind"))[:80]
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
@@ -290,7 +290,7 @@ def _wanted(
         return replace(user, count=count, priority=priority)
     if asked is None or asked[0] is not every[0]:
         raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
-    return Wanted(name, asked[1], count, demands_of(read), priority)
+    return PodBatch(name, asked[1], count, demands_of(read), priority)
 
 
 def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: str) -> ClaimsUser:

@@ -24,15 +24,15 @@ from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
-from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
+from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import printable, style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
-from gpushare.explain.need import Need, more_of, need
+from gpushare.explain.need import NodeNeed, more_of, need
 from gpushare.explain.text import NO_UNIT
-from gpushare.explain.tries import Counts, Tell
+from gpushare.explain.tries import Counts, Progress
 from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
@@ -76,7 +76,7 @@ def _answer(options: argparse.Namespace) -> str:
     asked = [
         plan
         for plan in plans.every
-        if (plan.wanted or plan.gangs or plan.without or plan.added or plan.shapes)
+        if (plan.pods or plan.gangs or plan.without or plan.added or plan.shapes)
         # Nodes may be needed for pods that nobody named.
         or (
             options.need
@@ -89,12 +89,12 @@ def _answer(options: argparse.Namespace) -> str:
     for plan in asked:
         outcome = what_if(
             plan.books.ledger,
-            plan.wanted,
+            plan.pods,
             policy,
             without=plan.without,
             added=plan.added,
             gangs=plan.gangs,
-            own=plan.books.filters,
+            filters=plan.books.filters,
             current=plan.books.current_pods,
             placer_over=plan.books.placer_over,
         )
@@ -177,10 +177,10 @@ def _plans(
     return Plans(host, None, claims_first=False), no_claims(why_not)
 
 
-def _by_annotation(asked: Sequence[Plan], plans: Plans) -> list[Plan]:
+def _by_annotation(asked: Sequence[ResourcePlan], plans: Plans) -> list[ResourcePlan]:
     """Return the plans without that of claims, for which --need counts no nodes."""
     cards = plans.cards
-    if cards is not None and (plans.first is cards or cards.wanted or cards.gangs or cards.shapes):
+    if cards is not None and (plans.first is cards or cards.pods or cards.gangs or cards.shapes):
         raise SettingsError(
             "--need counts nodes for pods by annotation; for claims --add 3:NODE says whether so"
             " many more do"
@@ -190,12 +190,12 @@ def _by_annotation(asked: Sequence[Plan], plans: Plans) -> list[Plan]:
     return [plan for plan in asked if plan is not cards] or [plans.host]
 
 
-def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) -> str:
+def _needed(plans: Sequence[ResourcePlan], options: argparse.Namespace, policy: Policy) -> str:
     """Return the text about the nodes that are needed."""
     needs = [(_need(plan, options, policy), plan) for plan in plans]
     if options.overlay:
-        (need, plan), *_ = needs
-        return overlay_text(need, plan.books.names, plan.books.unit)
+        (first, plan), *_ = needs
+        return overlay_text(first, plan.books.names, plan.books.unit)
     if options.output:
         documents = [need_document(*each, options.policy) for each in needs]
         return dumped(_as_one(documents), options.output)
@@ -203,10 +203,10 @@ def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) 
     return "\n".join(need_lines(*each, options.policy, style) for each in needs)
 
 
-def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
+def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> NodeNeed:
     books, current = plan.books, plan.books.current_pods
-    wanted = [*plan.wanted, *chain.from_iterable(plan.gangs)]
-    endless = next((each.name for each in wanted if each.count is None), None)
+    requested = [*plan.pods, *chain.from_iterable(plan.gangs)]
+    endless = next((batch.name for batch in requested if batch.count is None), None)
     if endless is not None:
         raise SettingsError(f"--need: {endless!r}: how many? write '{endless} x 3'")
     if options.more:
@@ -216,14 +216,14 @@ def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
         running = [*chain.from_iterable(current.on.values())]
         if not running:
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
-        wanted += more_of(running, part)
-    gone = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
-    demands = {pod.demands for pod in (*wanted, *current.waiting, *gone)}
+        requested += more_of(running, part)
+    moved = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
+    demands = {pod.demands for pod in (*requested, *current.waiting, *moved)}
     shapes = plan.shapes or shapes_of_cluster(books, demands)
-    with _progress() as tell:
+    with _progress() as progress:
         return need(
             books.ledger,
-            wanted,
+            requested,
             shapes,
             policy,
             books.filters,
@@ -231,22 +231,22 @@ def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
             without=plan.without,
             added=plan.added,
             current=current,
-            tell=tell,
+            progress=progress,
         )
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show on stderr, if it is a terminal, which number of nodes is tried; yield what is told."""
+def _progress() -> Iterator[Progress]:
+    """Yield a callback for `need` that shows each try on stderr, if stderr is a terminal."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:  # an image has what the extender needs
         yield lambda _counts, _tries: None
         return
     form = "{desc} [{elapsed}]"
-    with tqdm(disable=None, leave=False, bar_format=form, desc="whatif") as shown:
+    with tqdm(disable=None, leave=False, bar_format=form, desc="whatif") as bar:
 
-        def tell(counts: Counts, tries: int) -> None:
-            shown.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")
+        def show(counts: Counts, tries: int) -> None:
+            bar.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")
 
-        yield tell
+        yield show

@@ -7,22 +7,20 @@ Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_need.py`.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from fractions import Fraction
-from math import ceil
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.cli.plans import Plan
+from gpushare.cli.plans import ResourcePlan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import Request
-from gpushare.explain.need import Need
+from gpushare.explain.need import NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
 from gpushare.explain.tries import NewNode
-from gpushare.explain.whatif import Outcome, Sums
+from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"
@@ -36,7 +34,7 @@ NOT_JUDGED = (
 )
 
 
-def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
+def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator[str]:
     """Yield the lines. policy: by which it was judged."""
     books = plan.books
     yield from _now_lines(outcome.before, plan)
@@ -51,12 +49,12 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
     yield from _waiting(outcome)
     yield from _pods_lines(outcome.placed)
     for gang in outcome.gangs:
-        when = "" if plan.without or plan.added or plan.wanted else " now"
+        when = "" if plan.without or plan.added or plan.pods else " now"
         for result in gang.placed:
-            request, count = result.wanted.request, result.wanted.count or 0
+            request, count = result.batch.request, result.batch.count or 0
             need = GroupNeed(((request, count, result.fit),), at_once=True)
             text = group_text(need, books.unit, when)
-            yield f"Gang:     {result.wanted.name}: {text}{_where(result)}"
+            yield f"Gang:     {result.batch.name}: {text}{_where(result)}"
         if len(gang.placed) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
     if outcome.unknown:
@@ -67,7 +65,7 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
     yield judged_line(books, policy)
 
 
-def _now_lines(before: Sums, plan: Plan) -> Iterator[str]:
+def _now_lines(before: DeviceSums, plan: ResourcePlan) -> Iterator[str]:
     """Yield what there is now, and which nodes kube-scheduler leaves out."""
     books = plan.books
     title = f"{books.names.resource} of {books.driver}" if books.driver else books.names.resource
@@ -86,7 +84,7 @@ def judged_line(books: ListedResource, policy: str) -> str:
 def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
     """Yield how many of the wanted pods fit; of many, equal ones are told together."""
     if len(placed) > _MOST_KINDS:
-        asked = sum(each.wanted.count or each.fit for each in placed)
+        asked = sum(each.batch.count or each.fit for each in placed)
         yield f"Pods:     {sum(each.fit for each in placed)} of {asked} fit"
         placed = _together(placed)
     yield from (f"Pods:     {_placed(each)}" for each in placed[:_MOST_KINDS])
@@ -98,26 +96,26 @@ def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     """Return one result for all equal pods, those first of which most did not fit."""
     by_kind: dict[object, list[PlacementResult]] = {}
     for result in placed:
-        wanted = result.wanted
+        wanted = result.batch
         by_kind.setdefault((wanted.kind, wanted.priority), []).append(result)
     merged = []
     for alike in by_kind.values():
-        first = alike[0].wanted
+        first = alike[0].batch
         if len(alike) == 1 or first.count is None:
             merged.append(alike[0])
             continue
         on: Counter[str] = Counter()
         for result in alike:
             on.update(result.on)
-        count = sum(each.wanted.count or 0 for each in alike)
+        count = sum(each.batch.count or 0 for each in alike)
         name = f"{first.name} and {count - 1} like it"
         reasons = next((each.reasons for each in alike if each.reasons), {})
         fit = sum(each.fit for each in alike)
         merged.append(PlacementResult(replace(first, name=name, count=count), fit, on, reasons))
-    return sorted(merged, key=lambda each: each.fit - (each.wanted.count or 0))
+    return sorted(merged, key=lambda each: each.fit - (each.batch.count or 0))
 
 
-def _waiting(outcome: Outcome) -> Iterator[str]:
+def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
     """Yield what becomes of the pods that wait already."""
     waiting, gated = outcome.waiting, outcome.gated
     if waiting:
@@ -144,7 +142,7 @@ def number_of(pods: int) -> str:
     return "1 pod" if pods == 1 else f"{pods} pods"
 
 
-def _sums_text(sums: Sums, unit: str) -> str:
+def _sums_text(sums: DeviceSums, unit: str) -> str:
     """Return what is free, of how much, on how many devices and nodes."""
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
     devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
@@ -152,7 +150,7 @@ def _sums_text(sums: Sums, unit: str) -> str:
     return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}{stranded}"
 
 
-def _sums_document(sums: Sums) -> dict[str, int]:
+def _sums_document(sums: DeviceSums) -> dict[str, int]:
     """Return the sums as a part of a document; what compute strands is there if it does."""
     document = asdict(sums)
     stranded = document.pop("stranded")
@@ -161,7 +159,7 @@ def _sums_document(sums: Sums) -> dict[str, int]:
 
 def _placed(placed: PlacementResult) -> str:
     """Return how many fit, where, and why no more."""
-    wanted = placed.wanted
+    wanted = placed.batch
     if wanted.count is None:
         fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
     else:
@@ -186,7 +184,7 @@ def some(parts: Sequence[str], between: str = ", ") -> str:
     return between.join([*parts[:_MOST_NODES], *more])
 
 
-def document_of(outcome: Outcome, plan: Plan, policy: str) -> dict[str, Any]:
+def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[str, Any]:
     """Return the document."""
     return {
         **_first_fields(KIND, plan, policy, outcome.before),
@@ -204,7 +202,7 @@ def document_of(outcome: Outcome, plan: Plan, policy: str) -> dict[str, Any]:
     }
 
 
-def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str, Any]:
+def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums) -> dict[str, Any]:
     """Return how a document begins."""
     return {
         "apiVersion": API_VERSION,
@@ -219,13 +217,13 @@ def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str,
 
 def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
-    request = placed.wanted.request
+    request = placed.batch.request
     return {
-        "name": placed.wanted.name,
+        "name": placed.batch.name,
         **_amounts(request),
         **by_name(request.percents),
-        "priority": placed.wanted.priority,
-        "wanted": placed.wanted.count,
+        "priority": placed.batch.priority,
+        "wanted": placed.batch.count,
         "fit": placed.fit,
         "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
         "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
@@ -238,7 +236,7 @@ def _amounts(request: Request) -> dict[str, Any]:
     return amounts | ({"split": list(request.split)} if request.split else {})
 
 
-def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:
+def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = PLAIN) -> str:
     """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
     unit = plan.books.unit
     lines = [*_now_lines(need.before, plan), *_needed(need, unit)]
@@ -251,15 +249,15 @@ def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str
         # Equal pods are told together.
         merged = _together(
             [
-                PlacementResult(pods.wanted, pods.wanted.count - pods.count, {}, pods.reasons)
+                PlacementResult(pods.batch, pods.batch.count - pods.count, {}, pods.reasons)
                 for pods in need.left_out
-                if pods.wanted.count
+                if pods.batch.count
             ]
         )
         for result in merged[:_MOST_LEFT_OUT]:
-            count = (result.wanted.count or 0) - result.fit
+            count = (result.batch.count or 0) - result.fit
             why = "; ".join(result.reasons)
-            lines.append(f"          {result.wanted.name}: {count}: {why}")
+            lines.append(f"          {result.batch.name}: {count}: {why}")
         if len(merged) > _MOST_LEFT_OUT:
             lines.append(f"          and {len(merged) - _MOST_LEFT_OUT} more kinds")
     if need.gated:
@@ -275,11 +273,9 @@ def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str
     return f"{text}and {rest} more\n" if rest > 0 else text
 
 
-def _needed(need: Need, unit: str) -> Iterator[str]:
-    """Yield how many nodes are needed, of which shapes and for which price, and how near that is to
-    the least.
-    """
-    number, priced = sum(need.counts), need.shapes[0].price is not None
+def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
+    """Yield the line with the number of nodes by shape."""
+    number = sum(need.counts)
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
         yield f"Need:     {nodes}: what is there has room"
@@ -287,25 +283,16 @@ def _needed(need: Need, unit: str) -> Iterator[str]:
     shapes = []
     for shape, count in zip(need.shapes, need.counts, strict=True):
         size = ""
-        if shape.name.startswith("like "):  # of that node only its name is told
+        if shape.name.startswith("like "):  # the name tells no sizes
             sizes = Counter(shape.spec.capacity).items()
             texts = (f"{devices} x {amount(units, unit)}" for units, devices in sizes)
             size = f" ({' and '.join(texts)})"
         if count:
             shapes.append(f"{count} x {shape.name}{size}")
-    price = f", for {_price(need.cost)}" if priced else ""
-    yield f"Need:     {nodes}: {', '.join(shapes)}{price}"
-    if need.least:
-        yield f"Least:    nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
-        return
-    bound = f"for {_price(need.bound)}" if priced else str(need.bound or "none")
-    yield (
-        f"Least:    by sums alone {bound} might do; placed by this policy, the pods need these, and"
-        " do not all fit with one node fewer"
-    )
+    yield f"Need:     {nodes}: {', '.join(shapes)}; with one node fewer the pods do not all fit"
 
 
-def _fitting(need: Need) -> str:
+def _fitting(need: NodeNeed) -> str:
     """Return how many pods fit, whose they are, and where."""
     new = {node.name for node in need.nodes}
     fit = sum(result.fit for result in need.placed)
@@ -313,7 +300,7 @@ def _fitting(need: Need) -> str:
     if not need.placed:
         return "none wait; --pods and --more say which would come"
     moved, waiting = need.moved, need.waiting
-    asked = sum(result.wanted.count or 0 for result in need.placed)
+    asked = sum(result.batch.count or 0 for result in need.placed)
     whose = [
         f"{number} {text}"
         for number, text in (
@@ -329,7 +316,7 @@ def _fitting(need: Need) -> str:
     )
 
 
-def _largest(need: Need, unit: str) -> str:
+def _largest(need: NodeNeed, unit: str) -> str:
     """Return the largest pods that still fit; where pods have compute, of those without."""
     sizes = {units: devices for devices, units in enumerate(need.largest, 1)}
     texts = [
@@ -340,7 +327,7 @@ def _largest(need: Need, unit: str) -> str:
     return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
 
 
-def _rows(need: Need, kind: str, style: Style) -> str:
+def _rows(need: NodeNeed, kind: str, style: Style) -> str:
     """Return a table of the nodes that come, with what is in use."""
     shown = need.nodes[:_MOST_COMING]
     devices = max(len(node.used) for node in shown)
@@ -364,18 +351,13 @@ def _rows(need: Need, kind: str, style: Style) -> str:
 def _full_amounts(node: NewNode, device: int) -> list[DeviceAmount]:
     """Return the exclusive amounts of which the pods of a device have the whole."""
     return [
-        amount
-        for amount, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True)
-        if amount.is_exclusive and percents[device] >= amount.whole
+        row
+        for row, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True)
+        if row.is_exclusive and percents[device] >= row.whole
     ]
 
 
-def _price(price: Fraction) -> str:
-    """Return a price, rounded up to hundredths."""
-    return f"{ceil(price * 100) / 100:.2f}".removesuffix(".00")
-
-
-def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
+def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, Any]:
     """Return the document."""
     moved, waiting = need.moved, need.waiting
     parts = {
@@ -398,13 +380,9 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
                     device[f"{row.name}Allocated"] = percents[index]
             devices.append(device)
         nodes.append({"name": node.name, "shape": shape.name, "devices": devices})
-    priced = need.shapes[0].price is not None
     return {
         **_first_fields(NEED_KIND, plan, policy, need.before),
         "needed": sum(need.counts),
-        "price": float(need.cost) if priced else None,
-        "least": float(need.bound),
-        "optimal": need.least,
         "shapes": [
             {
                 "name": shape.name,
@@ -412,7 +390,6 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
                 "model": next(iter(shape.spec.models), "") or None,
                 "cpu": shape.spec.cpu,
                 "memory": shape.spec.memory,
-                "price": None if shape.price is None else float(shape.price),
                 "nodes": count,
             }
             for shape, count in zip(need.shapes, need.counts, strict=True)
@@ -422,7 +399,7 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
         "gated": need.gated,
         "podsLeftOut": [
             {
-                "name": pods.wanted.name,
+                "name": pods.batch.name,
                 "pods": pods.count,
                 "reasons": [
                     {"reason": why, "shapes": count} for why, count in pods.reasons.items()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import (
     ANY_CARD,
     Allocation,
@@ -398,12 +398,12 @@ def _best_devices(
     return tuple(sorted(order[: request.devices].tolist()))
 
 
-def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer) -> None:
+def take_best(offered: HeldSnapshotBuilder, row: int, request: Request, scorer: Scorer) -> None:
     """Take from the row the devices that bind would choose for the request, if it fits there."""
-    rows = np.array([row], dtype=np.intp)
-    mask = feasible(offered, rows, request)
-    if has_devices(mask, request, offered.free, rows)[0]:
-        offered.take(row, best_shares(scorer, offered, rows, mask, request), request)
+    rows, snapshot = np.array([row], dtype=np.intp), offered.draft()
+    mask = feasible(snapshot, rows, request)
+    if has_devices(mask, request, snapshot.free, rows)[0]:
+        offered.take(row, best_shares(scorer, snapshot, rows, mask, request), request)
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:

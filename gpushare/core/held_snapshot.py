@@ -1,7 +1,8 @@
-"""The cluster as filter offers it: a snapshot of the books, less what is promised to other pods.
+"""The cluster as filter offers it: a snapshot of the books, less the places held for other pods.
 
-Knows no pods and no rules, only what is taken from which devices. The books underneath stay as they
-are, and whatever is kept by their generation (rankings, prices) is made of them alone.
+Knows no pods and no rules of holds, only the amounts that are taken from devices. The books stay as
+they are, and every cache that is keyed by a generation (rankings, prices) is computed from the
+books alone.
 
 Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
@@ -9,7 +10,6 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,192 +18,219 @@ from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, pod_kind
 
-_A = TypeVar("_A", bound=npt.NDArray[Any])
 _STAMPS = count(1)
-_TAKEN = ("free", "kinds", "cpu_free", "memory_free")
-"""What is taken from: copies of the arrays of the books."""
-_OF_TAKEN = ("used", "percents_free")
-"""Made anew of what is taken when they are asked for, which is rare: copies are dear."""
+_COPIED_ARRAYS = ("free", "kinds", "cpu_free", "memory_free")
+"""The arrays of the books from which holds take."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldSnapshot(Snapshot):
-    """A snapshot from which places are taken one after the other, by whoever has made it.
+    """An immutable snapshot of the books less holds, with the generation of the books.
 
-    Its generation is that of the books.
+    `HeldSnapshotBuilder` makes it.
     """
 
     base: Snapshot
     """The books."""
     held: Bools
-    """bool (N,) rows that differ from it."""
+    """bool (N,) rows that differ from the books."""
     stamps: Ints
-    """int64 (N,) another number with each change of the row, in whichever copy; 0 as in the books.
-    """
+    """int64 (N,) a number that differs after each change of the row, in any builder; 0 for a row
+    that equals the books."""
 
     @property
     def rows(self) -> Rows:
         """intp (K,): the rows that differ from the books."""
         return np.flatnonzero(self.held)
 
-    @classmethod
-    def of(cls, base: Snapshot) -> Self:
-        """Return a copy of the books from which nothing is taken yet."""
-        size = len(base.names)
-        return cls._copy(base, base, np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
-
-    @classmethod
-    def _copy(cls, base: Snapshot, values: Snapshot, held: Bools, stamps: Ints) -> Self:
-        taken = {name: getattr(values, name).copy() for name in _TAKEN}
-        copy = object.__new__(cls)
-        # With what the books have computed of themselves, such as `open`.
-        vars(copy).update(vars(base) | taken, base=base, held=held, stamps=stamps)
-        if isinstance(values, HeldSnapshot) and values.takes_percents:
-            copy._own_percents(values.percents_used)
-        del vars(copy)["used"]
-        return copy
-
     @property
     def takes_percents(self) -> bool:
-        """Whether percents are taken: else the arrays of the books are used, without a copy."""
+        """Whether holds take percents; otherwise `percents_used` is that of the books."""
         return self.percents_used is not self.base.percents_used
 
-    def own_percents(self) -> None:
-        """Copy the percents of the books, so that percents can be taken."""
-        if not self.takes_percents:
-            self._own_percents(self.base.percents_used)
-
-    def _own_percents(self, values: tuple[PercentArray, ...]) -> None:
-        vars(self).update(percents_used=tuple(array.copy() for array in values), any_percents=True)
-        vars(self).pop("percents_free", None)
-
-    @cached_property  # type: ignore[misc]  # made when it is asked for, not given
+    @cached_property  # type: ignore[misc]  # computed on demand, not passed to the constructor
     def used(self) -> Ints:
-        """int64 (N, D): units in use or taken; all units of a device of which an exclusive amount
-        is taken whole.
-        """
-        # Only what is free is taken.
+        """int64 (N, D): units in use or held; all units of a device that a hold has alone."""
         return self.base.used + (self.base.free - self.free)
 
-    def on(self, books: Snapshot) -> tuple[Self, set[int]]:
-        """Return what is taken, on other books of the same layout, and rows to place again.
-
-        These are the held rows that have changed; nothing is taken from them.
-        """
-        copy = self._copy(books, self, self.held.copy(), self.stamps.copy())
-        rows = np.flatnonzero(books.row_generation != self.base.row_generation)
-        again = set(rows[self.held[rows]].tolist())
-        copy.reset(rows)
-        return copy, again
-
-    def take(self, row: int, shares: Shares, request: Request) -> None:
-        """Take these units of the row's devices, the percents of the request there, and the
-        request's CPU.
-        """
-        self.hold(row)
-        free, wanted = self.free[row], [device for device, _ in shares]
-        free[wanted] -= [units for _, units in shares]
-        if request.percents:
-            self.own_percents()
-            for amount, used, percent in zip(
-                PERCENT_AMOUNTS, self.percents_used, request.percents, strict=True
-            ):
-                used[row, wanted] += percent
-                if amount.is_exclusive:
-                    free[used[row] >= amount.whole] = 0
-        self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
-        self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
-        self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
-        self._forget()
-
-    def give(self, row: int, shares: Shares, request: Request) -> None:
-        """Free these units of the row's devices, as if a pod that the books charge were gone."""
-        self.hold(row)
-        given = [device for device, _ in shares]
-        self.free[row, given] += [units for _, units in shares]
-        if request.percents and shares:
-            self.own_percents()
-            by_device = zip(*request.percents_on(shares), strict=True)
-            for used, percents in zip(self.percents_used, by_device, strict=True):
-                used[row, given] -= np.array(percents, dtype=np.int32)
-        self._forget()
-
-    def reset(self, rows: Rows | int) -> None:
-        """Make these rows as they are in the books."""
-        self.held[rows] = False
-        self.stamps[rows] = 0
-        for name in _TAKEN:
-            getattr(self, name)[rows] = getattr(self.base, name)[rows]
-        if self.takes_percents:
-            for used, of_base in zip(self.percents_used, self.base.percents_used, strict=True):
-                used[rows] = of_base[rows]
-        self._forget()
-
-    def _forget(self) -> None:
-        for name in _OF_TAKEN:
-            vars(self).pop(name, None)
-
     def differing_rows(self, other: "HeldSnapshot") -> Rows:
-        """Return intp (K,): the rows that may not be as in another one of the same layout."""
+        """Return intp (K,): the rows that may differ from those of another held snapshot of the
+        same layout.
+        """
         differs = self.stamps != other.stamps
         if self.base is not other.base:
             differs |= self.base.row_generation != other.base.row_generation
         return np.flatnonzero(differs)
 
+
+class HeldSnapshotBuilder:
+    """Copies of the arrays of the books from which places are taken, one after the other.
+
+    base: the books. start: a held snapshot of the same layout to go on from; its rows that changed
+    in the books since are reset, and `changed_rows` names those that were held. One thread uses a
+    builder.
+    """
+
+    def __init__(self, base: Snapshot, start: HeldSnapshot | None = None) -> None:
+        self.base = base
+        values: Snapshot = base if start is None else start
+        self.free = values.free.copy()
+        self.kinds = values.kinds.copy()
+        self.cpu_free = values.cpu_free.copy()
+        self.memory_free = values.memory_free.copy()
+        self._percents_used: tuple[PercentArray, ...] | None = None
+        self.changed_rows: set[int] = set()
+        if start is None:
+            self.held = np.zeros(len(base.names), dtype=bool)
+            self.stamps = np.zeros(len(base.names), dtype=np.int64)
+            return
+        self.held, self.stamps = start.held.copy(), start.stamps.copy()
+        if start.takes_percents:
+            self._percents_used = tuple(array.copy() for array in start.percents_used)
+        rows = np.flatnonzero(base.row_generation != start.base.row_generation)
+        self.changed_rows = set(rows[self.held[rows]].tolist())
+        self.reset(rows)
+
+    @property
+    def takes_percents(self) -> bool:
+        """Whether percents were taken; otherwise `percents_used` is that of the books."""
+        return self._percents_used is not None
+
+    @property
+    def percents_used(self) -> tuple[PercentArray, ...]:
+        """For each of `PERCENT_AMOUNTS` int32 (N, D): percent in use or held."""
+        return self.base.percents_used if self._percents_used is None else self._percents_used
+
+    def own_percents(self) -> tuple[PercentArray, ...]:
+        """Return the builder's own arrays of percents, copies of the books' at the first call."""
+        if self._percents_used is None:
+            self._percents_used = tuple(array.copy() for array in self.base.percents_used)
+        return self._percents_used
+
+    def take(self, row: int, shares: Shares, request: Request) -> None:
+        """Take these units of the row's devices, the request's percents there, and the request's
+        CPU and host memory.
+        """
+        self.hold(row)
+        free, devices = self.free[row], [device for device, _ in shares]
+        free[devices] -= [units for _, units in shares]
+        if request.percents:
+            for amount, used, percent in zip(
+                PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True
+            ):
+                used[row, devices] += percent
+                if amount.is_exclusive:
+                    free[used[row] >= amount.whole] = 0
+        self.kinds[row, pod_kind(request, int(self.base.capacity[row].max(initial=0)))] += 1
+        self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
+        self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
+
+    def give(self, row: int, shares: Shares, request: Request) -> None:
+        """Free these units of the row's devices, as if a pod that the books charge were gone."""
+        self.hold(row)
+        devices = [device for device, _ in shares]
+        self.free[row, devices] += [units for _, units in shares]
+        if request.percents and shares:
+            by_device = zip(*request.percents_on(shares), strict=True)
+            for used, percents in zip(self.own_percents(), by_device, strict=True):
+                used[row, devices] -= np.array(percents, dtype=np.int32)
+
     def hold(self, row: int) -> None:
-        """Count the row as different from the books, even if nothing fits there now."""
+        """Mark the row as different from the books, even if nothing could be taken there."""
         self.held[row] = True
         self.stamps[row] = next(_STAMPS)
 
+    def reset(self, rows: Rows | int) -> None:
+        """Make these rows equal to the books."""
+        self.held[rows] = False
+        self.stamps[rows] = 0
+        for name in _COPIED_ARRAYS:
+            getattr(self, name)[rows] = getattr(self.base, name)[rows]
+        if self._percents_used is not None:
+            for used, of_base in zip(self._percents_used, self.base.percents_used, strict=True):
+                used[rows] = of_base[rows]
+
+    def draft(self) -> HeldSnapshot:
+        """Return the snapshot so far, to choose the next place from; it is valid until the next
+        change, and nobody keeps it.
+        """
+        arrays: dict[str, npt.NDArray[np.generic]] = {
+            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "held", "stamps")
+        }
+        percents_used = tuple(array.view() for array in self._percents_used or ())
+        for array in (*arrays.values(), *percents_used):
+            array.flags.writeable = False
+        snapshot = object.__new__(HeldSnapshot)
+        # With the properties that the books have computed, such as `open`.
+        values = vars(snapshot)
+        values.update(vars(self.base) | arrays, base=self.base)
+        del values["used"]
+        if percents_used:
+            values.update(percents_used=percents_used, any_percents=True)
+            values.pop("percents_free", None)
+        return snapshot
+
+    def build(self) -> HeldSnapshot:
+        """Return the snapshot. Every later change of this builder raises ValueError."""
+        for name in (*_COPIED_ARRAYS, "held", "stamps"):
+            getattr(self, name).flags.writeable = False
+        for array in self._percents_used or ():
+            array.flags.writeable = False
+        return self.draft()
+
 
 class RowStates:
-    """The states of rows of held snapshots, each with a priority, to be put into other snapshots.
+    """Kept states of rows, by row and priority, to put into new held snapshots.
 
-    All snapshots are of the layout of `like`. Of each row the states of lower priorities follow
-    from those of higher ones.
+    All snapshots have the layout of `like`. A pod of a priority sees, of each row, the state of the
+    lowest kept priority that is not lower than its own.
     """
 
     def __init__(self, like: Snapshot) -> None:
-        # The arrays of _TAKEN, and those of PERCENT_AMOUNTS.
-        self._arrays = [_without_rows(getattr(like, name)) for name in _TAKEN]
-        self._percents = [_without_rows(array) for array in like.percents_used]
+        self._arrays = {
+            name: np.empty((0, *getattr(like, name).shape[1:]), getattr(like, name).dtype)
+            for name in _COPIED_ARRAYS
+        }
+        self._percents = [
+            np.empty((0, array.shape[1]), dtype=np.int32) for array in like.percents_used
+        ]
         self._rows = np.empty(0, dtype=np.intp)
         self._stamps = np.empty(0, dtype=np.int64)
-        self._spare: list[int] = []
+        self._spare_slots: list[int] = []
         self._takes_percents = False
         # By row, the slots of its states; by slot, its priority.
         self._slots: dict[int, list[int]] = {}
         self._priorities: dict[int, int] = {}
-        # Slots and minus their priorities, the highest priority first; None: to be made anew.
+        # Slots and their negated priorities, the highest priority first; None: to be sorted again.
         self._order: tuple[Rows, Ints] | None = None
 
-    def save(self, snapshot: HeldSnapshot, row: int, priority: int) -> None:
-        """Keep the row as it is in the snapshot for pods of that priority, and of a lower one as
-        far as no state of the row is kept for them.
+    def save(self, offered: HeldSnapshotBuilder, row: int, priority: int) -> None:
+        """Keep the row as it is in the builder, for pods of that priority and of lower priorities
+        down to the next kept one.
         """
-        if not self._spare:
+        if not self._spare_slots:
             self._grow()
-        slot = self._spare.pop()
-        for name, values in zip(_TAKEN, self._arrays, strict=True):
-            values[slot] = getattr(snapshot, name)[row]
-        for values, used in zip(self._percents, snapshot.percents_used, strict=True):
-            values[slot] = used[row]
-        self._rows[slot], self._stamps[slot] = row, snapshot.stamps[row]
-        self._takes_percents |= snapshot.takes_percents
+        slot = self._spare_slots.pop()
+        for name, values in self._arrays.items():
+            values[slot] = getattr(offered, name)[row]
+        for percents, used in zip(self._percents, offered.percents_used, strict=True):
+            percents[slot] = used[row]
+        self._rows[slot], self._stamps[slot] = row, offered.stamps[row]
+        self._takes_percents |= offered.takes_percents
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
 
     def forget(self, row: int) -> None:
-        """Forget the states of the row."""
+        """Drop the states of the row."""
         for slot in self._slots.pop(row, ()):
-            self._spare.append(slot)
+            self._spare_slots.append(slot)
             del self._priorities[slot]
             self._order = None
 
-    def seen_by(self, priority: int, books: Snapshot) -> HeldSnapshot | None:
-        """Return the books with the state of each row for pods of that priority; None if all states
-        count for them.
+    def offered_to(self, priority: int, books: Snapshot) -> HeldSnapshot | None:
+        """Return the books with the state of each row for pods of that priority; None if the states
+        of all priorities count for such pods.
         """
         if self._order is None:
             slots = np.fromiter(self._priorities.keys(), np.intp, len(self._priorities))
@@ -214,32 +241,25 @@ class RowStates:
         count = int(np.searchsorted(ranks, -priority, side="right"))
         if count == len(slots):
             return None
-        offered = HeldSnapshot.of(books)
-        self._put_into(offered, slots[:count])
-        return offered
-
-    def _put_into(self, snapshot: HeldSnapshot, slots: Rows) -> None:
+        offered, slots = HeldSnapshotBuilder(books), slots[:count]
         # Of a row with several slots the last one counts.
         rows = self._rows[slots]
-        for name, values in zip(_TAKEN, self._arrays, strict=True):
-            getattr(snapshot, name)[rows] = values[slots]
+        for name, values in self._arrays.items():
+            getattr(offered, name)[rows] = values[slots]
         if self._takes_percents:
-            snapshot.own_percents()
-            for used, percents in zip(snapshot.percents_used, self._percents, strict=True):
+            for used, percents in zip(offered.own_percents(), self._percents, strict=True):
                 used[rows] = percents[slots]
-        snapshot.held[rows] = True
-        snapshot.stamps[rows] = self._stamps[slots]
+        offered.held[rows] = True
+        offered.stamps[rows] = self._stamps[slots]
+        return offered.build()
 
     def _grow(self) -> None:
+        """Double the slots."""
         size = len(self._rows)
         larger = max(2 * size, 64)
-        for arrays in (self._arrays, self._percents):
-            arrays[:] = [np.resize(values, (larger, *values.shape[1:])) for values in arrays]
+        for name, values in self._arrays.items():
+            self._arrays[name] = np.resize(values, (larger, *values.shape[1:]))
+        self._percents = [np.resize(values, (larger, values.shape[1])) for values in self._percents]
         self._rows = np.resize(self._rows, larger)
         self._stamps = np.resize(self._stamps, larger)
-        self._spare = list(range(larger - 1, size - 1, -1))
-
-
-def _without_rows(array: _A) -> _A:
-    """Return an array of the same type and width with no rows."""
-    return cast(_A, np.empty((0, *array.shape[1:]), array.dtype))
+        self._spare_slots = list(range(larger - 1, size - 1, -1))

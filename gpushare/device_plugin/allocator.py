@@ -15,8 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gpushare.device_plugin import identity
-from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Decided, Grant, PodKey
+from gpushare.device_plugin.cards import NodeCards, uuid_of, uuids_of
+from gpushare.device_plugin.identity import (
+    CheckpointEntry,
+    ContainerCandidate,
+    Decided,
+    Grant,
+    PodKey,
+)
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -40,7 +46,7 @@ class Served:
 
     grant: Grant
     ids: frozenset[str]
-    owners: tuple[Candidate, ...]
+    owners: tuple[ContainerCandidate, ...]
 
 
 @dataclass(slots=True)
@@ -53,7 +59,7 @@ class AllocationState:
     """The ids of containers."""
     doubtful: set[identity.ContainerKey] = field(default_factory=set)
     """Containers that count as served although an unknown pod may have been meant."""
-    refused: set[str] = field(default_factory=set)
+    refused_uids: set[str] = field(default_factory=set)
     """Uids of pods."""
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
     """The latest ids whose pod was not certain; they stay until they are given to a pod that is."""
@@ -61,14 +67,14 @@ class AllocationState:
     def note(self, ids: frozenset[str], decided: Decided) -> None:
         """Remember which container was served with these ids, if it is only one."""
         self.unshown.pop(ids, None)
-        if not decided.shown:
+        if not decided.by_kubelet:
             self.unshown[ids] = None
             if len(self.unshown) > _MOST_UNSHOWN:
                 del self.unshown[next(iter(self.unshown))]
         for owner in decided.owners if len(decided.owners) == 1 else ():
             container = (owner.pod.ref.uid, owner.container.name)
             self.served[container] = ids
-            (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
+            (self.doubtful.discard if decided.by_kubelet else self.doubtful.add)(container)
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add the kubelet's record: it shows who got answers whose owner was not certain."""
@@ -77,22 +83,22 @@ class AllocationState:
             if self.served.setdefault(container, entry.ids) == entry.ids:
                 self.doubtful.discard(container)
 
-    def in_use(self, owners: Sequence[Candidate]) -> set[str]:
+    def in_use(self, owners: Sequence[ContainerCandidate]) -> set[str]:
         """Return the ids that other pods have, or are about to have."""
-        own = {owner.pod.ref.uid for owner in owners}
-        held = [ids for (uid, _), ids in self.served.items() if uid not in own]
+        owner_uids = {owner.pod.ref.uid for owner in owners}
+        used_ids = [ids for (uid, _), ids in self.served.items() if uid not in owner_uids]
         for ids, decided in self.pending.items():
-            if not any(owner.pod.ref.uid in own for owner in decided.owners):
-                held.append(ids)
-        return set().union(*held)
+            if not any(owner.pod.ref.uid in owner_uids for owner in decided.owners):
+                used_ids.append(ids)
+        return set().union(*used_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The candidates."""
 
-    candidates: Sequence[Candidate]
-    shown: bool
+    candidates: Sequence[ContainerCandidate]
+    by_kubelet: bool
     """The kubelet shows them, and it shows no pod without ids that could not be read."""
     changes: int
     """The number of changes of the pods before."""
@@ -103,73 +109,80 @@ class CandidateFinder:
     """Finds candidates; several threads may call it."""
 
     pods: Pods
-    listed: Callable[[], identity.Listed]
+    pod_devices: Callable[[], identity.PodDevices]
     """Returns what the kubelet shows; raises GpuShareError."""
     clock: Callable[[], float] = time.monotonic
     # Pods that the API server does not have: when to ask it again.
     _unknown: Mapping[PodKey, float] = field(default_factory=dict)
 
     def find(
-        self, units: int, answered: Set[identity.ContainerKey], refused: Collection[str]
+        self, units: int, answered: Set[identity.ContainerKey], refused_uids: Collection[str]
     ) -> Candidates:
         """Return the containers that may be asking for this number of units."""
         try:
-            listed = self.listed()
+            pod_devices = self.pod_devices()
         except GpuShareError as error:
             log.warning(Line("pod-resources does not answer", error=error))
-            return self.unlisted(units, answered, refused)
-        pods, changes, unread = self._known(listed)
-        asking = identity.candidates(listed, pods, answered, refused, units)
+            return self.unlisted(units, answered, refused_uids)
+        pods, changes, unread = self._known(pod_devices)
+        candidates = identity.candidates(pod_devices, pods, answered, refused_uids, units)
         doubtful = [
             pod.key
             for pod in (
-                [candidate.pod for candidate in asking]
-                or [pods[key] for key in listed if key in pods]
+                [candidate.pod for candidate in candidates]
+                or [pods[key] for key in pod_devices if key in pods]
             )
-            if identity.may_be_another(pod, listed[pod.key], answered, refused)
+            if identity.may_be_another(pod, pod_devices[pod.key], answered, refused_uids)
         ]
         if doubtful:
-            read = self.pods.look_up(doubtful)
+            exists = self.pods.look_up(doubtful)
             pods, changes = self.pods.now()
             # A pod that cannot be read may have been replaced by a newer one.
-            gone = {key for key in doubtful if not read.get(key)}
-            pods = {key: pod for key, pod in pods.items() if key not in gone}
-            asking = identity.candidates(listed, pods, answered, refused, units)
-            unread |= gone - read.keys()
-        if asking:
-            return Candidates(asking, all(all(listed[key].values()) for key in unread), changes)
-        if any(key not in pods for key in listed):
+            deleted_keys = {key for key in doubtful if not exists.get(key)}
+            pods = {key: pod for key, pod in pods.items() if key not in deleted_keys}
+            candidates = identity.candidates(pod_devices, pods, answered, refused_uids, units)
+            unread |= deleted_keys - exists.keys()
+        if candidates:
+            return Candidates(
+                candidates, all(all(pod_devices[key].values()) for key in unread), changes
+            )
+        if any(key not in pods for key in pod_devices):
             return Candidates((), True, changes)
         # A kubelet that does not show the pod it is admitting.
-        return self.unlisted(units, answered, refused, but=listed)
+        return self.unlisted(units, answered, refused_uids, excluded=pod_devices)
 
     def unlisted(
         self,
         units: int,
         answered: Set[identity.ContainerKey],
-        refused: Collection[str],
+        refused_uids: Collection[str],
         *,
-        but: Collection[PodKey] = (),
+        excluded: Collection[PodKey] = (),
     ) -> Candidates:
         """Return the candidates among all pods except those named."""
         pods, changes = self.pods.now()
-        rest = [pod for key, pod in pods.items() if key not in but]
-        return Candidates(identity.unlisted(rest, answered, refused, units), False, changes)
+        unlisted_pods = [pod for key, pod in pods.items() if key not in excluded]
+        return Candidates(
+            identity.unlisted(unlisted_pods, answered, refused_uids, units), False, changes
+        )
 
-    def read_again(self, asking: Sequence[Candidate]) -> None:
+    def read_again(self, candidates: Sequence[ContainerCandidate]) -> None:
         """Read again the candidates, and the pods that the kubelet shows without all their ids."""
         pods, _ = self.pods.now()
-        keys = {candidate.pod.key for candidate in asking}
+        keys = {candidate.pod.key for candidate in candidates}
         with suppress(GpuShareError):
-            listed = self.listed()
+            pod_devices = self.pod_devices()
             keys |= {
                 key
-                for key in listed
-                if key not in pods or identity.next_container(pods[key], listed[key], frozenset())
+                for key in pod_devices
+                if key not in pods
+                or identity.next_container(pods[key], pod_devices[key], frozenset())
             }
         self.pods.look_up(keys)
 
-    def _known(self, listed: identity.Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+    def _known(
+        self, pod_devices: identity.PodDevices
+    ) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
         """Return (the pods, how many changes there were, those that could not be read).
 
         Pods that the kubelet shows and the watch does not are read first. If the API server has
@@ -177,15 +190,17 @@ class CandidateFinder:
         """
         pods, changes = self.pods.now()
         now = self.clock()
-        late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
+        late = {
+            key for key in pod_devices if key not in pods and now >= self._unknown.get(key, now)
+        }
         if not late:
             return pods, changes, set()
-        read = self.pods.look_up(late)
+        exists = self.pods.look_up(late)
         pods, changes = self.pods.now()
         unknown = {key: until for key, until in self._unknown.items() if until > now}
         until = self.clock() + _UNKNOWN_FOR
-        self._unknown = unknown | {key: until for key in read if key not in pods}
-        return pods, changes, late - read.keys() - pods.keys()
+        self._unknown = unknown | {key: until for key in exists if key not in pods}
+        return pods, changes, late - exists.keys() - pods.keys()
 
 
 class Allocator:
@@ -199,8 +214,8 @@ class Allocator:
     def __init__(
         self,
         pods: Pods,
-        listed: Callable[[], identity.Listed],
-        cards: Callable[[], Cards],
+        pod_devices: Callable[[], identity.PodDevices],
+        cards: Callable[[], NodeCards],
         *,
         record: Callable[[], Iterable[CheckpointEntry]] = tuple,
         other_card_ids: Callable[[Served], None] = lambda served: None,
@@ -208,7 +223,7 @@ class Allocator:
         max_wait: float = MAX_WAIT,
     ) -> None:
         self._pods = pods
-        self._finder = CandidateFinder(pods, listed, clock)
+        self._finder = CandidateFinder(pods, pod_devices, clock)
         self._cards = cards
         self._record = record
         self._other_card_ids = other_card_ids
@@ -246,31 +261,35 @@ class Allocator:
 
         Raises RequestRefused. Makes no call unless the kubelet did not ask for preferred ids.
         """
-        known = self._cards()
-        strange = [device for device in ids if known.by_uuid(uuid_of(device)) is None]
-        if strange or not ids:
-            raise RequestRefused(f"{', '.join(sorted(strange)[:4]) or 'no id'}: no id of this node")
-        asked = frozenset(ids)
+        cards = self._cards()
+        unknown_ids = [device for device in ids if cards.by_uuid(uuid_of(device)) is None]
+        if unknown_ids or not ids:
+            raise RequestRefused(
+                f"{', '.join(sorted(unknown_ids)[:4]) or 'no id'}: no id of this node"
+            )
+        requested_ids = frozenset(ids)
         with self._lock:
-            decided = self._state.pending.pop(asked, None)
-        decided = decided or self._reused(asked)
+            decided = self._state.pending.pop(requested_ids, None)
+        decided = decided or self._reused(requested_ids)
         if decided is None:
             with self._lock:
                 pending = self._state.pending
-                if len(pending) == 1 and len(next(iter(pending))) == len(asked):
+                if len(pending) == 1 and len(next(iter(pending))) == len(requested_ids):
                     # The kubelet took other ids than those preferred.
                     _, decided = pending.popitem()
         if decided is None and self._state.pending:
             # The kubelet took the ids by NUMA node.
-            asking = self._finder.unlisted(len(asked), *self._past()).candidates
-            unasked = "the kubelet took ids without asking which: "
-            decided = replace(self._decided(asking, len(asked), unasked), shown=False)
+            candidates = self._finder.unlisted(len(requested_ids), *self._past()).candidates
+            preface = "the kubelet took ids without asking which: "
+            decided = replace(
+                self._decided(candidates, len(requested_ids), preface), by_kubelet=False
+            )
         # Else it asked the process before this one.
-        decided = decided or self._decide(len(asked))
-        served = Served(decided.grant, asked, decided.owners)
+        decided = decided or self._decide(len(requested_ids))
+        served = Served(decided.grant, requested_ids, decided.owners)
         with self._lock:
-            self._state.note(asked, decided)
-        if not uuids_of(asked) <= decided.grant.uuids:
+            self._state.note(requested_ids, decided)
+        if not uuids_of(requested_ids) <= decided.grant.uuids:
             self._other_card_ids(served)
         return served
 
@@ -283,7 +302,7 @@ class Allocator:
         """Return whether each container of the pod has its answer for certain."""
         with self._lock:
             certain = self._state.served.keys() - self._state.doubtful
-        return identity.next_container(pod, {}, certain, shown=False) is None
+        return identity.next_container(pod, {}, certain, by_kubelet=False) is None
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add the kubelet's record: it shows who got answers whose owner was not certain."""
@@ -296,7 +315,7 @@ class Allocator:
             state = self._state
             state.served = {key: ids for key, ids in state.served.items() if key[0] in alive}
             state.doubtful &= state.served.keys()
-            state.refused &= set(alive)
+            state.refused_uids &= set(alive)
 
     # -- which container --------------------------------------------------------------------------
 
@@ -309,32 +328,32 @@ class Allocator:
         read_again = False
         self._settle()
         while True:
-            asking = self._finder.find(units, *self._past())
-            decision = identity.decide(asking.candidates, units, self._cards())
+            search = self._finder.find(units, *self._past())
+            decision = identity.decide(search.candidates, units, self._cards())
             remaining = deadline - self._clock()
             if isinstance(decision, Decided):
                 # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
-                if asking.shown or remaining <= 0:
-                    return replace(decision, shown=asking.shown)
-            elif remaining <= 0 or (asking.shown and not decision.more_may_help):
+                if search.by_kubelet or remaining <= 0:
+                    return replace(decision, by_kubelet=search.by_kubelet)
+            elif remaining <= 0 or (search.by_kubelet and not decision.more_may_help):
                 if read_again:
                     with self._lock:
-                        if len(asking.candidates) == 1:
-                            self._state.refused.add(asking.candidates[0].pod.ref.uid)
+                        if len(search.candidates) == 1:
+                            self._state.refused_uids.add(search.candidates[0].pod.ref.uid)
                     raise _refused(decision)
                 # A refusal fails the pod for good: make sure that it is no older pod of that name.
                 read_again = True
-                self._finder.read_again(asking.candidates)
+                self._finder.read_again(search.candidates)
                 continue
             else:
                 # The process before this one may have served it.
                 self.learn(self._recorded() or ())
-            self._pods.wait(asking.changes, min(remaining, _AGAIN))
+            self._pods.wait(search.changes, min(remaining, _AGAIN))
 
     def _past(self) -> tuple[set[identity.ContainerKey], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
-            return set(self._state.served), set(self._state.refused)
+            return set(self._state.served), set(self._state.refused_uids)
 
     def _settle(self) -> None:
         """Look up in the kubelet's record which containers got the doubtful answers.
@@ -361,7 +380,7 @@ class Allocator:
 
     # -- which container, by its ids --------------------------------------------------------------
 
-    def _reused(self, asked: frozenset[str]) -> Decided | None:
+    def _reused(self, requested_ids: frozenset[str]) -> Decided | None:
         """Return what a container gets that reuses ids of an init container of its pod.
 
         The kubelet then asks for no preferred ids.
@@ -378,14 +397,20 @@ class Allocator:
                 for container in pod.gpu_containers
                 if container.init
             ]
-            container = identity.next_container(pod, {}, served.keys(), shown=False)
+            container = identity.next_container(pod, {}, served.keys(), by_kubelet=False)
             ids = frozenset().union(*inits)
-            if container is not None and container.units == len(asked) and asked <= ids:
-                reusing.append(Candidate(pod, container))
-        return self._decided(reusing, len(asked)) if reusing else None
+            if (
+                container is not None
+                and container.units == len(requested_ids)
+                and requested_ids <= ids
+            ):
+                reusing.append(ContainerCandidate(pod, container))
+        return self._decided(reusing, len(requested_ids)) if reusing else None
 
-    def _decided(self, asking: Sequence[Candidate], units: int, preface: str = "") -> Decided:
-        decision = identity.decide(asking, units, self._cards())
+    def _decided(
+        self, candidates: Sequence[ContainerCandidate], units: int, preface: str = ""
+    ) -> Decided:
+        decision = identity.decide(candidates, units, self._cards())
         if isinstance(decision, identity.Undecided):
             raise _refused(decision, preface)
         return decision
@@ -393,6 +418,6 @@ class Allocator:
 
 def _refused(decision: identity.Undecided, preface: str = "") -> RequestRefused:
     """Return the refusal for the kubelet; the log says which pods it is about."""
-    if decision.whose:
-        log.warning(Line("undecided", why=decision.why, whose=decision.whose))
-    return RequestRefused(f"{preface}{decision.why}")
+    if decision.details:
+        log.warning(Line("undecided", why=decision.reason, whose=decision.details))
+    return RequestRefused(f"{preface}{decision.reason}")

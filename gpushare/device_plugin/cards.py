@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import is_uuid
-from gpushare.wire.inventory import MAX_DEVICES, Device, Inventory, is_unit, mib_of
+from gpushare.wire.inventory import MAX_DEVICES, Inventory, InventoryDevice, is_unit, mib_of
 
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """Bytes of a list of devices that the kubelet takes at most; gRPC's own limit, and not a flag."""
@@ -124,7 +124,7 @@ class DetectedGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class NodeCards:
     """The GPUs of the node."""
 
     unit: str
@@ -150,7 +150,7 @@ class Cards:
     def inventory(self) -> Inventory:
         """Return what the annotation of the node says."""
         devices = tuple(
-            Device(
+            InventoryDevice(
                 card.unit_count,
                 card.uuid,
                 card.model,
@@ -182,7 +182,7 @@ def make_cards(
     unit: str,
     reserve_mib: int | None,
     uncounted: Sequence[str] = (),
-) -> Cards:
+) -> NodeCards:
     """Return the cards in units. reserve_mib: what of each card is not given out; None: what NVML
     says that driver and firmware keep of it.
 
@@ -195,20 +195,22 @@ def make_cards(
     if sorted(gpu.index for gpu in gpus) != list(range(len(gpus))):
         indices = ", ".join(str(gpu.index) for gpu in gpus)
         raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
-    seen: set[str] = set()
+    uuids: set[str] = set()
     for gpu in gpus:
-        if not is_uuid(gpu.uuid) or any(each in gpu.uuid for each in (NVIDIA_IDS, ORIGINAL_IDS)):
+        if not is_uuid(gpu.uuid) or any(
+            separator in gpu.uuid for separator in (NVIDIA_IDS, ORIGINAL_IDS)
+        ):
             raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
-        if gpu.uuid in seen:
+        if gpu.uuid in uuids:
             raise SettingsError(f"GPU {gpu.index}: another one has the uuid {gpu.uuid}, too")
-        seen.add(gpu.uuid)
+        uuids.add(gpu.uuid)
     cards = tuple(
         _card(gpu, unit_mib(unit), reserve_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)
     )
     size = message_size(cards)
     if size > LONGEST_MESSAGE:
         raise SettingsError(_too_many(gpus, unit, reserve_mib, size))
-    return Cards(unit, cards, tuple(uncounted))
+    return NodeCards(unit, cards, tuple(uncounted))
 
 
 def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:

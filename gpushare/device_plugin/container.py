@@ -91,11 +91,11 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
         case "driver" if not any(card.is_instance for card, _ in grant.shares):
             envs |= _driver(grant, contract)
         case "hami-core":
-            more, mounts = _hami_core(grant, contract, uid, container)
-            envs |= more
+            additions, mounts = _hami_core(grant, contract, uid, container)
+            envs |= additions
         case "mps":
-            more, mounts = _mps(grant, contract)
-            envs |= more
+            additions, mounts = _mps(grant, contract)
+            envs |= additions
     if contract.isolation in COMPUTE_LIMITS and grant.least_percent:
         # One number for all cards of the container.
         envs[COMPUTE_LIMITS[contract.isolation]] = str(grant.least_percent)
@@ -104,8 +104,8 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
         case "cdi-cri":
             return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
         case "cdi-annotations":
-            more = {_CDI_ANNOTATION: ",".join(names)}
-            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
+            additions = {_CDI_ANNOTATION: ",".join(names)}
+            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=additions)
     if contract.list_strategy == "volume-mounts":
         # The runtime takes the variable if it does not accept mounts.
         mounts += tuple(Mount(f"{VOLUME_MOUNTS}/{device}", _NULL) for device in ids)
@@ -174,8 +174,8 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     the least that it has on one of them. What it guarantees is a soft limit, which stays on the
     parent cgroups when the container has ended. Without the variable there is no limit either.
     """
-    least = min(units for _, units in grant.limits)
-    limit = str(least * contract.unit_mib)
+    smallest_units = min(units for _, units in grant.limits)
+    limit = str(smallest_units * contract.unit_mib)
     guarantee = limit if contract.driver_guarantee else "0"
     return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
@@ -195,9 +195,9 @@ def _hami_core(
     }
     first, _ = grant.shares[0]
     envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
-    own = hami_core_folder(contract, uid, container)
+    container_folder = hami_core_folder(contract, uid, container)
     return envs, (
-        Mount(folder, own, read_only=False),
+        Mount(folder, container_folder, read_only=False),
         Mount(f"{folder}/libvgpu.so", f"{contract.hami_core}/libvgpu.so"),
         Mount("/tmp/vgpulock", "/tmp/vgpulock", read_only=False),  # noqa: S108 -- HAMi-core's own
         Mount("/etc/ld.so.preload", f"{contract.hami_core}/ld.so.preload"),

@@ -69,7 +69,7 @@ _RETRY_ROUNDS = 6
 """After so many waits, cards whose errors could not be waited for are tried again."""
 
 
-class Source(Protocol):
+class GpuSource(Protocol):
     """A source of GPUs; one thread calls `read`, another `xids`."""
 
     @property
@@ -128,20 +128,20 @@ class FileSource:
             for number, item in enumerate(document["devices"])
         ]
 
-    def _device(self, item: Any, where: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
+    def _device(self, item: Any, path: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
         if not isinstance(item, dict) or not item.keys() <= _KEYS:
-            raise SettingsError(f"{where} must be an object with {', '.join(sorted(_KEYS))}")
+            raise SettingsError(f"{path} must be an object with {', '.join(sorted(_KEYS))}")
         uuid, model = item.get("uuid"), item.get("model", "")
         index, memory = item.get("index"), item.get("memoryMiB")
         healthy = item.get("healthy", True)
         if not isinstance(uuid, str) or not isinstance(model, str):
-            raise SettingsError(f"{where}: uuid and model must be text")
+            raise SettingsError(f"{path}: uuid and model must be text")
         if type(index) is not int or not 0 <= index < MAX_DEVICES:
-            raise SettingsError(f"{where}.index must be a whole number from 0 to {MAX_DEVICES - 1}")
+            raise SettingsError(f"{path}.index must be a whole number from 0 to {MAX_DEVICES - 1}")
         if type(memory) is not int or not 0 < memory <= _MOST_MIB:
-            raise SettingsError(f"{where}.memoryMiB must be a whole number from 1 to {_MOST_MIB}")
+            raise SettingsError(f"{path}.memoryMiB must be a whole number from 1 to {_MOST_MIB}")
         if type(healthy) is not bool:
-            raise SettingsError(f"{where}.healthy must be true or false")
+            raise SettingsError(f"{path}.healthy must be true or false")
         problem = Problem(Fault.FILE, "the devices file says that it is not healthy")
         return DetectedGpu(uuid, index, memory, model, problem=None if healthy else problem)
 
@@ -233,20 +233,22 @@ class NvmlSource:
             with _untold(None if total else ()):
                 info = pynvml.nvmlDeviceGetMemoryInfo(handle)
                 total, used = int(info.total), int(info.used)
-            listed = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell what uses {uuid}: {error}") from error
-        for more in (
+        for list_processes in (
             pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
             pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
         ):
             with contextlib.suppress(pynvml.NVMLError):  # a driver without such a list
-                listed = [*listed, *more(handle)]
+                processes = [*processes, *list_processes(handle)]
         by_process: dict[int, int | None] = {}
-        for process in listed:
-            most = by_process.get(process.pid)
+        for process in processes:
+            largest_size = by_process.get(process.pid)
             size = process.usedGpuMemory
-            by_process[process.pid] = max(most or 0, size) if size is not None else most
+            by_process[process.pid] = (
+                max(largest_size or 0, size) if size is not None else largest_size
+            )
         if used is None:
             used = sum(size or 0 for size in by_process.values())
         return CardMemory(total, used, by_process)
@@ -257,14 +259,14 @@ class NvmlSource:
         Without a limit it is 2**64 - 1. Drivers have this from R615 on
         (nvmlDeviceGetMemoryLimits_v1). Raises SettingsError.
         """
-        asked = pynvml.c_nvmlGetMemoryLimits_v1_t()
-        asked.nameSpace = str(cgroup).encode()
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = str(cgroup).encode()
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, asked)
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML tells no limit of {cgroup} on {uuid}: {error}") from error
-        return int(asked.hardLimit), int(asked.currentUsed)
+        return int(limits.hardLimit), int(limits.currentUsed)
 
     def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
         """Return the critical errors that come within these seconds.
@@ -310,13 +312,13 @@ class NvmlSource:
                 text = f"NVML does not tell the MIG instances of {gpu.uuid}: {error}"
                 untold = Problem(Fault.UNREADABLE, text)
                 gpu = replace(gpu, problem=_OF_CARD.get(error.value, untold))
-        known = self._instances.get(index, ())
+        instances = self._instances.get(index, ())
         if gpu.problem and gpu.problem.fault is not Fault.MIG:
-            known = [
+            instances = [
                 replace(instance, uuid=instance.uuid if gpu.uuid else "", problem=gpu.problem)
-                for instance in known
+                for instance in instances
             ]
-        return known or [gpu]
+        return instances or [gpu]
 
     def _read_instances(self, index: int, gpu: DetectedGpu) -> Sequence[DetectedGpu]:
         """Return the MIG instances of a GPU; they have its state. Raises NVMLError."""
@@ -384,10 +386,10 @@ class NvmlSource:
             question = "state"
             with _untold():
                 needs = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
-                (told,) = pynvml.nvmlDeviceGetFieldValues(handle, needs)
-                if told.nvmlReturn != pynvml.NVML_SUCCESS:
-                    raise pynvml.NVMLError(told.nvmlReturn)
-                recovery = int(told.value.uiVal)
+                (field_value,) = pynvml.nvmlDeviceGetFieldValues(handle, needs)
+                if field_value.nvmlReturn != pynvml.NVML_SUCCESS:
+                    raise pynvml.NVMLError(field_value.nvmlReturn)
+                recovery = int(field_value.value.uiVal)
             with _untold():
                 remaps = pynvml.nvmlDeviceGetRemappedRows(handle)
             problem = problem or self._fabric_problem(handle)

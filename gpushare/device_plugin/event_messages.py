@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 from gpushare.core.model import PodRef
 from gpushare.daemon.events import EventRecorder
-from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.cards import NodeCards
 from gpushare.device_plugin.container import COMPUTE_LIMITS
-from gpushare.device_plugin.identity import Candidate, Grant, granted
-from gpushare.device_plugin.memory import NO_LIMIT, Unenforced, Use
+from gpushare.device_plugin.identity import ContainerCandidate, Grant, granted
+from gpushare.device_plugin.memory import NO_LIMIT, ContainerUse, Unenforced
 from gpushare.device_plugin.node_pod import NodePod
-from gpushare.device_plugin.start_check import Wrong
+from gpushare.device_plugin.start_check import WrongDevices
 from gpushare.wire.events import ObjectReference
 
 
-class EventMessages:
+class PluginEvents:
     """Passes events about pods, and about the node, to the recorder; never waits, never fails."""
 
     def __init__(self, records: EventRecorder, node: str) -> None:
@@ -24,14 +24,15 @@ class EventMessages:
         # As the kubelet does: `kubectl describe node` asks for events by this uid.
         self._node = ObjectReference("Node", "", node, node)
 
-    def wrong_device(self, wrong: Wrong) -> None:
+    def wrong_device(self, wrong: WrongDevices) -> None:
         """Record that a container was told other devices than those of its pod's Binding."""
         note = (
-            f"container {wrong.container} {wrong.why}; delete the pod, so that it is started anew"
+            f"container {wrong.container} {wrong.reason}; delete the pod, so that it is started"
+            " anew"
         )
         self._warn(wrong.pod.ref, "GPUShareWrongDevice", "Check", note)
 
-    def other_card_ids(self, owner: Candidate, grant: Grant) -> None:
+    def other_card_ids(self, owner: ContainerCandidate, grant: Grant) -> None:
         """Record that the kubelet counts a container by ids of other devices than its own."""
         note = (
             f"container {owner.container.name} has {grant}; the kubelet had no ids of it free and"
@@ -39,49 +40,49 @@ class EventMessages:
         )
         self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
 
-    def cards_changed(self, before: Cards, after: Cards, pods: Iterable[NodePod]) -> None:
+    def cards_changed(self, before: NodeCards, after: NodeCards, pods: Iterable[NodePod]) -> None:
         """Record which cards and pods are concerned by a change of the cards."""
-        were = {card.uuid: card.problem for card in before.all}
-        gone = set()
+        problems_before = {card.uuid: card.problem for card in before.all}
+        failed_uuids = set()
         for card in after.all:
-            about = f"GPU {card.uuid} (index {card.index})"
-            if card.problem and card.problem != were.get(card.uuid):
-                note = f"{about} is unhealthy: {card.problem}"
+            subject = f"GPU {card.uuid} (index {card.index})"
+            if card.problem and card.problem != problems_before.get(card.uuid):
+                note = f"{subject} is unhealthy: {card.problem}"
                 self._records.record(
                     self._node, "GPUShareDeviceUnhealthy", "Health", note, warning=True
                 )
-            if card.problem and not were.get(card.uuid):
-                gone.add(card.uuid)
-            if not card.problem and were.get(card.uuid):
-                note = f"{about} is healthy again"
+            if card.problem and not problems_before.get(card.uuid):
+                failed_uuids.add(card.uuid)
+            if not card.problem and problems_before.get(card.uuid):
+                note = f"{subject} is healthy again"
                 self._records.record(self._node, "GPUShareDeviceHealthy", "Health", note)
         for uuid in sorted(set(after.uncounted) - set(before.uncounted)):
             note = f"GPU {uuid} was added, and counts after a restart of the device plug-in"
             self._records.record(self._node, "GPUShareDeviceAdded", "Health", note)
-        if not gone:
+        if not failed_uuids:
             return
         for pod in pods:
             if pod.ended:
                 continue
-            held: set[str] = set()
+            affected_uuids: set[str] = set()
             for container in pod.gpu_containers:
-                grant = granted(Candidate(pod, container), after, healthy=False)
-                held |= gone & grant.uuids if isinstance(grant, Grant) else set()
+                grant = granted(ContainerCandidate(pod, container), after, healthy=False)
+                affected_uuids |= failed_uuids & grant.uuids if isinstance(grant, Grant) else set()
             for card in after.all:
-                if card.uuid in held:
+                if card.uuid in affected_uuids:
                     note = (
                         f"the pod's device {card.uuid} is unhealthy: {card.problem}; it gets no"
                         " other by itself"
                     )
                     self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
-    def memory(self, use: Use) -> None:
+    def memory(self, use: ContainerUse) -> None:
         """Record that a container uses more than it asked for, or that its limit does not hold."""
         if use.exceeded:
             by = f"--isolation {use.isolation} does not keep it to that"
             note = (
                 f"container {use.container} uses {_mib(use.used)} MiB of {use.uuid} and was given"
-                f" {_mib(use.asked)}; "
+                f" {_mib(use.granted)}; "
                 + ("nothing keeps it to that" if use.isolation == "none" else by)
             )
             self._warn(use.pod.ref, "GPUShareMemoryExceeded", "Memory", note)
@@ -95,20 +96,20 @@ class EventMessages:
 
     def compute(self, unenforced: Unenforced) -> None:
         """Record that a pod's containers ask for compute, and nothing holds them to it."""
-        asked = ", ".join(
+        shares_text = ", ".join(
             f"{container.name} ({container.cores} percent)" for container in unenforced.containers
         )
         if unenforced.isolation in COMPUTE_LIMITS:
-            why = (
+            reason = (
                 "which pod the kubelet asked for was not certain, or a release that sets none has"
                 " served it; delete the pod, so that it is started anew"
             )
         else:
-            why = (
+            reason = (
                 f"--isolation {unenforced.isolation} has none; it counts for placing pods, and a"
                 " program may use more"
             )
-        note = f"no limit of compute is set for {asked}: {why}"
+        note = f"no limit of compute is set for {shares_text}: {reason}"
         self._warn(unenforced.pod.ref, "GPUShareComputeNotLimited", "Compute", note)
 
     def _warn(self, ref: PodRef, reason: str, action: str, note: str) -> None:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.daemon.loop import Loop
-from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem, make_cards
-from gpushare.device_plugin.devices import Source
+from gpushare.device_plugin.cards import DetectedGpu, Fault, NodeCards, Problem, make_cards
+from gpushare.device_plugin.devices import GpuSource
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
 
@@ -95,46 +95,46 @@ class Diagnosis:
             self._xid = xid
         self._at = now
 
-    def on_read(self, seen: DetectedGpu | None, now: float) -> Problem | None:
+    def on_read(self, gpu: DetectedGpu | None, now: float) -> Problem | None:
         """Return what is wrong after a read; seen: None if NVML lists all, and it is not there."""
-        if seen is None:
+        if gpu is None:
             self._away = True
             return Problem(Fault.GONE, "is not there any more")
-        if seen.problem and seen.problem.fault in (Fault.LOST, Fault.RECOVERY):
+        if gpu.problem and gpu.problem.fault in (Fault.LOST, Fault.RECOVERY):
             self._away = True
-            return seen.problem
-        if not seen.problem:
-            self._listen(seen)
+            return gpu.problem
+        if not gpu.problem:
+            self._listen(gpu)
         if self._needs:
             text = _ACTIONS.get(self._needs, f"needs recovery action {self._needs}")
             return Problem(Fault.RECOVERY, f"{text}, as NVML says")
-        if seen.problem:
-            return seen.problem
+        if gpu.problem:
+            return gpu.problem
         if self._failed:
             text = "a row of its memory could not be replaced by a spare one"
             return Problem(Fault.REMAP, text)
-        return self._of_xid(seen, now)
+        return self._of_xid(gpu, now)
 
-    def _listen(self, seen: DetectedGpu) -> None:
+    def _listen(self, gpu: DetectedGpu) -> None:
         """Take what a card that can be read says of itself; what it does not tell is as before."""
         # Without a reset a lost card does not come back; a driver that is loaded resets it.
-        back = self._away or seen.loads != self._loads
-        if back or (self._needs in _RESETS and seen.recovery == 0):
+        back = self._away or gpu.loads != self._loads
+        if back or (self._needs in _RESETS and gpu.recovery == 0):
             self._xid = 0
-        if back and seen.recovery is None:
+        if back and gpu.recovery is None:
             self._needs = 0
-        self._away, self._loads = False, seen.loads
-        if seen.recovery is not None:
-            self._needs = seen.recovery
-        if seen.remap_failed is not None:
-            self._failed = seen.remap_failed
+        self._away, self._loads = False, gpu.loads
+        if gpu.recovery is not None:
+            self._needs = gpu.recovery
+        if gpu.remap_failed is not None:
+            self._failed = gpu.remap_failed
 
-    def _of_xid(self, seen: DetectedGpu, now: float) -> Problem | None:
+    def _of_xid(self, gpu: DetectedGpu, now: float) -> Problem | None:
         if not self._xid:
             return None
-        silent = seen.recovery is None
+        silent = gpu.recovery is None
         if self._xid in RESET_ALWAYS or (
-            silent and (self._xid not in PASSING or seen.remap_pending)
+            silent and (self._xid not in PASSING or gpu.remap_pending)
         ):
             text = f"the driver reported Xid {self._xid}, and only a reset heals that"
             return Problem(Fault.XID, text)
@@ -158,12 +158,12 @@ class Health:
 
     def __init__(
         self,
-        source: Source,
+        source: GpuSource,
         unit: str,
         reserve_mib: int | None,
         *,
         recover: float,
-        changed: Callable[[Cards, Cards], None] = lambda before, after: None,
+        on_change: Callable[[NodeCards, NodeCards], None] = lambda before, after: None,
         clock: Callable[[], float] = time.monotonic,
         poll: float = POLL_SECONDS,
     ) -> None:
@@ -171,7 +171,7 @@ class Health:
         self._source = source
         self._unit = unit
         self._reserve_mib = reserve_mib
-        self._changed = changed
+        self._changed = on_change
         self._clock = clock
         self._last: Sequence[DetectedGpu] = tuple(source.read())
         self._first = [replace(gpu, problem=None) for gpu in self._last]
@@ -200,11 +200,11 @@ class Health:
         )
         self._report(None, self._cards)
 
-    def cards(self) -> Cards:
+    def cards(self) -> NodeCards:
         """Return the cards as they are now."""
         return self._cards
 
-    def now(self) -> tuple[Cards, int]:
+    def now(self) -> tuple[NodeCards, int]:
         """Return (the cards, the number of changes and of calls of `wake`)."""
         with self._news:
             return self._cards, self._version
@@ -321,9 +321,11 @@ class Health:
             if first.parent in failing:
                 failing[first.uuid] = failing[first.parent]
         before, self._unwatched = self._unwatched, failing
-        for uuid, why in self._unwatched.items():
+        for uuid, reason in self._unwatched.items():
             if uuid not in before:
-                log.warning(Line("errors of a GPU are not seen; tried again", uuid=uuid, why=why))
+                log.warning(
+                    Line("errors of a GPU are not seen; tried again", uuid=uuid, why=reason)
+                )
         self._watched_before |= {card.uuid for card in self._cards.all} - self._unwatched.keys()
         for uuid in before.keys() - self._unwatched.keys():
             log.info(Line("errors of a GPU are seen again", uuid=uuid))
@@ -343,7 +345,7 @@ class Health:
         problems = {str(gpu.problem) for gpu in self._last if gpu.problem}
         return self._failure or "; ".join(sorted(problems)) or "the driver does not answer"
 
-    def _judged(self) -> Cards:
+    def _judged(self) -> NodeCards:
         """Return the cards by what was read last. Raises SettingsError at the first read alone."""
         now = self._clock()
         by_uuid = {gpu.uuid: gpu for gpu in self._last if gpu.uuid}
@@ -352,15 +354,15 @@ class Health:
         for place, diagnosis in enumerate(self._diagnoses):
             grown = self._completed(place, by_uuid)
             first = self._first[place]
-            seen = by_uuid.get(first.uuid) or nameless.get(first.index)
-            if seen is None and nameless:
+            current = by_uuid.get(first.uuid) or nameless.get(first.index)
+            if current is None and nameless:
                 text = "NVML does not tell the uuid of a GPU, which may be this one"
-                seen = replace(first, problem=Problem(Fault.UNREADABLE, text))
-            problem = diagnosis.on_read(seen, now)
-            if seen is None and any(gpu.parent == first.uuid for gpu in self._last):
+                current = replace(first, problem=Problem(Fault.UNREADABLE, text))
+            problem = diagnosis.on_read(current, now)
+            if current is None and any(gpu.parent == first.uuid for gpu in self._last):
                 problem = Problem(Fault.MIG, "is in MIG mode since the plug-in has started")
-            if seen and not problem and seen.memory_mib < first.memory_mib:
-                text = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
+            if current and not problem and current.memory_mib < first.memory_mib:
+                text = f"has {current.memory_mib} MiB and had {first.memory_mib}"
                 problem = Problem(Fault.SIZE, text)
             if not (problem or grown):
                 text = "with its units the list of devices would be too long for the kubelet"
@@ -381,14 +383,14 @@ class Health:
         first = self._first[place]
         if first.uuid and first.memory_mib:
             return True
-        seen = by_uuid.get(first.uuid)
+        current = by_uuid.get(first.uuid)
         if not first.uuid:
-            known = {gpu.uuid for gpu in self._first}
-            new = (gpu for gpu in by_uuid.values() if gpu.uuid not in known)
-            seen = next((gpu for gpu in new if gpu.index == first.index), None)
-        if seen:
+            known_uuids = {gpu.uuid for gpu in self._first}
+            new = (gpu for gpu in by_uuid.values() if gpu.uuid not in known_uuids)
+            current = next((gpu for gpu in new if gpu.index == first.index), None)
+        if current:
             grown = [*self._first]
-            grown[place] = replace(seen, index=first.index, problem=None)
+            grown[place] = replace(current, index=first.index, problem=None)
             try:
                 make_cards(_named(grown), self._unit, self._reserve_mib)
             except SettingsError:
@@ -396,7 +398,7 @@ class Health:
             self._first = grown
         return True
 
-    def _take(self, cards: Cards) -> None:
+    def _take(self, cards: NodeCards) -> None:
         with self._news:
             before = self._cards
             if cards == before:
@@ -407,11 +409,11 @@ class Health:
         self._report(before, cards)
         self._changed(before, cards)
 
-    def _report(self, before: Cards | None, after: Cards) -> None:
+    def _report(self, before: NodeCards | None, after: NodeCards) -> None:
         """Log what has changed."""
-        were = {card.uuid: card.problem for card in before.all} if before else {}
+        problems_before = {card.uuid: card.problem for card in before.all} if before else {}
         for card in after.all:
-            if card.problem != were.get(card.uuid):
+            if card.problem != problems_before.get(card.uuid):
                 if card.problem:
                     problem = card.problem
                     log.warning(

@@ -10,7 +10,14 @@ kubelet that works otherwise), they count as one if all would get the same; else
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.cards import Card, Cards, number_of, starts_of_ids, uuid_of, uuids_of
+from gpushare.device_plugin.cards import (
+    Card,
+    NodeCards,
+    number_of,
+    starts_of_ids,
+    uuid_of,
+    uuids_of,
+)
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 
 PodKey = tuple[str, str]
@@ -19,7 +26,7 @@ PodKey = tuple[str, str]
 ContainerKey = tuple[str, str]
 """A pod's uid and a container's name."""
 
-Listed = Mapping[PodKey, Mapping[str, frozenset[str]]]
+PodDevices = Mapping[PodKey, Mapping[str, frozenset[str]]]
 """What the kubelet shows: by pod, by container that is no plain init container, its ids."""
 
 _NAMED = 8
@@ -39,7 +46,7 @@ class CheckpointEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ContainerCandidate:
     """A container that the kubelet may be asking for."""
 
     pod: NodePod
@@ -86,8 +93,8 @@ class Grant:
         """
         if not self.cores:
             return 0
-        least = min(units for _, units in self.shares)
-        return max(1, self.cores * least // self.units)
+        smallest_units = min(units for _, units in self.shares)
+        return max(1, self.cores * smallest_units // self.units)
 
     def limit_of(self, uuid: str) -> int:
         """Return the units that it may use of the card of that uuid; 0 if it has none of it."""
@@ -102,8 +109,8 @@ class Decided:
     """What to give, and to whom: one container, or several that would all get the same."""
 
     grant: Grant
-    owners: tuple[Candidate, ...]
-    shown: bool = True
+    owners: tuple[ContainerCandidate, ...]
+    by_kubelet: bool = True
     """The kubelet has shown that it asks for them; else an unknown pod may be meant."""
 
 
@@ -111,54 +118,54 @@ class Decided:
 class Undecided:
     """Why nothing is decided."""
 
-    why: str
+    reason: str
     """The kubelet writes it into the status of the pod that it asked for, which may not be the one
     meant here; so it names no pod."""
     more_may_help: bool = True
     """Changes of the pods may help."""
-    whose: str = ""
+    details: str = ""
     """The containers and what they are to have, for the log."""
 
 
 def candidates(
-    listed: Listed,
+    pod_devices: PodDevices,
     pods: Mapping[PodKey, NodePod],
     answered: Set[ContainerKey],
-    refused: Collection[str],
+    refused_uids: Collection[str],
     units: int,
-) -> tuple[Candidate, ...]:
+) -> tuple[ContainerCandidate, ...]:
     """Return the containers that a question for this number of units may be about.
 
     answered: (uid, container) of each that has its answer. refused: uids of pods that got an error,
     with which a kubelet fails them. These, and pods that have started or are being deleted, count
     only if there is no other.
     """
-    asking = []
-    for key, containers in listed.items():
+    contenders = []
+    for key, containers in pod_devices.items():
         pod = pods.get(key)
         if pod is None or pod.ended:
             continue
         container = next_container(pod, containers, answered)
         if container is not None and container.units == units:
-            asking.append(Candidate(pod, container))
-    return _likely(asking, refused)
+            contenders.append(ContainerCandidate(pod, container))
+    return _likely(contenders, refused_uids)
 
 
 def unlisted(
     pods: Iterable[NodePod],
     answered: Set[ContainerKey],
-    refused: Collection[str],
+    refused_uids: Collection[str],
     units: int,
-) -> tuple[Candidate, ...]:
+) -> tuple[ContainerCandidate, ...]:
     """Return the candidates if the kubelet shows none: any container without an answer."""
-    asking = [
-        Candidate(pod, container)
+    contenders = [
+        ContainerCandidate(pod, container)
         for pod in pods
         if not pod.ended
-        for container in (next_container(pod, {}, answered, shown=False),)
+        for container in (next_container(pod, {}, answered, by_kubelet=False),)
         if container is not None and container.units == units
     ]
-    return _likely(asking, refused)
+    return _likely(contenders, refused_uids)
 
 
 def next_container(
@@ -166,15 +173,16 @@ def next_container(
     containers: Mapping[str, frozenset[str]],
     answered: Set[ContainerKey],
     *,
-    shown: bool = True,
+    by_kubelet: bool = True,
 ) -> GpuContainer | None:
     """Return the container that the kubelet asks for next, or None if all have their answer.
 
-    shown: whether `containers` is what the kubelet shows; it never shows plain init containers.
+    by_kubelet: whether `containers` comes from the kubelet, which never shows plain init
+    containers.
     """
     following = None
     for container in reversed(pod.gpu_containers):
-        if container.init or not shown:
+        if container.init or not by_kubelet:
             served = (pod.ref.uid, container.name) in answered
         else:
             served = bool(containers.get(container.name))
@@ -189,7 +197,7 @@ def may_be_another(
     pod: NodePod,
     containers: Mapping[str, frozenset[str]],
     answered: Set[ContainerKey],
-    refused: Collection[str],
+    refused_uids: Collection[str],
 ) -> bool:
     """Return whether the kubelet may mean a newer pod of that name.
 
@@ -198,45 +206,51 @@ def may_be_another(
     """
     if next_container(pod, containers, answered) is None:
         return False
-    lost = any(
+    lacks_ids = any(
         (pod.ref.uid, container.name) in answered and not containers.get(container.name)
         for container in pod.gpu_containers
         if not container.init
     )
-    gone = pod.ended or pod.terminating or pod.ref.uid in refused
-    return lost or gone or pod.assigned or pod.started
+    is_ending = pod.ended or pod.terminating or pod.ref.uid in refused_uids
+    return lacks_ids or is_ending or pod.assigned or pod.started
 
 
-def decide(asking: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:
-    """Return what to give to the container that the kubelet means, one of `asking`."""
-    if not asking:
+def decide(
+    contenders: Sequence[ContainerCandidate], units: int, cards: NodeCards
+) -> Decided | Undecided:
+    """Return what to give to the container that the kubelet means, one of `contenders`."""
+    if not contenders:
         return Undecided(
             f"no pod of this node is known that waits for {units} units; was it bound past the"
             " gpushare extender, or does the device plug-in not hear from the API server?"
         )
     grants = []
-    for candidate in asking:
+    for candidate in contenders:
         if candidate.pod.problem:
-            return Undecided(candidate.pod.problem, len(asking) > 1, str(candidate))
+            return Undecided(candidate.pod.problem, len(contenders) > 1, str(candidate))
         grant = granted(candidate, cards)
         if isinstance(grant, str):
-            return Undecided(grant, len(asking) > 1, str(candidate))
+            return Undecided(grant, len(contenders) > 1, str(candidate))
         grants.append(grant)
     if len({(grant.cores, grant.whole_cards) for grant in grants}) > 1:
         # Another's limit of compute is worse than none; of memory what each asks for is safe.
         grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
     if any(grant != grants[0] for grant in grants):
-        shown = [f"{candidate} ({grant})" for candidate, grant in zip(asking, grants, strict=True)]
-        more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+        texts = [
+            f"{candidate} ({grant})" for candidate, grant in zip(contenders, grants, strict=True)
+        ]
+        more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
         return Undecided(
-            f"the kubelet asks for {units} units, and {len(asking)} containers wait for as many"
+            f"the kubelet asks for {units} units, and {len(contenders)} containers wait for as many"
             " that are to have different devices; the log of the device plug-in names them",
-            whose=f"{'; '.join(shown[:_NAMED])}{more}",
+            details=f"{'; '.join(texts[:_NAMED])}{more}",
         )
-    return Decided(grants[0], tuple(asking))
+    return Decided(grants[0], tuple(contenders))
 
 
-def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Grant | str:
+def granted(
+    candidate: ContainerCandidate, cards: NodeCards, *, healthy: bool = True
+) -> Grant | str:
     """Return what the Binding gave to the container, by the cards as they are; or why not.
 
     healthy: whether only healthy cards will do.
@@ -267,12 +281,16 @@ def choose_ids(
     """
     chosen = list(dict.fromkeys(must_include))[: grant.units]
 
-    def take(uuids: Collection[str], wanted: int) -> None:
+    def take(uuids: Collection[str], count: int) -> None:
         """Add ids of these cards."""
-        taken, begins = set(chosen), starts_of_ids(uuids)
-        free = [device for device in available if device.startswith(begins) and device not in taken]
+        chosen_ids, prefixes = set(chosen), starts_of_ids(uuids)
+        free = [
+            device
+            for device in available
+            if device.startswith(prefixes) and device not in chosen_ids
+        ]
         free.sort(key=lambda device: (device in in_use, number_of(device)))
-        chosen.extend(free[: max(0, min(wanted, grant.units - len(chosen)))])
+        chosen.extend(free[: max(0, min(count, grant.units - len(chosen)))])
 
     for card, units in grant.shares:
         take((card.uuid,), units - sum(uuid_of(device) == card.uuid for device in chosen))
@@ -282,13 +300,17 @@ def choose_ids(
     return tuple(chosen), {uuid_of(device) for device in chosen} <= grant.uuids
 
 
-def _likely(asking: Sequence[Candidate], refused: Collection[str]) -> tuple[Candidate, ...]:
+def _likely(
+    contenders: Sequence[ContainerCandidate], refused_uids: Collection[str]
+) -> tuple[ContainerCandidate, ...]:
     """Return the candidates whose pods are new, or all if there are none."""
     new = [
         candidate
-        for candidate in asking
+        for candidate in contenders
         if not (
-            candidate.pod.started or candidate.pod.terminating or candidate.pod.ref.uid in refused
+            candidate.pod.started
+            or candidate.pod.terminating
+            or candidate.pod.ref.uid in refused_uids
         )
     ]
-    return tuple(new or asking)
+    return tuple(new or contenders)

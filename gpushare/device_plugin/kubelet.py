@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.container import ContainerAllocation, Mount
-from gpushare.device_plugin.identity import CheckpointEntry, Listed
+from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 
@@ -66,11 +66,11 @@ class Channel:
             return call(request, timeout=seconds)
         except grpc.RpcError as error:
             self.close()
-            said: Any = error  # an RpcError is a Call as well
-            why = str(error)
+            rpc_error: Any = error  # an RpcError is a Call as well
+            reason = str(error)
             with contextlib.suppress(AttributeError):
-                why = f"{said.code().name}: {said.details()}"
-            raise KubeletError(f"{self.path}: {method}: {why}") from error
+                reason = f"{rpc_error.code().name}: {rpc_error.details()}"
+            raise KubeletError(f"{self.path}: {method}: {reason}") from error
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -110,7 +110,7 @@ class PodResources(Channel):
         super().__init__(socket)
         self._resource = resource
 
-    def listed(self) -> Listed:
+    def pod_devices(self) -> PodDevices:
         """Return all pods. Raises KubeletError."""
         answer = self.call(
             "/v1.PodResourcesLister/List", pb.Empty(), pb.ListPodResourcesResponse, _LIST_SECONDS
@@ -241,12 +241,12 @@ def _pod(message: pb.Pod) -> Pod:
 
 
 def _container(message: pb.Container) -> Container:
-    asked = message.resources
+    resources = message.resources
     return Container(
         name=message.name,
         resources=Resources(
-            limits={name: quantity.string for name, quantity in asked.limits.items()},
-            requests={name: quantity.string for name, quantity in asked.requests.items()},
+            limits={name: quantity.string for name, quantity in resources.limits.items()},
+            requests={name: quantity.string for name, quantity in resources.requests.items()},
         ),
         restart_policy=message.restart_policy or None,
     )

@@ -24,7 +24,7 @@ from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.server import SAYS
-from gpushare.device_plugin.start_check import StartCheck, Wrong
+from gpushare.device_plugin.start_check import StartCheck, WrongDevices
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
@@ -56,10 +56,10 @@ class Marker(Loop):
         allocator: Allocator,
         check: StartCheck,
         *,
-        tell: Callable[[Wrong], None],
+        tell: Callable[[WrongDevices], None],
         clear: Callable[[Iterable[NodePod]], None] = lambda pods: None,
         look_too: Callable[[Sequence[CheckpointEntry]], None] = lambda record: None,
-        every: float = 30.0,
+        interval: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__("marks", self.step, _RETRY, log=log, failed="pods not looked at")
@@ -70,7 +70,7 @@ class Marker(Loop):
         self._tell = tell
         self._clear = clear
         self._look_too = look_too
-        self._look_every = every
+        self._look_every = interval
         self._clock = clock
         self._reported: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
@@ -87,9 +87,9 @@ class Marker(Loop):
         """
         now = self._clock()
         if now >= self._look_at:
-            known = self._pods.listed
-            self._look_at = now + (self._look_every if known else _FIRST_LOOK)
-            if known:
+            is_synced = self._pods.listed
+            self._look_at = now + (self._look_every if is_synced else _FIRST_LOOK)
+            if is_synced:
                 self.look()
         if now >= self._mark_at:
             self._failures = self._failures + 1 if self.mark_all() else 0
@@ -114,15 +114,15 @@ class Marker(Loop):
             return
         self._allocator.learn(entry for entry in record if entry.uid in alive)
         self.wrong_containers = len(wrongs)
-        seen = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
+        wrong_containers = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
         for wrong in wrongs:
             if (wrong.pod.ref.uid, wrong.container) not in self._reported:
                 log.error(Line("wrong device", found=wrong))
                 self._tell(wrong)
-        self._reported = seen
-        for pod, given in _beside(wrongs):
+        self._reported = wrong_containers
+        for pod, units_by_uuid in _beside(wrongs):
             try:
-                self._annotate(pod, write_given(given, self._pods.names))
+                self._annotate(pod, write_given(units_by_uuid, self._pods.names))
             except ApiError as error:
                 log.warning(Line("not told what it was given", pod=pod.ref, error=error))
                 if isinstance(error, ApiUnreachable):
@@ -132,8 +132,8 @@ class Marker(Loop):
         """Mark all pods that are due; return whether one could not be marked now."""
         failed = False
         for pod in self._pods.now()[0].values():
-            done = pod.ended or pod.assigned or pod.ref.uid in self._marked
-            if done or not pod.gpu_containers or not self._allocator.complete(pod):
+            is_done = pod.ended or pod.assigned or pod.ref.uid in self._marked
+            if is_done or not pod.gpu_containers or not self._allocator.complete(pod):
                 continue
             try:
                 self._annotate(pod, {self._pods.names.assigned: "true"})
@@ -160,18 +160,20 @@ class Marker(Loop):
         )
 
 
-def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
+def _beside(wrongs: Sequence[WrongDevices]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
     """Yield the pods whose annotation must change, with what their containers have by uuid."""
-    had: dict[str, Counter[str]] = {}
+    held_units: dict[str, Counter[str]] = {}
     pods = {wrong.pod.ref.uid: wrong.pod for wrong in wrongs}
     for wrong in wrongs:
-        had.setdefault(wrong.pod.ref.uid, Counter()).update(wrong.given)
+        held_units.setdefault(wrong.pod.ref.uid, Counter()).update(wrong.units_by_uuid)
     for uid, pod in pods.items():
-        annotated = Counter(dict(pod.given))
+        annotated = Counter(dict(pod.extra_devices))
         # A container takes over the units of an init container.
-        most = Counter({card: min(units, pod.total or units) for card, units in had[uid].items()})
-        if most | annotated != annotated:
-            yield pod, most | annotated  # of each the larger number
+        current_units = Counter(
+            {card: min(units, pod.total or units) for card, units in held_units[uid].items()}
+        )
+        if current_units | annotated != annotated:
+            yield pod, current_units | annotated  # of each the larger number
 
 
 @dataclass(slots=True, eq=False)
@@ -184,27 +186,27 @@ class RejectedPods:
     """
 
     api: Api
-    _seen: set[str] = field(default_factory=set)
+    _checked_uids: set[str] = field(default_factory=set)
 
     def clear(self, pods: Iterable[NodePod]) -> None:
         """Delete the pods that were rejected. What fails is tried again next time."""
         ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.gpu_containers}
-        self._seen &= ended.keys()
+        self._checked_uids &= ended.keys()
         for uid, pod in ended.items():
-            if uid not in self._seen:
+            if uid not in self._checked_uids:
                 try:
                     self._look(pod)
-                    self._seen.add(uid)
+                    self._checked_uids.add(uid)
                 except (ApiError, ValueError) as error:
                     log.warning(Line("rejected pod not looked at", pod=pod.ref, error=error))
 
     def _look(self, pod: NodePod) -> None:
         """Delete it if it still is that pod, has a controller, and failed without a plug-in."""
         path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
-        found: Any = json.loads(self.api.request("GET", path, timeout=_TIMEOUT))
-        if not isinstance(found, dict):
+        document: Any = json.loads(self.api.request("GET", path, timeout=_TIMEOUT))
+        if not isinstance(document, dict):
             return
-        metadata, status = found.get("metadata") or {}, found.get("status") or {}
+        metadata, status = document.get("metadata") or {}, document.get("status") or {}
         owners = metadata.get("ownerReferences") or ()
         if (
             metadata.get("uid") == pod.ref.uid

@@ -24,10 +24,10 @@ from typing import Protocol
 
 from gpushare.core.model import ALL_CORES
 from gpushare.daemon.loop import Loop
-from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.cards import NodeCards
 from gpushare.device_plugin.container import compute_limit, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
-from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
+from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, Grant, granted
 from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 from gpushare.device_plugin.pods import Pods
@@ -114,13 +114,13 @@ class MemorySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContainerUse:
     """A container on a card, in bytes."""
 
     pod: NodePod
     container: str
     uuid: str
-    asked: int
+    granted: int
     """0 on a card that is not its pod's."""
     used: int
     isolation: str
@@ -133,7 +133,7 @@ class Use:
     @property
     def exceeded(self) -> bool:
         """Whether it uses more than was asked."""
-        return self.used > self.asked
+        return self.used > self.granted
 
     @property
     def enforced(self) -> bool | None:
@@ -146,10 +146,10 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class UsageFigures:
     """The figures of one look."""
 
-    uses: tuple[Use, ...] = ()
+    uses: tuple[ContainerUse, ...] = ()
     cards: Mapping[str, int] = field(default_factory=dict)
     """Bytes used of each card, by uuid."""
     at: float = 0.0
@@ -169,9 +169,9 @@ class Memory(Loop):
         cgroups: Cgroups,
         pods: Pods,
         record: Callable[[], Sequence[CheckpointEntry]],
-        cards: Callable[[], Cards],
+        cards: Callable[[], NodeCards],
         *,
-        tell: Callable[[Use], None],
+        tell: Callable[[ContainerUse], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         failed = "memory of containers not looked at"
@@ -183,14 +183,14 @@ class Memory(Loop):
         self._cards = cards
         self._tell = tell
         self._clock = clock
-        self._seen = Seen(at=clock())
+        self._seen = UsageFigures(at=clock())
         self._reported: set[tuple[str, str, str, bool]] = set()
         self._silent: set[str] = set()
 
-    def seen(self) -> Seen:
+    def seen(self) -> UsageFigures:
         """Return the last look, or an empty one if that is too long ago."""
-        seen = self._seen
-        return seen if self._clock() <= seen.at + STALE_SECONDS else Seen()
+        figures = self._seen
+        return figures if self._clock() <= figures.at + STALE_SECONDS else UsageFigures()
 
     def look(self) -> None:
         """Read what is used, and report what is more than asked. Raises GpuShareError."""
@@ -198,7 +198,7 @@ class Memory(Loop):
         cards = self._cards()
         used, of_cards = self._used(pods, cards)
         uses = tuple(self._uses(pods, cards, used))
-        self._seen = Seen(uses, of_cards, self._clock())
+        self._seen = UsageFigures(uses, of_cards, self._clock())
         self._reported = {key for key in self._reported if key[0] in pods}
         for use in uses:
             key = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
@@ -207,7 +207,7 @@ class Memory(Loop):
                 self._tell(use)
 
     def _used(
-        self, pods: Mapping[str, NodePod], cards: Cards
+        self, pods: Mapping[str, NodePod], cards: NodeCards
     ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
         """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
         owners = {
@@ -234,13 +234,13 @@ class Memory(Loop):
                 if owner:
                     place = (*owner, card.uuid)
                     before = used.get(place, 0)
-                    known = size is not None and size <= memory.total and before is not None
-                    used[place] = (before or 0) + (size or 0) if known else None
+                    is_known = size is not None and size <= memory.total and before is not None
+                    used[place] = (before or 0) + (size or 0) if is_known else None
         return used, of_cards
 
     def _uses(
-        self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]
-    ) -> Iterator[Use]:
+        self, pods: Mapping[str, NodePod], cards: NodeCards, used: Mapping[_Place, int | None]
+    ) -> Iterator[ContainerUse]:
         record = [(entry, parse_answer(entry.response)) for entry in self._record()]
         folders: Mapping[str, Path] = {}
         if any(driver_limit(answer) for _, answer in record):
@@ -255,7 +255,7 @@ class Memory(Loop):
             pod = pods.get(entry.uid)
             container = pod.gpu_container(entry.container) if pod else None
             grant = (
-                granted(Candidate(pod, container), cards, healthy=False)
+                granted(ContainerCandidate(pod, container), cards, healthy=False)
                 if pod and container
                 else None
             )
@@ -270,14 +270,25 @@ class Memory(Loop):
                 (folders[container_id] for container_id in ids if container_id in folders), None
             )
             for card in cards.all:
-                asked = grant.limit_of(card.uuid) * cards.unit_mib * _MIB
-                limit = driver_limit(answer) * _MIB if asked else 0
-                shown, size = self._limit(card.uuid, folder) if limit and folder else (None, None)
+                granted_bytes = grant.limit_of(card.uuid) * cards.unit_mib * _MIB
+                limit = driver_limit(answer) * _MIB if granted_bytes else 0
+                nvml_limit, size = (
+                    self._limit(card.uuid, folder) if limit and folder else (None, None)
+                )
                 if size is None:
                     size = used.get((entry.uid, entry.container, card.uuid))
                 if size is not None:
                     kind = isolation_of(answer)
-                    use = Use(pod, entry.container, card.uuid, asked, size, kind, limit, shown)
+                    use = ContainerUse(
+                        pod,
+                        entry.container,
+                        card.uuid,
+                        granted_bytes,
+                        size,
+                        kind,
+                        limit,
+                        nvml_limit,
+                    )
                     yield use
 
     def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:

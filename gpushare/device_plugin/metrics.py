@@ -10,13 +10,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from gpushare import __version__
-from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.memory import Seen
+from gpushare.device_plugin.cards import NodeCards
+from gpushare.device_plugin.memory import UsageFigures
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 
 
-class Metrics:
+class PluginMetrics:
     """The registry of one process.
 
     wrong: the number of containers that have other devices than their pods. pods: the number of
@@ -26,10 +26,10 @@ class Metrics:
 
     def __init__(
         self,
-        cards: Callable[[], Cards],
+        cards: Callable[[], NodeCards],
         wrong: Callable[[], int],
         pods: Callable[[], int],
-        memory: Callable[[], Seen] = Seen,
+        memory: Callable[[], UsageFigures] = UsageFigures,
         unwatched: Callable[[], Collection[str]] = tuple,
         *,
         compute_unenforced: Callable[[], int] = int,
@@ -139,7 +139,7 @@ class Metrics:
         )
 
 
-def _memory(seen: Seen, cards: Cards) -> Iterable[Metric]:
+def _memory(figures: UsageFigures, cards: NodeCards) -> Iterable[Metric]:
     """Return what is used; labels are bounded by the node's pods that ask, and its cards."""
     by_card = GaugeMetricFamily(
         "gpushare_device_plugin_device_memory_used_bytes",
@@ -147,15 +147,15 @@ def _memory(seen: Seen, cards: Cards) -> Iterable[Metric]:
         labels=("device", "uuid"),
     )
     for card in cards.all:
-        if card.uuid in seen.cards:
-            by_card.add_metric((str(card.index), card.uuid), seen.cards[card.uuid])
+        if card.uuid in figures.cards:
+            by_card.add_metric((str(card.index), card.uuid), figures.cards[card.uuid])
     labels = ("namespace", "pod", "container", "uuid")
     used = GaugeMetricFamily(
         "gpushare_device_plugin_container_memory_used_bytes",
         "Memory that the container's processes use on the card, as NVML tells",
         labels=labels,
     )
-    asked = GaugeMetricFamily(
+    granted = GaugeMetricFamily(
         "gpushare_device_plugin_container_memory_given_bytes",
         "Memory that the container was given on the card",
         labels=labels,
@@ -165,10 +165,10 @@ def _memory(seen: Seen, cards: Cards) -> Iterable[Metric]:
         "1 where NVML shows that the container's limit holds, 0 where it shows that it does not",
         labels=labels,
     )
-    for use in seen.uses:
+    for use in figures.uses:
         values = (use.pod.ref.namespace, use.pod.ref.name, use.container, use.uuid)
         used.add_metric(values, use.used)
-        asked.add_metric(values, use.asked)
+        granted.add_metric(values, use.granted)
         if use.enforced is not None:
             enforced.add_metric(values, float(use.enforced))
-    return (by_card, used, asked, enforced)
+    return (by_card, used, granted, enforced)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpushare.core.model import ALL_CORES
 from gpushare.daemon.loop import Loop
-from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.cards import NodeCards
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
@@ -46,14 +46,14 @@ class NodeWriter(Loop):
         api: Api,
         node: str,
         names: Names,
-        cards: Callable[[], Cards],
-        every: float = 30.0,
+        cards: Callable[[], NodeCards],
+        interval: float = 30.0,
         *,
         look: Callable[[str, str], DeviceList],
         advertise_cores: bool = True,
     ) -> None:
         failed = "node not written"
-        super().__init__("node", self.step, every, log=log, failed=failed, at_once=True)
+        super().__init__("node", self.step, interval, log=log, failed=failed, at_once=True)
         self._api = api
         self._node = node
         self._path = f"/api/v1/nodes/{node}"
@@ -85,7 +85,7 @@ class NodeWriter(Loop):
         self._failures = 0
         return None
 
-    def _write(self, cards: Cards) -> None:
+    def _write(self, cards: NodeCards) -> None:
         """Write what the Node does not say yet. Raises ApiError, WireError."""
         body = self._api.request("GET", self._path, timeout=_TIMEOUT)
         node = OWN_NODES.decode_answer(body, "", self._node)
@@ -123,7 +123,7 @@ class NodeWriter(Loop):
         """Write capacity and allocatable, unless both say so. Raises ApiError."""
         status = node.status
         both = (status.capacity, status.allocatable) if status else (None, None)
-        if all(str((written or {}).get(resource, "")) == str(amount) for written in both):
+        if all(str((resources or {}).get(resource, "")) == str(amount) for resources in both):
             return
         amounts = {resource: str(amount)}
         self._patch(

@@ -48,7 +48,7 @@ class NodePod:
     started: bool = False
     """The kubelet has admitted it before."""
     assigned: bool = False
-    given: Given = ()
+    extra_devices: Given = ()
     """Units by uuid that it has besides, as a device plug-in wrote."""
     container_names: Mapping[str, str] | None = None
     """By the container runtime's ids, if known."""
@@ -96,10 +96,10 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
     gpu_containers, total, uuids, problem = _given(pod, annotations, names)
     container_names = {}
     if isinstance(status, StartedPodStatus):
-        listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
         container_names = {
             (container.container_id or "").rpartition("//")[2]: container.name or ""
-            for container in listed
+            for container in statuses
             if container.container_id
         }
     return NodePod(
@@ -112,7 +112,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         terminating=bool(metadata and metadata.deletion_timestamp),
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
-        given=read_given(annotations, total or MAX_UNITS, names),
+        extra_devices=read_given(annotations, total or MAX_UNITS, names),
         container_names=container_names or None,
         whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
     )
@@ -124,29 +124,43 @@ def _given(
     """Return (the containers that ask, total, uuids, problem)."""
     try:
         request = request_of(pod, names)
-        asking = tuple(container for _, container in _gpu_containers(pod, names))
+        containers = tuple(container for _, container in _gpu_containers(pod, names))
     except WireError as error:
         # The API server checks quantities, so it is the count of devices that makes no sense.
         return tuple(container for _, container in _gpu_containers(pod, names)), 0, {}, str(error)
-    if not asking:
+    if not containers:
         return (), 0, {}, ""
     shares = placement(annotations, request, names)
     if shares is None:
-        why = f"its annotations {names.idx} and {names.allocation} name no device that can be used"
-        return asking, request.total, {}, f"{why}; it was not bound by the gpushare extender"
+        problem = (
+            f"its annotations {names.idx} and {names.allocation} name no device that can be used"
+        )
+        return (
+            containers,
+            request.total,
+            {},
+            f"{problem}; it was not bound by the gpushare extender",
+        )
     if sum(units for _, units in shares) != request.total:
-        why = f"its annotations {names.idx} and {names.allocation} contradict each other"
-        return asking, request.total, {}, why
+        problem = f"its annotations {names.idx} and {names.allocation} contradict each other"
+        return containers, request.total, {}, problem
     uuids = device_uuids(annotations, shares, names)
     if uuids is None:
-        return asking, request.total, {}, f"its annotation {names.uuids} does not match {names.idx}"
-    named = dict(zip([index for index, _ in shares], uuids, strict=True)) if uuids else {}
-    placed = _placed(pod, shares, container_shares(annotations, request, names), names)
-    for container in placed:
+        return (
+            containers,
+            request.total,
+            {},
+            f"its annotation {names.uuids} does not match {names.idx}",
+        )
+    uuid_by_index = dict(zip([index for index, _ in shares], uuids, strict=True)) if uuids else {}
+    placed_containers = _placed(pod, shares, container_shares(annotations, request, names), names)
+    for container in placed_containers:
         if sum(units for _, units in container.shares) != container.units:
-            why = f"its annotations give a container less than the {container.units} units asked"
-            return asking, request.total, {}, why
-    return placed, request.total, named, ""
+            problem = (
+                f"its annotations give a container less than the {container.units} units asked"
+            )
+            return containers, request.total, {}, problem
+    return placed_containers, request.total, uuid_by_index, ""
 
 
 def _placed(
@@ -157,40 +171,40 @@ def _placed(
     Sidecars and init containers have no place in the map. Sidecars have what it leaves; the units
     of an init container are used again by those after it.
     """
-    granted: Counter[int] = Counter()
+    granted_units: Counter[int] = Counter()
     for grant in grants.values():
-        granted.update(grant)
-    rest = [(device, units - granted[device]) for device, units in shares]
-    placed = []
+        granted_units.update(grant)
+    free_shares = [(device, units - granted_units[device]) for device, units in shares]
+    containers = []
     for index, container in _gpu_containers(pod, names):
         if container.init:
-            own, _ = _take(shares, container.units)
+            granted_shares, _ = _take(shares, container.units)
         elif index in grants:
-            own = tuple(sorted(grants[index].items()))
+            granted_shares = tuple(sorted(grants[index].items()))
         else:
-            own, rest = _take(rest, container.units)
-        placed.append(replace(container, shares=own))
-    return tuple(placed)
+            granted_shares, free_shares = _take(free_shares, container.units)
+        containers.append(replace(container, shares=granted_shares))
+    return tuple(containers)
 
 
 def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
     """Return (shares of this number of units, the rest), from the first device on."""
-    taken, rest = [], []
+    granted_shares, remaining = [], []
     for device, available in shares:
         part = min(available, units)
         units -= part
         if part:
-            taken.append((device, part))
+            granted_shares.append((device, part))
         if available > part:
-            rest.append((device, available - part))
-    return tuple(taken), rest
+            remaining.append((device, available - part))
+    return tuple(granted_shares), remaining
 
 
 def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]]:
     """Yield (index in spec.containers or -1, container) if it asks; init containers first."""
     spec = pod.spec or PodSpec()
-    listed = [(-1, container) for container in spec.init_containers or ()]
-    for index, container in (*listed, *enumerate(spec.containers or ())):
+    init_containers = [(-1, container) for container in spec.init_containers or ()]
+    for index, container in (*init_containers, *enumerate(spec.containers or ())):
         units = gpu_units(container, names.resource)
         if units:
             cores = 0

@@ -26,7 +26,7 @@ docs/device-plugin.md tells how it works, and what each failure looks like.
 
 
 @dataclass(frozen=True)
-class Options:
+class PluginOptions:
     """What is asked for; each by the flag of its name."""
 
     node_name: str
@@ -64,7 +64,7 @@ class Options:
     log_format: str
 
 
-def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
+def read_options(words: Sequence[str], environ: Mapping[str, str]) -> PluginOptions:
     """Return the options of a command line.
 
     Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 2.
@@ -74,7 +74,7 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
     pods_api = values.pop("pods_api_socket")
     reserve = values.pop("reserve_mib")
     sizes = values.pop("memory_mib")
-    options = Options(
+    options = PluginOptions(
         names=Names.for_resource(resource),
         pods_api_socket=Path(pods_api) if pods_api else None,
         reserve_mib=None if reserve == "auto" else _mib(reserve),
@@ -101,7 +101,7 @@ def _model_memory(text: str) -> tuple[str, int]:
     return model, int(size)
 
 
-def _check(options: Options) -> None:
+def _check(options: PluginOptions) -> None:
     if NAME.fullmatch(options.node_name) is None:
         raise SettingsError(
             f"node-name: {options.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
@@ -131,10 +131,11 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
-    def add(flag: str, default: str, text: str, **more: object) -> None:
-        shown = f" (default: {default})" if default else ""
-        metavar = None if "choices" in more else more.pop("metavar", "TEXT")
-        parser.add_argument(flag, default=default, metavar=metavar, help=text + shown, **more)  # type: ignore[arg-type]  # argparse's own arguments
+    def add(flag: str, default: str, text: str, **settings: object) -> None:
+        default_text = f" (default: {default})" if default else ""
+        metavar = None if "choices" in settings else settings.pop("metavar", "TEXT")
+        settings |= {"default": default, "metavar": metavar, "help": text + default_text}
+        parser.add_argument(flag, **settings)  # type: ignore[arg-type]  # argparse's own arguments
 
     kubelet = "/var/lib/kubelet"
     add("--node-name", environ.get("NODE_NAME", ""), "this node (NODE_NAME)", metavar="NAME")

@@ -13,19 +13,19 @@ from pathlib import Path
 from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, Cards, form_of, unit_mib
+from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, NodeCards, form_of, unit_mib
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
-from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
-from gpushare.device_plugin.event_messages import EventMessages
+from gpushare.device_plugin.devices import FileSource, GpuSource, NvmlSource
+from gpushare.device_plugin.event_messages import PluginEvents
 from gpushare.device_plugin.handover import Handover
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
 from gpushare.device_plugin.marker import Marker, RejectedPods
-from gpushare.device_plugin.memory import Cgroups, ComputeCheck, Memory, Seen
-from gpushare.device_plugin.metrics import Metrics
+from gpushare.device_plugin.memory import Cgroups, ComputeCheck, Memory, UsageFigures
+from gpushare.device_plugin.metrics import PluginMetrics
 from gpushare.device_plugin.node import NodeWriter
-from gpushare.device_plugin.options import Options
+from gpushare.device_plugin.options import PluginOptions
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
 from gpushare.device_plugin.server import PluginServer
@@ -55,12 +55,12 @@ class DevicePlugin:
     health_address: where probes and metrics are answered; "": at all addresses of the node.
     """
 
-    def __init__(self, options: Options, health_address: str = "") -> None:
+    def __init__(self, options: PluginOptions, health_address: str = "") -> None:
         """Wire everything up. Raises SettingsError."""
         names = options.names
         self._options = options
         self.node_name = options.node_name
-        self._source: Source
+        self._source: GpuSource
         if options.devices_file:
             self._source = FileSource(options.devices_file)
         else:
@@ -79,7 +79,7 @@ class DevicePlugin:
             options.memory_unit,
             options.reserve_mib,
             recover=options.recover_seconds,
-            changed=self._cards_changed,
+            on_change=self._cards_changed,
         )
         cards = self.health.cards
         self._resources = PodResources(options.pod_resources_socket, names.resource)
@@ -91,14 +91,14 @@ class DevicePlugin:
         self._reflector = Reflector(self._client, watch, self._pods)
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
         recorder = self._recorder if options.events else NullRecorder()
-        self._event_messages = EventMessages(recorder, options.node_name)
+        self._event_messages = PluginEvents(recorder, options.node_name)
         self._allocator = Allocator(
-            *(self._pods, self._resources.listed, cards),
+            *(self._pods, self._resources.pod_devices, cards),
             record=self._entries,
             other_card_ids=self._report_other_card_ids,
         )
         check = StartCheck(
-            *(self._pods, self._entries, self._resources.listed, cards),
+            *(self._pods, self._entries, self._resources.pod_devices, cards),
             certain=self._allocator.certain,
         )
         self._node = NodeWriter(
@@ -123,11 +123,11 @@ class DevicePlugin:
                 *(self._source, Cgroups(options.host_root), self._pods, self._entries, cards),
                 tell=self._event_messages.memory,
             )
-        self._metrics = Metrics(
+        self._metrics = PluginMetrics(
             cards,
             lambda: self._marker.wrong_containers,
             lambda: self._pods.asking,
-            lambda: self._memory.seen() if self._memory else Seen(),
+            lambda: self._memory.seen() if self._memory else UsageFigures(),
             self.health.unwatched,
             compute_unenforced=lambda: compute.unenforced_containers,
         )
@@ -271,7 +271,7 @@ class DevicePlugin:
         devices = [card.uuid if by_uuid else str(card.index) for card in cards]
         return self._handover.look(devices, runtime, kubelet)
 
-    def _cards_changed(self, before: Cards, after: Cards) -> None:
+    def _cards_changed(self, before: NodeCards, after: NodeCards) -> None:
         self._node.wake()
         self._event_messages.cards_changed(before, after, self._pods.now()[0].values())
 
@@ -289,19 +289,19 @@ class DevicePlugin:
         }
 
 
-def _isolation(options: Options, source: Source) -> str:
+def _isolation(options: PluginOptions, source: GpuSource) -> str:
     """Return the isolation to use, never auto. Raises SettingsError if it cannot work here."""
-    why = ""
+    obstacle = ""
     if isinstance(source, NvmlSource):
         major = source.driver_major()
         if major < _LIMITING_DRIVER:
-            why = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
+            obstacle = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
         elif not (options.host_root / _CGROUP_V2).exists():
-            why = "the node has no cgroup v2"
+            obstacle = "the node has no cgroup v2"
     if options.isolation == "auto":
-        return "driver" if isinstance(source, NvmlSource) and not why else "none"
-    if options.isolation == "driver" and why:
-        raise SettingsError(f"isolation: driver cannot limit memory here: {why}")
+        return "driver" if isinstance(source, NvmlSource) and not obstacle else "none"
+    if options.isolation == "driver" and obstacle:
+        raise SettingsError(f"isolation: driver cannot limit memory here: {obstacle}")
     library = Path(options.hami_core_dir) / "libvgpu.so"
     if options.isolation == "hami-core" and not library.exists():
         raise SettingsError(f"isolation: hami-core needs {library}, which is not there")

@@ -70,31 +70,31 @@ class Pods:
 
         Return whether each of them exists; a pod without an answer is left out, and stays as it is.
         """
-        wanted = set(keys)
-        read: dict[PodKey, bool] = {}
+        wanted_keys = set(keys)
+        exists: dict[PodKey, bool] = {}
         try:
             for pod in self._kubelet_pods():
                 metadata = pod.metadata or Metadata()
                 key = (metadata.namespace or "", metadata.name or "")
-                if key in wanted:
-                    read[key] = True
+                if key in wanted_keys:
+                    exists[key] = True
                     self._take(pod, ahead=True)
         except GpuShareError as error:
             log.warning(Line("the kubelet's Pods API does not answer", error=error))
-        for namespace, name in sorted(wanted - read.keys()):
+        for namespace, name in sorted(wanted_keys - exists.keys()):
             try:
                 path = f"/api/v1/namespaces/{namespace}/pods/{name}"
                 body = self._api.request("GET", path, timeout=_GET_SECONDS)
                 self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
-                read[namespace, name] = True
+                exists[namespace, name] = True
             except (ApiNotFound, WireError) as error:
                 log.warning(Line("no such pod", pod=f"{namespace}/{name}", error=error))
-                read[namespace, name] = False
+                exists[namespace, name] = False
             except ApiError as error:
                 log.warning(Line("pod not read", pod=f"{namespace}/{name}", error=error))
                 # It would not answer for the others either, and the kubelet waits.
                 break
-        return read
+        return exists
 
     def trim(self, page: Decoded[Pod]) -> Decoded[NodePod]:
         """Return what is kept of a page: pods may be large."""
@@ -107,9 +107,9 @@ class Pods:
         unread = [bad for page in pages for bad in page.bad]
         for bad in unread:
             log.warning(Line("pod not understood", error=bad))
-        kept = {bad.ref.uid for bad in unread}
+        unread_uids = {bad.ref.uid for bad in unread}
         before, _ = self.now()
-        pods = {key: pod for key, pod in before.items() if pod.ref.uid in kept}
+        pods = {key: pod for key, pod in before.items() if pod.ref.uid in unread_uids}
         for page in pages:
             for item in page.items:
                 pod = item if isinstance(item, NodePod) else self._read(item)
@@ -129,27 +129,29 @@ class Pods:
         if event.kind != "DELETED":
             self._take(event.object)
             return
-        gone = self._read(event.object)
-        if gone is not None:
+        deleted_pod = self._read(event.object)
+        if deleted_pod is not None:
             with self._news:
-                known = self._by_key.get(gone.key)
-                if known is not None and known.ref.uid == gone.ref.uid:
-                    self._put({key: pod for key, pod in self._by_key.items() if key != gone.key})
+                cached_pod = self._by_key.get(deleted_pod.key)
+                if cached_pod is not None and cached_pod.ref.uid == deleted_pod.ref.uid:
+                    self._put(
+                        {key: pod for key, pod in self._by_key.items() if key != deleted_pod.key}
+                    )
 
     def _take(self, item: Pod, *, ahead: bool = False) -> None:
         pod = self._read(item)
         if pod is None:
             return
         with self._news:
-            known = self._by_key.get(pod.key)
-            same = known is not None and known.ref.uid == pod.ref.uid
-            if ahead and not same:
+            cached_pod = self._by_key.get(pod.key)
+            is_same = cached_pod is not None and cached_pod.ref.uid == pod.ref.uid
+            if ahead and not is_same:
                 self._ahead.add(pod.key)
-            elif pod.key in self._ahead and not same:
+            elif pod.key in self._ahead and not is_same:
                 return  # the watch still tells of a pod that had this name before
             elif not ahead:
                 self._ahead.discard(pod.key)
-            self._put({**self._by_key, pod.key: pod.as_first_seen(known)})
+            self._put({**self._by_key, pod.key: pod.as_first_seen(cached_pod)})
 
     def _read(self, item: Pod) -> NodePod | None:
         """Return the pod, if it is of this node."""

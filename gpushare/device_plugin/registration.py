@@ -54,7 +54,7 @@ class _Registered:
     """The kubelet's socket and ours as they were when we registered, and when that was."""
 
     kubelet: Stamp
-    ours: Stamp
+    plugin: Stamp
     at: float
 
 
@@ -127,13 +127,17 @@ class Registration(Loop):
 
     def _look(self, kubelet: Stamp | None) -> None:
         """Register if the kubelet or our socket is new, or we are lost. Raises KubeletError."""
-        known = self._registered
-        if known is None or known.kubelet != kubelet or known.ours != _stamp(self._server.socket):
+        registered = self._registered
+        if (
+            registered is None
+            or registered.kubelet != kubelet
+            or registered.plugin != _stamp(self._server.socket)
+        ):
             self._register(kubelet)
         elif self._server.watched:
-            if self._clock() > known.at + _STEADY_SECONDS:
+            if self._clock() > registered.at + _STEADY_SECONDS:
                 self._losses = 0
-        elif self._server.was_watched or self._clock() > known.at + _UNWATCHED_SECONDS:
+        elif self._server.was_watched or self._clock() > registered.at + _UNWATCHED_SECONDS:
             if not _answers(self._kubelet):
                 raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
             self._losses += 1
@@ -157,11 +161,11 @@ class Registration(Loop):
                     path.unlink()
         self._before()
         self._server.start(self.wake)
-        ours = _stamp(self._server.socket)
-        if ours is None:
+        plugin_stamp = _stamp(self._server.socket)
+        if plugin_stamp is None:
             raise OSError(f"{self._server.socket} was removed at once")
         register(self._folder, self._server.socket.name, self._resource)
-        self._registered = _Registered(kubelet, ours, self._clock())
+        self._registered = _Registered(kubelet, plugin_stamp, self._clock())
         self._failures, self._last_error = 0, ""
         log.info(Line("registered", resource=self._resource, socket=self._server.socket))
 

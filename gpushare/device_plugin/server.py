@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import ORIGINAL_IDS, Cards, device_id
+from gpushare.device_plugin.cards import ORIGINAL_IDS, NodeCards, device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS, answer_message
@@ -157,14 +157,14 @@ class PluginServer:
         context.add_callback(self._health.wake)
         self._count_watcher(1)
         try:
-            sent: Cards | None = None
+            sent_cards: NodeCards | None = None
             while True:
                 cards, version = self._health.now()
                 if not context.is_active() or server is not self._server:
                     return
-                if cards != sent:
+                if cards != sent_cards:
                     yield devices_message(cards, self.ids)
-                    sent = cards
+                    sent_cards = cards
                 self._health.wait(version, _LOOK_SECONDS)
         finally:
             self._count_watcher(-1)
@@ -181,17 +181,19 @@ class PluginServer:
         answers = [
             pb.ContainerPreferredAllocationResponse(
                 deviceIDs=self._allocator.prefer(
-                    asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
+                    container_request.available_deviceIDs,
+                    container_request.must_include_deviceIDs,
+                    container_request.allocation_size,
                 )
             )
-            for asked in request.container_requests
+            for container_request in request.container_requests
         ]
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         answers = [
-            answer_message(self._answer(self._allocator.allocate(asked.devices_ids)))
-            for asked in request.container_requests
+            answer_message(self._answer(self._allocator.allocate(container_request.devices_ids)))
+            for container_request in request.container_requests
         ]
         return pb.AllocateResponse(container_responses=answers)
 
@@ -200,7 +202,7 @@ class PluginServer:
         return pb.Empty()
 
 
-def devices_message(cards: Cards, ids: str = ORIGINAL_IDS) -> pb.ListAndWatchResponse:
+def devices_message(cards: NodeCards, ids: str = ORIGINAL_IDS) -> pb.ListAndWatchResponse:
     """Return the list of all units. ids: their form, NVIDIA_IDS or ORIGINAL_IDS."""
     message = pb.ListAndWatchResponse()
     for card in cards.all:

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.device_plugin.cards import Cards, uuids_of
+from gpushare.device_plugin.cards import NodeCards, uuids_of
 from gpushare.device_plugin.container import visible_devices
-from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Listed, granted
+from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, PodDevices, granted
 from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -22,17 +22,17 @@ log = logging.getLogger("gpushare.check")
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongDevices:
     """A container that was told other devices than those of its pod's Binding."""
 
     pod: NodePod
     container: str
-    why: str
-    given: Mapping[str, int]
+    reason: str
+    units_by_uuid: Mapping[str, int]
     """The cards of this node that it was told of, and the units that it may have on each."""
 
     def __str__(self) -> str:
-        return f"pod {self.pod.ref} container {self.container}: {self.why}"
+        return f"pod {self.pod.ref} container {self.container}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,49 +42,49 @@ class StartCheck:
     pods: Pods
     record: Callable[[], Sequence[CheckpointEntry]]
     """Returns the kubelet's; raises GpuShareError."""
-    listed: Callable[[], Listed]
+    pod_devices: Callable[[], PodDevices]
     """Returns what it shows; raises GpuShareError."""
-    cards: Callable[[], Cards]
+    cards: Callable[[], NodeCards]
     certain: Callable[[Collection[str]], bool] = lambda ids: True
     """Returns whether the owner of these ids was known when they were served."""
 
     def check(self, ids: Collection[str]) -> None:
         """Check that the container of these ids may start. Raises RequestRefused."""
-        asked = frozenset(ids)
+        requested_ids = frozenset(ids)
         try:
-            owners = [entry for entry in self.record() if entry.ids == asked]
+            owners = [entry for entry in self.record() if entry.ids == requested_ids]
         except GpuShareError as error:
             raise RequestRefused(f"not checked which devices the container has: {error}") from error
         if not owners:
             raise RequestRefused(
-                f"the kubelet's checkpoint has no container with these {len(asked)} ids, so it"
-                " cannot be checked which devices it has"
+                f"the kubelet's checkpoint has no container with these {len(requested_ids)} ids, so"
+                " it cannot be checked which devices it has"
             )
         if not any(self.pods.by_uid(entry.uid) for entry in owners):
-            self._read(asked)
-        known = [entry for entry in owners if self.pods.by_uid(entry.uid)]
-        for entry in known:
+            self._read(requested_ids)
+        known_entries = [entry for entry in owners if self.pods.by_uid(entry.uid)]
+        for entry in known_entries:
             wrong = self.wrong(entry)
             if wrong:
                 # The kubelet writes it into the status of the pod that has these ids now, which may
                 # be another one.
                 log.warning(Line("wrong devices", found=wrong))
                 raise RequestRefused(
-                    f"not started: {wrong.why}; delete the pod, so that it is started anew"
+                    f"not started: {wrong.reason}; delete the pod, so that it is started anew"
                 )
-        if known:
+        if known_entries:
             return
         # Where the ids are of the cards that it was told, this plug-in chose them.
         if not (
-            self.certain(asked)
-            and visible_devices(parse_answer(owners[-1].response)) == uuids_of(asked)
+            self.certain(requested_ids)
+            and visible_devices(parse_answer(owners[-1].response)) == uuids_of(requested_ids)
         ):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
                 " which devices it has; the kubelet tries again"
             )
 
-    def wrong(self, entry: CheckpointEntry) -> Wrong | None:
+    def wrong(self, entry: CheckpointEntry) -> WrongDevices | None:
         """Return what is wrong with a container on record; None if nothing, or its pod is gone.
 
         Raises MessageError.
@@ -95,33 +95,36 @@ class StartCheck:
             return None
         visible = visible_devices(parse_answer(entry.response))
         cards = self.cards()
-        given = {
+        units_by_uuid = {
             card.uuid: len(entry.ids)
             for card in cards.all
             if card.uuid in visible or str(card.index) in visible
         }
         if pod.problem:
-            return Wrong(pod, container.name, pod.problem, given)
-        grant = granted(Candidate(pod, container), cards, healthy=False)
+            return WrongDevices(pod, container.name, pod.problem, units_by_uuid)
+        grant = granted(ContainerCandidate(pod, container), cards, healthy=False)
         if isinstance(grant, str):
-            return Wrong(pod, container.name, grant, given)
+            return WrongDevices(pod, container.name, grant, units_by_uuid)
         indices = {str(card.index) for card, _ in grant.shares}
         if visible in (grant.uuids, indices):
             return None
         has = ", ".join(sorted(visible)) or "none"
-        return Wrong(
-            pod, container.name, f"was bound to {grant}, but was told of device {has}", given
+        return WrongDevices(
+            pod,
+            container.name,
+            f"was bound to {grant}, but was told of device {has}",
+            units_by_uuid,
         )
 
-    def _read(self, asked: frozenset[str]) -> None:
+    def _read(self, requested_ids: frozenset[str]) -> None:
         """Read the pod that the kubelet shows with these ids. Raises RequestRefused if gone."""
         try:
-            listed = self.listed()
+            pod_devices = self.pod_devices()
         except GpuShareError as error:
             log.warning(Line("pod-resources does not answer", error=error))
             return
         read = self.pods.look_up(
-            key for key, containers in listed.items() if asked in containers.values()
+            key for key, containers in pod_devices.items() if requested_ids in containers.values()
         )
         for (namespace, name), exists in read.items():
             if not exists:

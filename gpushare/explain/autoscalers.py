@@ -25,7 +25,7 @@ from gpushare.core.node_filters import PODS, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry, Waiting
-from gpushare.explain.placer import Placer, Wanted
+from gpushare.explain.placer import Placer, PodBatch
 from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
 
@@ -123,11 +123,11 @@ def _importance(pod: Waiting) -> int:
     return -pod.priority
 
 
-def _wanted(pod: Waiting) -> Wanted:
-    return Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+def _wanted(pod: Waiting) -> PodBatch:
+    return PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
 
 
-def _misleading(placer: Placer, wanted: Wanted) -> tuple[frozenset[str], frozenset[str], str]:
+def _misleading(placer: Placer, wanted: PodBatch) -> tuple[frozenset[str], frozenset[str], str]:
     """Return `full` and `nodes` of a pod's wish, and why it is to have none, or ""."""
     none = frozenset[str]()
     by_device = placer.refused_by_device(wanted)
@@ -148,18 +148,18 @@ class Books:
     view: LedgerView
     own: OwnFilters
     """kube-scheduler's filters."""
-    pods: Mapping[str, Sequence[Wanted]]
+    pods: Mapping[str, Sequence[PodBatch]]
     """Those that have devices of a node, by its name, in the order in which they are placed."""
 
     @classmethod
     def of_pods(cls, view: LedgerView, own: OwnFilters, running: Mapping[str, ObservedPod]) -> Self:
         """Return those of a managed resource. running: pods on nodes by uid, with their demands."""
-        pods = defaultdict[str, list[Wanted]](list)
+        pods = defaultdict[str, list[PodBatch]](list)
         for entry in _in_turn(view.entries.values()):
             if entry.request.devices:
                 shown = running.get(entry.ref.uid)
                 known = NO_DEMANDS if shown is None else shown.demands
-                pod = Wanted(str(entry.ref), entry.request, 1, known, entry.priority)
+                pod = PodBatch(str(entry.ref), entry.request, 1, known, entry.priority)
                 pods[entry.node].append(pod)
         return cls(view, own, pods)
 
@@ -178,13 +178,13 @@ class Books:
         for each part of a claim: two claims may fit on fewer devices, so a node may stay that could
         go. A claim whose pods are on no node yet is placed by itself.
         """
-        wanted = defaultdict[str, list[Wanted]](list)
+        wanted = defaultdict[str, list[PodBatch]](list)
         groups = defaultdict[str, list[tuple[set[str], list[Entry]]]](list)
         for entry in _in_turn(view.entries.values()):
             uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
             pods = {uid for uid in uids if uid in running and running[uid].node == entry.node}
             if uids and not pods:
-                wanted[entry.node].append(Wanted(f"claim {entry.ref}", entry.request))
+                wanted[entry.node].append(PodBatch(f"claim {entry.ref}", entry.request))
             if pods:
                 on_node = groups[entry.node]
                 joined = [group for group in on_node if group[0] & pods]
@@ -200,7 +200,7 @@ class Books:
         return cls(view, own, wanted)
 
 
-def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> Wanted:
+def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> PodBatch:
     """Return pods and the claims that they share as one pod."""
     amounts = Counter({PODS: len(pods)} if len(pods) > 1 else {})
     for pod in pods:
@@ -211,7 +211,7 @@ def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> Wanted:
         resources=tuple(sorted(amounts.items())),
     )
     name = str(pods[0].ref)
-    return Wanted(
+    return PodBatch(
         name if len(pods) == 1 else f"{name} ({len(pods)} pods that share a claim)",
         host.of_parts(part for claim in claims for part in claim.request.parts),
         demands=reduce(Demands.both, (pod.demands for pod in pods)),
@@ -268,11 +268,11 @@ class _OneResource:
 
     def __init__(self, books: Books, policy: Policy) -> None:
         self._placer = Placer.over(books.view.snapshot, books.own, policy)
-        self.pods = defaultdict[str, list[Wanted]](list)
+        self.pods = defaultdict[str, list[PodBatch]](list)
         self.pods |= {node: [*pods] for node, pods in books.pods.items()}
         self._moved: list[Placement] = []
 
-    def take_out(self, node: str) -> Wanted | None:
+    def take_out(self, node: str) -> PodBatch | None:
         """Place the pods of the node elsewhere: its own, and those that have come meanwhile.
 
         Return the first one that has no place; then nothing has changed.

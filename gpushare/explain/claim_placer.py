@@ -20,7 +20,7 @@ from gpushare.core.snapshot import Bools, Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_score import parts_of, values_of
 from gpushare.explain.claims import REASONS
-from gpushare.explain.placer import HostFilters, Placer, PlacerOver, Wanted, rows_by_name
+from gpushare.explain.placer import HostFilters, Placer, PlacerOver, PodBatch, rows_by_name
 
 _STEPS = 20_000
 """Steps of first fit on one node: about 20 ms."""
@@ -91,20 +91,20 @@ class ClaimPlacer(Placer):
                 node.use = use_after(node.use, fit)
             self._forget(place.row)
 
-    def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
+    def _place(self, batch: PodBatch, among: Bools) -> Placement | None:
         """Place one pod on the best of these nodes; None if none has devices."""
-        if wanted.claims is None:
-            return super()._place(wanted, among)
-        values = np.where(among, self._scores(wanted.claims), -np.inf)
+        if batch.claims is None:
+            return super()._place(batch, among)
+        values = np.where(among, self._scores(batch.claims), -np.inf)
         row = int(values.argmax())  # of equal rows the first by name
-        fit = self._fit(row, wanted.claims)
+        fit = self._fit(row, batch.claims)
         if values[row] == -np.inf or isinstance(fit, NoFit):
             return None
         node = self._nodes[row]
         units: Counter[int] = Counter()
         for index, part_units in parts_of(self._books, node.name, fit):
             units[index] += part_units
-        placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
+        placement = self._cluster.put(row, tuple(sorted(units.items())), batch.request)
         node.use = use_after(node.use, fit)
         node.placed.append((placement, fit))
         self._forget(row)
@@ -133,11 +133,11 @@ class ClaimPlacer(Placer):
         for values in self._values.values():
             values[row] = np.nan
 
-    def _refused(self, wanted: Wanted) -> Mapping[str, str]:
+    def _refused(self, batch: PodBatch) -> Mapping[str, str]:
         """Return why first fit finds no devices on nodes, by node name."""
-        if wanted.claims is None:
-            return super()._refused(wanted)
-        outcomes = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
+        if batch.claims is None:
+            return super()._refused(batch)
+        outcomes = ((name, self._fit(row, batch.claims)) for name, row in self.view.row.items())
         return {name: REASONS[fit] for name, fit in outcomes if isinstance(fit, NoFit)}
 
     def _fit(self, row: int, claims: PodClaims) -> Fit | NoFit:

@@ -17,7 +17,7 @@ from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
 from gpushare.explain.claim_cards import MEMORY
-from gpushare.explain.placer import Wanted
+from gpushare.explain.placer import PodBatch
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
@@ -62,7 +62,7 @@ class ClaimsUser:
     count: int = 1
 
 
-def wanted_of(users: Iterable[ClaimsUser], unit: int) -> list[Wanted]:
+def wanted_of(users: Iterable[ClaimsUser], unit: int) -> list[PodBatch]:
     """Return the pods to be placed, in their order; those that share claims as one.
 
     unit: bytes of a memory unit. Users whose claims all have devices are left out.
@@ -158,7 +158,7 @@ def _keys(users: Iterable[ClaimsUser]) -> frozenset[str]:
     return frozenset(claim.key for user in users for claim in user.claims if claim.key)
 
 
-def _wanted(users: Sequence[ClaimsUser], unit: int) -> Wanted:
+def _wanted(users: Sequence[ClaimsUser], unit: int) -> PodBatch:
     """Return equal pods, or all these as one."""
     first = users[0]
     if not _keys(users):
@@ -187,10 +187,10 @@ def _wanted(users: Sequence[ClaimsUser], unit: int) -> Wanted:
     return _of_claims(as_one, [claim.request for claim in (*shared.values(), *own_claims)], unit)
 
 
-def _of_claims(user: ClaimsUser, claims: Sequence[ClaimRequest], unit: int) -> Wanted:
+def _of_claims(user: ClaimsUser, claims: Sequence[ClaimRequest], unit: int) -> PodBatch:
     parts = memory_parts(claims, unit)
     request = user.request.of_parts(parts) if parts else user.request
-    return Wanted(
+    return PodBatch(
         name=user.name,
         request=request,
         count=user.count,

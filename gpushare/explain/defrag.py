@@ -131,7 +131,7 @@ class ListedRules:
         covering = [each for each in self.budgets if each.covers(ref.namespace, ref.name, labels)]
         if len(covering) != 1:
             return Verdict(Rule.BUDGETS if covering else Rule.NO_BUDGET)
-        lost, allowed = max(self.now - entry.started, 0.0), covering[0].allowed
+        lost, allowed = max(self.now - entry.started, 0.0), covering[0].allowed_disruptions
         interval = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
         lost = lost if interval is None else min(lost, float(interval))
         rule = None if allowed > 0 else Rule.SPENT

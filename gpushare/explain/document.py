@@ -52,7 +52,9 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             "gated": view.gates,
             "message": view.message,
             "nodes": view.nodes or None,
-            "removed": [{"reason": text, "nodes": count} for text, count in view.own.items()],
+            "removed": [
+                {"reason": text, "nodes": count} for text, count in view.by_scheduler.items()
+            ],
         },
         "explanation": pod.explanation and _explanation(pod.explanation),
         "group": pod.outstanding.group and _group(pod.outstanding.group),

@@ -111,7 +111,7 @@ class HostRoom(Host):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PodBatch:
     """Equal pods to be placed."""
 
     name: str
@@ -133,9 +133,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """How many of the wanted pods fit."""
+    """The placement of a batch: how many of the pods fit, and where."""
 
-    wanted: Wanted
+    batch: PodBatch
     fit: int
     on: Mapping[str, int] = field(default_factory=dict)
     """How many on each node."""
@@ -144,8 +144,8 @@ class PlacementResult:
 
     @property
     def all_fit(self) -> bool:
-        """Whether all wanted pods fit."""
-        return self.wanted.count is None or self.fit == self.wanted.count
+        """Whether all pods of the batch fit."""
+        return self.batch.count is None or self.fit == self.batch.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,53 +188,53 @@ class Placer:
         filters = HostFilters(own, snapshot.names)
         return cls(snapshot, rows_by_name(snapshot), filters, policy)
 
-    def put(self, wanted: Wanted) -> list[Placement]:
+    def put(self, batch: PodBatch) -> list[Placement]:
         """Place pods as long as they fit, and return where they are."""
         places: list[Placement] = []
-        count = MOST if wanted.count is None else wanted.count
+        count = MOST if batch.count is None else batch.count
         while len(places) < count:
-            among = self._room.among(wanted.request, wanted.demands) & ~self.shut
-            place = self._place(wanted, among)
+            among = self._room.among(batch.request, batch.demands) & ~self.shut
+            place = self._place(batch, among)
             if place is None:
                 break
             places.append(place)
             self._count(place, 1)
         return places
 
-    def placed(self, wanted: Wanted) -> PlacementResult:
+    def placed(self, batch: PodBatch) -> PlacementResult:
         """Place pods as long as they fit, and return how many did, and why no more."""
-        return self._result(wanted, self.put(wanted))
+        return self._result(batch, self.put(batch))
 
-    def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
+    def placed_at_once(self, gang: Sequence[PodBatch]) -> GangResult:
         """Place all pods of the group, or none; return where they would be."""
         places: list[Placement] = []
         results = []
-        for wanted in gang:
-            put = self.put(wanted)
-            results.append(self._result(wanted, put))
+        for batch in gang:
+            put = self.put(batch)
+            results.append(self._result(batch, put))
             places += put
         result = GangResult(tuple(results))
         if not result.fits:
             self.take_back(places)
         return result
 
-    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Placement], Wanted | None]:
+    def put_all(self, pods: Iterable[PodBatch]) -> tuple[list[Placement], PodBatch | None]:
         """Place all of these pods, or none; return where, and the first that has no place."""
         places: list[Placement] = []
-        for wanted in pods:
-            put = self.put(wanted)
+        for batch in pods:
+            put = self.put(batch)
             places += put
-            if len(put) != wanted.count:
+            if len(put) != batch.count:
                 self.take_back(places)
-                return [], wanted
+                return [], batch
         return places, None
 
-    def refused_by_device(self, wanted: Wanted) -> dict[str, tuple[Reason, bool]]:
+    def refused_by_device(self, batch: PodBatch) -> dict[str, tuple[Reason, bool]]:
         """Return why no device of a node takes one more, and whether all else would let it in, by
         name; without the nodes that share no device. Nothing if no node would let it in.
         """
-        view, request = self.view, wanted.request
-        lets_in = self._room.among(request, wanted.demands)
+        view, request = self.view, batch.request
+        lets_in = self._room.among(request, batch.demands)
         if not lets_in.any():
             return {}
         return {
@@ -249,15 +249,15 @@ class Placer:
             self._cluster.release(place)
             self._count(place, -1)
 
-    def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
+    def _place(self, batch: PodBatch, among: Bools) -> Placement | None:
         """Place one pod on the best of these nodes; None if none has room."""
-        return self._cluster.place(wanted.request, among)
+        return self._cluster.place(batch.request, among)
 
-    def _result(self, wanted: Wanted, places: Sequence[Placement]) -> PlacementResult:
-        count = MOST if wanted.count is None else wanted.count
-        reasons = self._reasons(wanted) if len(places) < count else {}
+    def _result(self, batch: PodBatch, places: Sequence[Placement]) -> PlacementResult:
+        count = MOST if batch.count is None else batch.count
+        reasons = self._reasons(batch) if len(places) < count else {}
         on = Counter(self.view.names[place.row] for place in places)
-        return PlacementResult(wanted, len(places), on, reasons)
+        return PlacementResult(batch, len(places), on, reasons)
 
     def _count(self, placement: Placement, sign: int) -> None:
         self._room.take(placement.row, placement.request, sign)
@@ -265,18 +265,18 @@ class Placer:
         for resource, amount in amounts_of(placement.request).items():
             taken[resource] += sign * amount
 
-    def _reasons(self, wanted: Wanted) -> Mapping[str, int]:
+    def _reasons(self, batch: PodBatch) -> Mapping[str, int]:
         """Return by reason how many nodes have no room for one more."""
-        generation, known = self._known.get(wanted.kind, (-1, {}))
+        generation, known = self._known.get(batch.kind, (-1, {}))
         if generation == self.view.generation:
             return known
         reasons = Counter[str]()
-        view, request = self.view, wanted.request
-        failed = self._refused(wanted)
+        view, request = self.view, batch.request
+        failed = self._refused(batch)
         accepted = has_accepted_model(view, np.arange(len(view.names)), request).tolist()
         for name, has_model in zip(view.names, accepted, strict=True):
             refused, more = failed.get(name), self._more[name]
-            obstacles = self._own.obstacles(name, request, wanted.demands, more)
+            obstacles = self._own.obstacles(name, request, batch.demands, more)
             kept_out = any(each.lasting for each in obstacles)
             reason = HOST
             if refused == Reason.NO_DEVICE.value:
@@ -288,10 +288,10 @@ class Placer:
             elif refused is not None:
                 reason = refused
             reasons[reason] += 1
-        self._known[wanted.kind] = self.view.generation, reasons
+        self._known[batch.kind] = self.view.generation, reasons
         return reasons
 
-    def _refused(self, wanted: Wanted) -> Mapping[str, str]:
+    def _refused(self, batch: PodBatch) -> Mapping[str, str]:
         """Return why the devices of nodes have no room for one more, by node name."""
-        failed = filter_nodes(self.view, self.view.names, wanted.request).failed
+        failed = filter_nodes(self.view, self.view.names, batch.request).failed
         return {name: reason.value for name, reason in failed.items()}

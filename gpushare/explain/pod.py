@@ -238,7 +238,13 @@ def explain_pod(
     ref, view = pod_ref(pod), scheduler_view(pod)
     resources = ", ".join(books.names.resource for books in every)
     answer = PodExplanation(
-        ref, resources, unit, "ended", view, served=served, asked=asked or bool(view.ours) or None
+        ref,
+        resources,
+        unit,
+        "ended",
+        view,
+        served=served,
+        asked=asked or bool(view.by_extender) or None,
     )
     for books in every:
         entry = books.ledger.entry(ref.uid)

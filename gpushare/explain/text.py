@@ -86,7 +86,7 @@ def lines(pod: PodExplanation) -> list[str]:
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
         if compute := _by_percents(explanation, pod.unit):
-            rows.append(("Compute", compute))
+            rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows.append(_outlook(explanation, pod))
     if pod.moves:
@@ -251,6 +251,16 @@ def _by_percents(explanation: Explanation, unit: str) -> str:
     return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
 
 
+def _percents_head(request: Request) -> str:
+    """Return the head of the line that `_by_percents` gives: Compute."""
+    shown = [
+        row.noun
+        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
+        if percent or (row.is_exclusive and not request.percents)
+    ]
+    return " and ".join(shown).capitalize()
+
+
 _BY_PERCENTS = frozenset(
     {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
 )
@@ -303,7 +313,7 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
         return "Would fit", f"on {_some(explanation.fit)} once its scheduling gates are removed"
     if explanation.fit:
         again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
-        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.ours)
+        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.by_extender)
     if explanation.never:
         return "Never fits", _most(explanation, pod.unit)
     text = _remedies(explanation, pod.unit)
@@ -444,14 +454,14 @@ def _scheduler(pod: PodExplanation) -> str:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
         return f"{text} {_ASKED}" if pod.asked else text
     text = ""
-    if view.own:  # a node may have several reasons
-        reasons = ", ".join(f"{count} {why}" for why, count in view.own.items())
-        removed = view.nodes - sum(view.ours.values())
+    if view.by_scheduler:  # a node may have several reasons
+        reasons = ", ".join(f"{count} {why}" for why, count in view.by_scheduler.items())
+        removed = view.nodes - sum(view.by_extender.values())
         text = f"{view.name} removed {removed} of {view.nodes} nodes ({reasons}) itself"
-    if view.ours or pod.asked:
+    if view.by_extender or pod.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
-        all_removed = sum(view.own.values()) >= view.nodes
+        all_removed = sum(view.by_scheduler.values()) >= view.nodes
         return f"{text}, and did not ask gpushare" if all_removed else text
     return f"{view.name} has not asked gpushare: {view.message}"
 

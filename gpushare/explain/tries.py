@@ -1,4 +1,4 @@
-"""Tries: whether all pods fit if so many nodes of each shape come. Each places all pods.
+"""Tries of node counts: whether all pods fit with so many new nodes of each shape.
 
 Tested in `tests/unit/explain/test_need.py`.
 """
@@ -12,105 +12,104 @@ import numpy as np
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Rows, Snapshot
-from gpushare.explain.placer import HostFilters, PlacementResult, Placer, Wanted
-from gpushare.explain.whatif import Shape, in_turn, new_names
+from gpushare.explain.placer import HostFilters, PlacementResult, Placer, PodBatch
+from gpushare.explain.whatif import Shape, new_names, turn_order
 from gpushare.ledger import Ledger
 
 Counts = tuple[int, ...]
-"""How many nodes come, by shape."""
+"""The number of new nodes by shape."""
 
-Tell = Callable[[Counts, int], object]
-"""Called before each try with its nodes by shape, and how many tries there were."""
+Progress = Callable[[Counts, int], object]
+"""Called before each try with the node counts and the number of earlier tries."""
 
-_OF_A_POD = 500
-"""Nodes in whose time a pod is placed, however few nodes there are."""
-
-MOST_PLENTY = 2_000
-"""Nodes of each shape that are tried to see what pods would fit if others went elsewhere."""
+MAX_PLENTY = 2_000
+"""Nodes of each shape in the try that shows which pods fit if others move to new nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node that comes: the number of its shape, the units in use on each device, and for each
-    amount in percent the percents in use on each device.
-    """
+    """A new node: the index of its shape, and what is in use on each device."""
 
     name: str
     shape: int
     used: tuple[int, ...]
+    """Units by device."""
     percents: tuple[tuple[int, ...], ...]
+    """For each of `PERCENT_AMOUNTS`, percent by device."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Pods that no number of these nodes takes, how many, and why, by reason on how many shapes."""
+class LeftOutPods:
+    """Pods that no number of new nodes takes, with the number of shapes by reason."""
 
-    wanted: Wanted
+    batch: PodBatch
     count: int
     reasons: Mapping[str, int]
 
 
 class Nodes:
-    """The nodes that are there, and as many of each shape as have been asked for so far.
+    """The existing nodes, and as many new nodes of each shape as a try has needed so far.
 
-    Those that come stand among the others as if they were named as `whatif --add` names them.
-    snapshot, filters: of all of them.
+    New nodes stand among the existing ones as if `whatif --add` had named them. snapshot, filters:
+    of all these nodes.
     """
 
     def __init__(
-        self, ledger: Ledger, own: OwnFilters, shapes: Sequence[Shape], resource: str
+        self, ledger: Ledger, filters: OwnFilters, shapes: Sequence[Shape], resource: str
     ) -> None:
         self._ledger = ledger
-        self._own = own
+        self._own_filters = filters
         self._resource = resource
         self.shapes = shapes
         self._existing = ledger.snapshot().row.keys()
         self._created = [0] * len(shapes)
-        self._look()
+        self._take_snapshot()
 
-    def _look(self) -> None:
-        """Look anew at the nodes of the ledger."""
+    def _take_snapshot(self) -> None:
+        """Take a new snapshot of the ledger's nodes."""
         self.snapshot = self._ledger.snapshot()
-        self.filters = HostFilters(self._own, self.snapshot.names)
+        self.filters = HostFilters(self._own_filters, self.snapshot.names)
 
     def rows(self, counts: Counts) -> Rows:
-        """Return intp (K,): the nodes that are there and this many of each shape, by name."""
+        """Return intp (K,): the existing nodes and this many of each shape, sorted by name."""
         created = self._created
-        for number, count in enumerate(counts):
-            for place in range(created[number], count):
-                name = _ledger_name(number, place)
-                spec, state = self.shapes[number].node(name, self._resource)
+        for shape, count in enumerate(counts):
+            for place in range(created[shape], count):
+                name = _ledger_name(shape, place)
+                spec, state = self.shapes[shape].node(name, self._resource)
                 self._ledger.node_changed(spec)
-                self._own.states.put(state)
+                self._own_filters.states.put(state)
         self._created = [max(pair) for pair in zip(created, counts, strict=True)]
         if self._created != created:
-            self._look()
+            self._take_snapshot()
         row = self.snapshot.row
         by_name = {name: row[name] for name in self._existing}
-        by_name |= {shown: row[name] for name, shown in self.names(counts).items()}
+        by_name |= {new_name: row[name] for name, new_name in self.new_names(counts).items()}
         return np.array([by_name[name] for name in sorted(by_name)], dtype=np.intp)
 
-    def names(self, counts: Counts) -> dict[str, str]:
-        """Return by name in the ledger how the nodes that come are called."""
+    def new_names(self, counts: Counts) -> dict[str, str]:
+        """Return the names of the new nodes by their names in the ledger."""
         names = (
-            _ledger_name(number, n) for number, count in enumerate(counts) for n in range(count)
+            _ledger_name(shape, place)
+            for shape, count in enumerate(counts)
+            for place in range(count)
         )
         return dict(zip(names, new_names(self._existing), strict=False))
 
-    def alone(self, number: int) -> Rows:
+    def single(self, shape: int) -> Rows:
         """Return intp (1,): one node of the shape."""
-        self.rows(tuple(int(each == number) for each in range(len(self.shapes))))
-        return np.array([self.snapshot.row[_ledger_name(number, 0)]], dtype=np.intp)
+        self.rows(tuple(int(index == shape) for index in range(len(self.shapes))))
+        return np.array([self.snapshot.row[_ledger_name(shape, 0)]], dtype=np.intp)
 
-    def shown(self, counts: Counts, view: Snapshot) -> list[NewNode]:
-        """Return the nodes that come, as they are in this view."""
-        shapes = [number for number, count in enumerate(counts) for _ in range(count)]
+    def in_view(self, counts: Counts, view: Snapshot) -> list[NewNode]:
+        """Return the new nodes with what is in use there in this view."""
+        shapes = [shape for shape, count in enumerate(counts) for _ in range(count)]
         nodes = []
-        for (name, shown), number in zip(self.names(counts).items(), shapes, strict=True):
-            row, devices = view.row[name], len(self.shapes[number].spec.capacity)
+        for (name, new_name), shape in zip(self.new_names(counts).items(), shapes, strict=True):
+            row, devices = view.row[name], len(self.shapes[shape].spec.capacity)
             used = tuple(view.used[row, :devices].tolist())
             percents = tuple(tuple(array[row, :devices].tolist()) for array in view.percents_used)
-            nodes.append(NewNode(shown, number, used, percents))
+            nodes.append(NewNode(new_name, shape, used, percents))
         return nodes
 
 
@@ -120,61 +119,72 @@ def _ledger_name(shape: int, place: int) -> str:
 
 
 class Tries:
-    """Tries of numbers of nodes: each places all pods. Tries are remembered.
+    """Tries of node counts. Each try places all pods; its result is cached.
 
-    pods: in the order of the answer. taken: those that an empty node of some shape takes. work:
-    pods that were placed, each with the nodes that were looked at.
+    pods: in the order of the answer. required: the pods that an empty node of some shape takes.
     """
 
-    def __init__(self, nodes: Nodes, pods: Sequence[Wanted], policy: Policy, tell: Tell) -> None:
+    def __init__(
+        self, nodes: Nodes, pods: Sequence[PodBatch], policy: Policy, progress: Progress
+    ) -> None:
         self.nodes = nodes
         self._pods = pods
         self._policy = policy
-        self._tell = tell
-        self._turn = in_turn(pods)
-        self._known: dict[Counts, bool] = {}
-        self._takers: dict[object, tuple[int, ...]] = {}
-        self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
-        self.taken = [pod for pod in pods if self.takers(pod)]
-        self._most_lost = sum(pod.count or 0 for pod in pods)
+        self._progress = progress
+        self._order = turn_order(pods)
+        self._results: dict[tuple[Counts, int], bool] = {}
+        by_kind: dict[object, int | None] = {}
+        for pod in pods:
+            if pod.kind not in by_kind:
+                by_kind[pod.kind] = self._first_shape(pod)
+        self._shape_of = {
+            place: shape
+            for place, pod in enumerate(pods)
+            if (shape := by_kind[pod.kind]) is not None
+        }
+        self.required = [pods[place] for place in self._shape_of]
+        self._max_lost = sum(pod.count or 0 for pod in pods)
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
-        self.work = 0
 
-    def takers(self, pod: Wanted) -> tuple[int, ...]:
-        """Return the shapes of which an empty node takes such a pod."""
-        if pod.kind not in self._takers:
-            single = replace(pod, count=1)
-            every = range(len(self.nodes.shapes))
-            self._takers[pod.kind] = tuple(
-                n for n in every if self.placer(self.nodes.alone(n)).put(single)
-            )
-        return self._takers[pod.kind]
+    def _first_shape(self, pod: PodBatch) -> int | None:
+        """Return the first shape whose empty node takes such a pod; None if there is none."""
+        single = replace(pod, count=1)
+        shapes = range(len(self.nodes.shapes))
+        return next((n for n in shapes if self._placer(self.nodes.single(n)).put(single)), None)
 
-    def fits(self, counts: Counts) -> bool:
-        """Return whether all pods fit that a new node takes, and of the others as many as are
-        known to, if this many nodes come.
+    def fits(self, counts: Counts, served: int | None = None) -> bool:
+        """Return whether all required pods fit with these new nodes.
+
+        served: only the pods of the first so many shapes have to fit. None: the pods of all shapes,
+        and of the pods that no new node takes as many as are known to fit.
         """
-        if counts in self._known:
-            return self._known[counts]
-        self._tell(counts, len(self._known))
-        placer, lost = self.placer(self.nodes.rows(counts)), 0
-        self._known[counts] = True
-        for place in self._turn:
+        number = len(counts) if served is None else served
+        key = counts, number
+        if key not in self._results:
+            self._progress(counts, len(self._results))
+            self._results[key] = self._all_fit(counts, number)
+        return self._results[key]
+
+    def _all_fit(self, counts: Counts, served: int) -> bool:
+        placer, lost = self._placer(self.nodes.rows(counts)), 0
+        for place in self._order:
             pod = self._pods[place]
-            put = len(placer.put(pod))
-            self.work += put * (_OF_A_POD + len(placer.view.names))
-            lost += (pod.count or 0) - put
-            if put != pod.count and (place in self._have_to_fit or lost > self._most_lost):
-                self._known[counts] = False
-                break
-        return self._known[counts]
+            missing = (pod.count or 0) - len(placer.put(pod))
+            shape = self._shape_of.get(place)
+            if shape is None:
+                lost += missing
+            elif missing and shape < served:
+                return False
+            if lost > self._max_lost and served == len(counts):
+                return False
+        return True
 
     def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
-        """Return where the pods are if this many nodes come, and the nodes then."""
+        """Return the results of all pods with these new nodes, and the nodes with the pods."""
         if self._last is None or self._last[0] != counts:
-            placer = self.placer(self.nodes.rows(counts))
-            results = {place: placer.placed(self._pods[place]) for place in self._turn}
-            names = self.nodes.names(counts)
+            placer = self._placer(self.nodes.rows(counts))
+            results = {place: placer.placed(self._pods[place]) for place in self._order}
+            names = self.nodes.new_names(counts)
             for place, result in results.items():
                 on = {names.get(name, name): pods for name, pods in result.on.items()}
                 results[place] = replace(result, on=on)
@@ -182,54 +192,46 @@ class Tries:
             self._last = counts, placed, placer.view
         return self._last[1:]
 
-    def taken_elsewhere(self, counts: Counts) -> bool:
-        """Have as many as possible fit, too, of the pods that no new node takes: some may fit on
-        others if there are more new ones for the pods there. Return whether there are such pods.
+    def require_places_elsewhere(self, counts: Counts) -> bool:
+        """Require places for pods that no new node takes, but that existing nodes have room for
+        once other pods move to new nodes. Return whether there are such pods.
         """
         placed, view = self.result(counts)
-        new = {each.name for each in self.nodes.shown(counts, view)}
+        new = {node.name for node in self.nodes.in_view(counts, view)}
         movable = sum(
             sum(pods for name, pods in placed[place].on.items() if name not in new)
-            for place in self._have_to_fit
+            for place in self._shape_of
         )
         lost = _lost(placed)
         if not lost or not movable:
             return False
-        plenty = tuple(each + min(movable, MOST_PLENTY) for each in counts)
-        self._tell(plenty, len(self._known))
+        plenty = tuple(count + min(movable, MAX_PLENTY) for count in counts)
+        self._progress(plenty, len(self._results))
         with_plenty, _ = self.result(plenty)
         if _lost(with_plenty) >= lost or not all(
-            with_plenty[place].all_fit for place in self._have_to_fit
+            with_plenty[place].all_fit for place in self._shape_of
         ):
             return False
-        self._most_lost = _lost(with_plenty)
-        self._known = {plenty: True}
+        self._max_lost = _lost(with_plenty)
+        self._results = {(plenty, len(plenty)): True}
         return True
 
-    def left_out(self, placed: Sequence[PlacementResult]) -> Iterator[LeftOut]:
+    def left_out(self, placed: Sequence[PlacementResult]) -> Iterator[LeftOutPods]:
         """Yield the pods without a place, with the reasons why no shape takes them."""
         for result in placed:
             if not result.all_fit:
                 reasons: Counter[str] = Counter()
-                for number in range(len(self.nodes.shapes)):
-                    alone = self.placer(self.nodes.alone(number))
-                    reasons.update(alone.placed(result.wanted).reasons)
-                yield LeftOut(result.wanted, (result.wanted.count or 0) - result.fit, reasons)
+                for shape in range(len(self.nodes.shapes)):
+                    placer = self._placer(self.nodes.single(shape))
+                    reasons.update(placer.placed(result.batch).reasons)
+                yield LeftOutPods(result.batch, (result.batch.count or 0) - result.fit, reasons)
 
-    def existing(self) -> Snapshot:
-        """Return the nodes that are there and that some of the pods may use."""
-        rows, filters = self.nodes.rows((0,) * len(self.nodes.shapes)), self.nodes.filters
-        usable = np.zeros(len(rows), dtype=bool)
-        for demands in {pod.demands for pod in self._pods}:
-            usable |= filters.open_to(demands)[rows]
-        return Placer(self.nodes.snapshot, rows[usable], filters, self._policy).view
-
-    def placer(self, rows: Rows) -> Placer:
-        """Return one over these of the nodes, on which nothing is placed yet."""
+    def _placer(self, rows: Rows) -> Placer:
+        """Return a placer over these nodes, without new pods."""
         nodes = self.nodes
         return Placer(nodes.snapshot, rows, nodes.filters, self._policy)
 
 
 def _lost(placed: Iterable[PlacementResult]) -> int:
-    """Return how many pods have no place."""
-    return sum((each.wanted.count or 0) - each.fit for each in placed)
+    """Return the number of pods without a place."""
+    return sum((result.batch.count or 0) - result.fit for result in placed)

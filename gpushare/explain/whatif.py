@@ -1,15 +1,14 @@
 """Answer what-if questions: which pods would fit if some nodes went and others came.
 
-A node that comes is of a shape: like one that is there, or of so many devices of a size.
+A new node has a shape: that of an existing node, or a number of devices of one size.
 
-It places pods on a copy of the books with the decisions of the extender, as the simulator does.
-What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
+Pods are placed on a copy of the books by the decisions of the extender, and by kube-scheduler's own
+filters as far as the listed nodes and pods tell. No I/O.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import chain, count, groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot, has_accepted_model
 from gpushare.errors import SettingsError
-from gpushare.explain.placer import GangResult, PlacementResult, Placer, PlacerOver, Wanted
+from gpushare.explain.placer import GangResult, PlacementResult, Placer, PlacerOver, PodBatch
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.dra.objects import CLASS
@@ -31,40 +30,32 @@ from gpushare.wire.dra.objects import CLASS
 _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
 _HOSTNAME = "kubernetes.io/hostname"
 _OF_CONTROLLERS = "node.kubernetes.io/"
-"""Taints that kube-controller-manager writes and removes by the state of a node."""
+"""Prefix of taints that kube-controller-manager writes and removes by the state of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a node that could come is like."""
+    """The shape of a possible new node."""
 
     name: str
     spec: NodeSpec
-    """As `bare` returns it."""
+    """A spec that `bare` returned."""
     like: NodeState | None = None
-    """What kube-scheduler sees of a node that is there and is like it; None: nothing is known that
-    keeps pods out."""
-    price: Fraction | None = None
-    """That of one node, None if none has a price."""
+    """The state of an existing node of this shape; None: nothing is known that keeps pods out."""
 
     @property
     def units(self) -> int:
         """Units of all devices."""
         return sum(self.spec.capacity)
 
-    @property
-    def cost(self) -> Fraction:
-        """What counts against one node: its price, else that it is one."""
-        return Fraction(1) if self.price is None else self.price
-
     def node(self, name: str, resource: str) -> tuple[NodeSpec, NodeState]:
-        """Return a node of this shape; resource: the managed one."""
+        """Return a node of this shape. resource: the managed resource."""
         spec = replace(self.spec, name=name)
         return spec, state_like(spec, self.like, resource)
 
 
 def bare(spec: NodeSpec) -> NodeSpec:
-    """Return what another node like this one is before any pod is there: all devices healthy."""
+    """Return the spec of a new node like this one: all devices healthy, no pods."""
     size = len(spec.capacity)
     return replace(
         spec,
@@ -77,20 +68,20 @@ def bare(spec: NodeSpec) -> NodeSpec:
 
 
 def new_names(taken: Collection[str], prefix: str = "new") -> Iterator[str]:
-    """Yield names for nodes that come, which no other node has."""
+    """Yield names for new nodes, different from the existing names."""
     return (name for number in count(1) if (name := f"{prefix}-{number}") not in taken)
 
 
 def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
-    """Return what kube-scheduler sees of a node that comes: like one that is there, but in order.
+    """Return the state of a new node: that of an existing node, but ready and not cordoned.
 
-    Of one that is like none that is there nothing is known that keeps pods out.
+    like: None: nothing is known that keeps pods out.
     """
     if like is None:
         return NodeState(spec.name)
     labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
     amounts = like.allocatable
-    if amounts is not None and resource != CLASS:  # cards of claims are no resource of the node
+    if amounts is not None and resource != CLASS:  # cards of claims are not allocatable
         names = Names.for_resource(resource)
         amounts = dict(amounts) | {resource: sum(spec.capacity)}
         for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
@@ -101,59 +92,58 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """The nodes with open devices, and of these devices their number, units and free units."""
+class DeviceSums:
+    """Sums over the open devices of a cluster. nodes: with open devices. total, free: units."""
 
     nodes: int
     devices: int
     total: int
     free: int
     stranded: int = 0
-    """Units that would be free, if all compute of their devices were not given."""
+    """Units that nobody can get because all compute of their devices is allocated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The answer."""
+class WhatIfAnswer:
+    """The answer to a what-if question."""
 
-    before: Sums
-    after: Sums
+    before: DeviceSums
+    after: DeviceSums
     moved: tuple[PlacementResult, ...]
-    """The pods of nodes that go, one by one."""
+    """The pods of nodes that go, one result for each pod."""
     waiting: tuple[PlacementResult, ...]
-    """Those that wait already."""
+    """The pending pods."""
     placed: tuple[PlacementResult, ...]
-    """The wanted pods."""
+    """The requested pods."""
     gangs: tuple[GangResult, ...] = ()
-    """The wanted groups."""
+    """The requested groups."""
     gated: int = 0
-    """How many more wait that scheduling gates hold back."""
+    """Pending pods with scheduling gates; they are not placed."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """By models that a pod accepts, joined by "|", how many of all these pods accept none that a
-    node has."""
+    """Number of pods that accept only models of no node, by these models joined by "|"."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentPods:
-    """The pods of books."""
+    """The pods of a cluster."""
 
-    on: Mapping[str, Sequence[Wanted]]
-    """Those that have devices, by node."""
-    waiting: Sequence[Wanted]
-    """Those that have none yet, the oldest first."""
+    on: Mapping[str, Sequence[PodBatch]]
+    """The pods that have devices, by node."""
+    waiting: Sequence[PodBatch]
+    """The pending pods without scheduling gates, the oldest first."""
     gated: int = 0
-    """How many more wait that scheduling gates hold back."""
+    """The number of pending pods with scheduling gates."""
 
 
 def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> CurrentPods:
-    """Return the pods of a ledger that has pods. demands: of those that run, by uid."""
-    on = defaultdict[str, list[Wanted]](list)
+    """Return the pods of a ledger. demands: of running pods, by uid."""
+    on = defaultdict[str, list[PodBatch]](list)
     for uid, entry in ledger.entries_and_specs()[0].items():
         known = demands.get(uid, NO_DEMANDS)
-        on[entry.node].append(Wanted(str(entry.ref), entry.request, 1, known, entry.priority))
+        on[entry.node].append(PodBatch(str(entry.ref), entry.request, 1, known, entry.priority))
     unbound = ledger.waiting()
     waiting = [
-        Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+        PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
         for pod in unbound
         if not pod.demands.gated
     ]
@@ -162,58 +152,56 @@ def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -
 
 def what_if(
     ledger: Ledger,
-    wanted: Sequence[Wanted],
+    requested: Sequence[PodBatch],
     policy: Policy,
     *,
     without: Iterable[str] = (),
     added: Iterable[NodeSpec] = (),
-    gangs: Iterable[Sequence[Wanted]] = (),
-    own: OwnFilters | None = None,
+    gangs: Iterable[Sequence[PodBatch]] = (),
+    filters: OwnFilters | None = None,
     current: CurrentPods | None = None,
     placer_over: PlacerOver = Placer.over,
-) -> Outcome:
-    """Return the outcome if these nodes go and come, and then these pods come.
+) -> WhatIfAnswer:
+    """Return the answer if these nodes go and come, and then these pods come.
 
-    The most important pods are placed first. Of equal ones those of nodes that go come first, then
-    those that wait already, the oldest first, then the wanted ones in this order. gangs: groups
-    that come last, each whole or not at all. own: kube-scheduler's filters; None: they keep no pod
-    out. current: None: the pods of the ledger, which demand nothing. placer_over: makes the placer
-    over the nodes of a snapshot. The caller's ledger is changed. Raises SettingsError as
+    Pods are placed by priority. Of equal priority the pods of nodes that go come first, then the
+    pending pods, the oldest first, then the requested pods in this order. gangs: groups that come
+    last, each whole or not at all. filters: kube-scheduler's filters; None: they keep no pod out.
+    current: the pods of the cluster; None: those of the ledger, without demands. placer_over: makes
+    the placer over the nodes of a snapshot. The caller's ledger is changed. Raises SettingsError as
     `change_nodes`.
     """
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
     moved = change_nodes(ledger, current, without, added)
-    placer = placer_over(ledger.snapshot(), own or OwnFilters(), policy)
-    every = [*moved, *current.waiting, *wanted]
+    placer = placer_over(ledger.snapshot(), filters or OwnFilters(), policy)
+    pods = [*moved, *current.waiting, *requested]
     by_place: dict[int, PlacementResult] = {}
-    for place in in_turn(every):
-        by_place[place] = placer.placed(every[place])
-    results = iter(by_place[place] for place in range(len(every)))
+    for place in turn_order(pods):
+        by_place[place] = placer.placed(pods[place])
+    results = iter(by_place[place] for place in range(len(pods)))
     gangs = list(gangs)
-    whole = tuple(placer.placed_at_once(gang) for gang in gangs)
-    return Outcome(
-        before,
-        sums_of(placer.view),
-        tuple(islice(results, len(moved))),
-        tuple(islice(results, len(current.waiting))),
-        tuple(results),
-        whole,
-        current.gated,
-        _unknown(placer.view, [*every, *chain(*gangs)]),
+    gang_results = tuple(placer.placed_at_once(gang) for gang in gangs)
+    return WhatIfAnswer(
+        before=before,
+        after=sums_of(placer.view),
+        moved=tuple(islice(results, len(moved))),
+        waiting=tuple(islice(results, len(current.waiting))),
+        placed=tuple(results),
+        gangs=gang_results,
+        gated=current.gated,
+        unknown=_unknown_models(placer.view, [*pods, *chain(*gangs)]),
     )
 
 
 def change_nodes(
     ledger: Ledger, current: CurrentPods, without: Iterable[str], added: Iterable[NodeSpec]
-) -> list[Wanted]:
-    """Let nodes go and come in the ledger; return the pods of those that go, the most important
-    first.
+) -> list[PodBatch]:
+    """Remove and add nodes in the ledger; return the pods of the removed nodes by priority.
 
-    Raises SettingsError for a node to remove that is not there, or a node to add that is there
-    already.
+    Raises SettingsError if a node to remove does not exist, or a node to add exists already.
     """
-    homeless: list[Wanted] = []
+    homeless: list[PodBatch] = []
     for name in without:
         if not ledger.has_node(name):
             raise SettingsError(f"there is no node {name!r} that could go")
@@ -226,8 +214,8 @@ def change_nodes(
     return sorted(homeless, key=lambda pod: (-pod.priority, pod.name))
 
 
-def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
-    """Return by accepted models how many pods accept none that a node has."""
+def _unknown_models(view: Snapshot, pods: Iterable[PodBatch]) -> Counter[str]:
+    """Return the number of pods that accept only models of no node, by these models."""
     rows = np.arange(len(view.names))
     counts: Counter[str] = Counter()
     models_of = attrgetter("request.models")
@@ -238,15 +226,15 @@ def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
     return counts
 
 
-def in_turn(pods: Sequence[Wanted]) -> list[int]:
-    """Return the places of the pods in the order in which they are placed: by priority."""
+def turn_order(pods: Sequence[PodBatch]) -> list[int]:
+    """Return the indices of the pods by priority, the order of their placement."""
     return sorted(range(len(pods)), key=lambda place: -pods[place].priority)
 
 
-def sums_of(view: Snapshot) -> Sums:
-    """Return the sums of a cluster."""
+def sums_of(view: Snapshot) -> DeviceSums:
+    """Return the sums over the open devices of a cluster."""
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
     unused = np.maximum(capacity - view.used, 0)
     stranded = int((unused - view.free).sum())
-    return Sums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)
+    return DeviceSums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

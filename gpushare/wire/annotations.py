@@ -151,18 +151,23 @@ def distinct(names: Sequence[Names]) -> None:
     Raises SettingsError that names both: each would read what was written for the other.
     """
     owners: dict[str, str] = {}
-    for managed in names:
+    for resource_names in names:
         derived = {
-            *(managed.resource, managed.count, managed.idx, managed.allocation),
-            *(managed.uuids, managed.given, managed.inventory),
-            *(name for percent_names in managed.percents for name in percent_names),
+            *(
+                resource_names.resource,
+                resource_names.count,
+                resource_names.idx,
+                resource_names.allocation,
+            ),
+            *(resource_names.uuids, resource_names.given, resource_names.inventory),
+            *(name for of_amount in resource_names.percents for name in of_amount),
         }
         for name in sorted(derived):
-            other = owners.setdefault(name, managed.resource)
-            if other != managed.resource:
+            owner = owners.setdefault(name, resource_names.resource)
+            if owner != resource_names.resource:
                 raise SettingsError(
-                    f"managedResources: {other} and {managed.resource} cannot both be managed:"
-                    f" {name} would stand for either; rename one of them"
+                    f"managedResources: {owner} and {resource_names.resource} cannot both be"
+                    f" managed: {name} would stand for either; rename one of them"
                 )
 
 
@@ -196,18 +201,18 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
     """
     if not request.total:
         return None
-    listed = frozenset(_read_idx(annotations.get(names.idx, "")))
-    granted = _by_device(container_shares(annotations, request, names))
-    evenly = None if request.split else _evenly(listed, request.total)
-    if not granted:
+    idx_devices = frozenset(_read_idx(annotations.get(names.idx, "")))
+    map_units = _by_device(container_shares(annotations, request, names))
+    evenly = None if request.split else _evenly(idx_devices, request.total)
+    if not map_units:
         return evenly
-    by_map: Shares | None = tuple(sorted(granted.items()))
-    if sum(granted.values()) == request.total:
-        agree = not listed or listed == granted.keys()
+    by_map: Shares | None = tuple(sorted(map_units.items()))
+    if sum(map_units.values()) == request.total:
+        agree = not idx_devices or idx_devices == map_units.keys()
     else:
-        agree = not listed
-        if not granted.keys() <= listed:
-            by_map = _evenly(granted, request.total)
+        agree = not idx_devices
+        if not map_units.keys() <= idx_devices:
+            by_map = _evenly(map_units, request.total)
     return by_map if agree else _merge_placements(evenly, by_map)
 
 
@@ -243,8 +248,12 @@ def device_uuids(
     if len(text) > _MAX_UUIDS_LENGTH:
         return None
     devices, uuids = _read_idx(annotations.get(names.idx, "")), text.split(",")
-    named = [uuid for uuid in uuids if uuid]
-    if len(devices) != len(uuids) or len(set(named)) != len(named) or not all(map(is_uuid, named)):
+    present_uuids = [uuid for uuid in uuids if uuid]
+    if (
+        len(devices) != len(uuids)
+        or len(set(present_uuids)) != len(present_uuids)
+        or not all(map(is_uuid, present_uuids))
+    ):
         return None
     by_device = dict(zip(devices, uuids, strict=True))
     return tuple(by_device.get(device, "") for device, _ in shares)
@@ -263,7 +272,7 @@ def encode(
     the pod's memory.
     """
     grants = _grants(allocation, request)
-    written = {
+    annotations = {
         names.idx: ",".join(map(str, allocation.devices)),
         names.dev: str(device_capacity),
         names.pod: str(request.total),
@@ -272,12 +281,13 @@ def encode(
         names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
-    percents = zip(names.percents, request.percents, request.percent_containers, strict=False)
-    for of_amount, percent, containers in percents:
+    for of_amount, percent, containers in zip(
+        names.percents, request.percents, request.percent_containers, strict=False
+    ):
         if percent:
             by_container = _percent_grants(grants, containers)
-            written[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
-    return written
+            annotations[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
+    return annotations
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
@@ -294,15 +304,15 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
         }
     room = [[device, units] for device, units in reversed(allocation.shares)]
     grants: dict[str, dict[str, int]] = {}
-    for container, wanted in request.containers:
+    for container, requested_units in request.containers:
         grant = grants[str(container)] = {}
-        lacking = wanted
+        lacking = requested_units
         while lacking and room:
             device, free = room[-1]
-            taken = min(lacking, free)
-            grant[str(device)] = taken
-            lacking -= taken
-            room[-1][1] -= taken
+            granted_units = min(lacking, free)
+            grant[str(device)] = granted_units
+            lacking -= granted_units
+            room[-1][1] -= granted_units
             if not room[-1][1]:
                 room.pop()
     return grants
@@ -310,8 +320,8 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
 
 def has_own_devices(request: Request) -> bool:
     """Return whether a split request has a device for each container, with what that asks for."""
-    asked = sorted((units for _, units in request.containers), reverse=True)
-    return request.split == tuple(asked)
+    container_units = sorted((units for _, units in request.containers), reverse=True)
+    return request.split == tuple(container_units)
 
 
 def _percent_grants(
@@ -339,14 +349,14 @@ def _evenly(devices: Collection[int], total: int) -> Shares | None:
     return tuple((device, units) for device in sorted(devices))
 
 
-def _merge_placements(one: Shares | None, other: Shares | None) -> Shares | None:
+def _merge_placements(first: Shares | None, second: Shares | None) -> Shares | None:
     """Return for each device the most that either states; None if one states nothing."""
-    if one is None or other is None:
+    if first is None or second is None:
         return None
-    most = dict(one)
-    for device, units in other:
-        most[device] = max(most.get(device, 0), units)
-    return tuple(sorted(most.items()))
+    largest_units = dict(first)
+    for device, units in second:
+        largest_units[device] = max(largest_units.get(device, 0), units)
+    return tuple(sorted(largest_units.items()))
 
 
 def _read_idx(text: str) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ class DisruptionBudget:
 
     namespace: str
     selector: object
-    allowed: int = 0
+    allowed_disruptions: int = 0
     disrupted: frozenset[str] = frozenset()
     """Names of pods whose eviction is already counted in."""
 
@@ -46,11 +46,11 @@ def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudge
     if len(str(selector)) > MAX_SELECTOR:
         # On the safe side, and in its own namespace alone.
         selector = {}
-    allowed = status.get("disruptionsAllowed")
+    allowed_disruptions = status.get("disruptionsAllowed")
     return DisruptionBudget(
         namespace=namespace,
         selector=selector,
-        allowed=allowed if type(allowed) is int else 0,
+        allowed_disruptions=allowed_disruptions if type(allowed_disruptions) is int else 0,
         disrupted=frozenset(_mapping(status.get("disruptedPods"))),
     )
 
@@ -61,11 +61,11 @@ def selects(selector: object, labels: Mapping[str, str]) -> bool:
     """
     if not isinstance(selector, Mapping):
         return False
-    wanted = _mapping(selector.get("matchLabels"))
-    listed = selector.get("matchExpressions")
-    if not all(labels.get(key) == value for key, value in wanted.items()):
+    match_labels = _mapping(selector.get("matchLabels"))
+    match_expressions = selector.get("matchExpressions")
+    if not all(labels.get(key) == value for key, value in match_labels.items()):
         return False
-    for item in listed if isinstance(listed, list) else ():
+    for item in match_expressions if isinstance(match_expressions, list) else ():
         expression = _mapping(item)
         values, operator = expression.get("values"), str(expression.get("operator"))
         among = tuple(values) if isinstance(values, list) else ()

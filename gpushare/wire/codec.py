@@ -135,8 +135,8 @@ class Codec(Generic[_T]):
         """
         answer, body = self._around(_IDENTIFIED, body, "answer")
         if answer.kind != self.kind:
-            found = (answer.kind or "")[:80]
-            raise MessageError(f"answer: its kind is {found!a}, not {self.kind}")
+            kind = (answer.kind or "")[:80]
+            raise MessageError(f"answer: its kind is {kind!a}, not {self.kind}")
         identity = answer.metadata or _Identity()
         if (identity.namespace or "", identity.name) != (namespace, name):
             raise MessageError(f"answer: the {self.kind} has another name or namespace")
@@ -247,9 +247,9 @@ def check_bound(body: bytes) -> None:
 
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
-    found = decode_with(_IDENTIFIED, body, "answer").kind
-    if found != kind:
-        raise MessageError(f"answer: its kind is {(found or '')[:80]!a}, not {kind}")
+    answer_kind = decode_with(_IDENTIFIED, body, "answer").kind
+    if answer_kind != kind:
+        raise MessageError(f"answer: its kind is {(answer_kind or '')[:80]!a}, not {kind}")
 
 
 def tamed(body: bytes) -> bytes:
@@ -259,21 +259,21 @@ def tamed(body: bytes) -> bytes:
     become what it refuses only where it reads it: a number out of range, a byte that is no UTF-8.
     """
     parts: list[bytes] = []
-    depth = done = 0
+    depth = copied_until = 0
     for token in _TOKEN.finditer(body):
-        at, text = token.start(), token[0]
+        start, text = token.start(), token[0]
         if text in b"[{":
             depth += 1
             if depth == _DEEPEST + 1:
-                parts += [body[done:at], b"1e999"]
+                parts += [body[copied_until:start], b"1e999"]
         elif text in b"]}":
             if depth == _DEEPEST + 1:
-                done = at + 1
+                copied_until = start + 1
             depth -= 1
         elif depth <= _DEEPEST and b"\\u" in text:
-            parts += [body[done:at], _ESCAPE.sub(_whole, text)]
-            done = token.end()
-    return b"".join([*parts, body[done:]] if depth <= _DEEPEST else parts)
+            parts += [body[copied_until:start], _ESCAPE.sub(_whole, text)]
+            copied_until = token.end()
+    return b"".join([*parts, body[copied_until:]] if depth <= _DEEPEST else parts)
 
 
 def _whole(escape: re.Match[bytes]) -> bytes:

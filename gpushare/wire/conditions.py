@@ -31,9 +31,9 @@ class SchedulerView:
     """Of the condition PodScheduled while that is False, cut; None if no scheduler has set it."""
     nodes: int = 0
     """How many it looked at, 0 if the message counts none."""
-    own: Mapping[str, int] = field(default_factory=dict)
+    by_scheduler: Mapping[str, int] = field(default_factory=dict)
     """By reason, the nodes that kube-scheduler's own filters removed."""
-    ours: Mapping[str, int] = field(default_factory=dict)
+    by_extender: Mapping[str, int] = field(default_factory=dict)
     """By reason, the nodes that this extender refused."""
 
 
@@ -44,8 +44,10 @@ def scheduler_view(pod: Pod) -> SchedulerView:
     for condition in (pod.status and pod.status.conditions) or ():
         if (condition.type, condition.status) == ("PodScheduled", "False"):
             message = " ".join((condition.message or condition.reason or "").split())
-            nodes, own, ours = counted(message)
-            return SchedulerView(name, gates, message[:_MOST_TEXT], nodes, own, ours)
+            nodes, by_scheduler, by_extender = counted(message)
+            return SchedulerView(
+                name, gates, message[:_MOST_TEXT], nodes, by_scheduler, by_extender
+            )
     return SchedulerView(name, gates)
 
 
@@ -62,8 +64,8 @@ def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
         count, _, text = part.partition(" ")
         if count.isascii() and count.isdigit() and text:
             counts[text] = counts.get(text, 0) + int(count[:9])
-    ours = {
+    by_extender = {
         text: count for text, count in counts.items() if text in _OURS or _NOT_FOUND.fullmatch(text)
     }
-    own = {text: n for text, n in counts.items() if text not in ours}
-    return int(match[1][:9]), own, ours
+    by_scheduler = {text: n for text, n in counts.items() if text not in by_extender}
+    return int(match[1][:9]), by_scheduler, by_extender

@@ -77,12 +77,14 @@ def _once(
     return Demands(selector, terms, tolerations, gated)
 
 
-def read_term(term: objects.Term) -> Term:
+def read_term(term: objects.NodeSelectorTerm) -> Term:
     """Return a node selector term."""
     return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
-def _requirements(items: Iterable[objects.Requirement] | None) -> tuple[Requirement, ...]:
+def _requirements(
+    items: Iterable[objects.NodeSelectorRequirement] | None,
+) -> tuple[Requirement, ...]:
     return tuple(
         Requirement(
             requirement.key or "", requirement.operator or "", tuple(requirement.values or ())

@@ -49,6 +49,6 @@ def decode_device_list(text: str) -> DeviceList:
     if not isinstance(document, dict):
         raise AnnotationError("device-list: must be an object")
     texts = [document.get(key, "") for key in ("strategy", "reason", "problem")]
-    if not texts[0] or not all(isinstance(each, str) for each in texts):
+    if not texts[0] or not all(isinstance(item, str) for item in texts):
         raise AnnotationError("device-list: strategy, reason and problem must be text")
     return DeviceList(*texts)

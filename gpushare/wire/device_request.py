@@ -52,7 +52,7 @@ _WITHOUT_MEMORY = (
 )
 
 
-class Asked(NamedTuple):
+class DeviceSums(NamedTuple):
     """What the containers of a pod ask for of devices, summed up over all its devices."""
 
     units: int
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
 
 
 def device_request(
-    asked: Asked,
+    sums: DeviceSums,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     names: Names,
@@ -86,8 +86,8 @@ def device_request(
     that makes no sense, MessageError if a total cannot be split, or for percents that no device
     has.
     """
-    if not asked.units:
-        index = next((at for at, percent in enumerate(asked.percents) if percent), 0)
+    if not sums.units:
+        index = next((at for at, percent in enumerate(sums.percents) if percent), 0)
         raise MessageError(_without_memory(index, names))
     count, devices = annotations.get(names.count, labels.get(names.count)), 1
     if count is not None:
@@ -99,43 +99,43 @@ def device_request(
             )
     parts: tuple[int, ...] = ()
     if SPLIT in annotations:
-        parts = _parts(asked, annotations, names)
+        parts = _parts(sums, annotations, names)
         devices = len(parts)
-    elif asked.units % devices:
-        below = asked.units - asked.units % devices
+    elif sums.units % devices:
+        below = sums.units - sums.units % devices
         instead = f"{below} or {below + devices}" if below else str(devices)
         raise MessageError(
-            f"{names.resource}: {asked.units} cannot be split evenly over {devices} devices"
+            f"{names.resource}: {sums.units} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {instead}, or another count"
         )
     policy = annotations.get(names.policy, "")
     if policy and _POLICY.fullmatch(policy) is None:
         raise AnnotationError(f"{names.policy}: {policy[:20]!a} is not the name of a policy")
     request = Request(
-        units=parts[0] if parts else asked.units // devices,
+        units=parts[0] if parts else sums.units // devices,
         devices=devices,
         cpu=host.cpu,
         memory=host.memory,
-        containers=asked.containers,
+        containers=sums.containers,
         policy=policy,
         models=models,
-        inits=asked.inits,
+        inits=sums.inits,
         resources=host.resources,
-        percents=percents_of(percent // devices for percent in asked.percents),
-        percent_containers=asked.percent_containers,
+        percents=percents_of(percent // devices for percent in sums.percents),
+        percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
     )
-    for index, total in enumerate(asked.percents):
+    for index, total in enumerate(sums.percents):
         if total:
             _check_percents(index, total, request, names)
     return request
 
 
-def _parts(asked: Asked, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
+def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
     """Return the units on each device as SPLIT says, the most first."""
-    text, by_container = annotations[SPLIT], [units for _, units in asked.containers]
-    if sum(by_container) != asked.units:
+    text, by_container = annotations[SPLIT], [units for _, units in sums.containers]
+    if sum(by_container) != sums.units:
         # The map of what is where has no place for init containers.
         raise MessageError(
             f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
@@ -150,16 +150,16 @@ def _parts(asked: Asked, annotations: Mapping[str, str], names: Names) -> tuple[
             f"{SPLIT}: {text[:40]!a} is neither {OWN_DEVICES!r} nor units of 1 to"
             f" {MAX_DEVICES_PER_POD} devices such as 10+30"
         )
-    if sum(parts) != asked.units:
+    if sum(parts) != sums.units:
         raise MessageError(
-            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {asked.units}"
-            f" {names.resource}: write parts of {asked.units}"
+            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {sums.units}"
+            f" {names.resource}: write parts of {sums.units}"
         )
-    counted = annotations.get(names.count)
-    if counted is not None and counted != str(len(parts)):
+    device_count = annotations.get(names.count)
+    if device_count is not None and device_count != str(len(parts)):
         raise AnnotationError(
-            f"{SPLIT}: {len(parts)} parts, and {names.count} says {counted[:20]!a} devices: leave"
-            f" out {names.count}"
+            f"{SPLIT}: {len(parts)} parts, and {names.count} says {device_count[:20]!a} devices:"
+            f" leave out {names.count}"
         )
     return tuple(sorted(parts, reverse=True))
 
@@ -170,15 +170,22 @@ def wanted_cards(annotations: Mapping[str, str]) -> Cards:
     Raises AnnotationError for a wish that makes no sense, or that stands under both names with
     different values.
     """
-    if not any(ours in annotations or hamis in annotations for ours, hamis in WISHES.items()):
+    if not any(
+        own_name in annotations or hami_name in annotations
+        for own_name, hami_name in WISHES.items()
+    ):
         return ANY_CARD
     wishes = []
-    for ours, hamis in WISHES.items():
-        name = ours if ours in annotations else hamis
+    for own_name, hami_name in WISHES.items():
+        name = own_name if own_name in annotations else hami_name
         wish = _values(annotations.get(name, ""), name)
-        if name == ours and hamis in annotations and wish != _values(annotations[hamis], hamis):
+        if (
+            name == own_name
+            and hami_name in annotations
+            and wish != _values(annotations[hami_name], hami_name)
+        ):
             raise AnnotationError(
-                f"{ours} and {hamis} mean the same and differ: leave out one of them"
+                f"{own_name} and {hami_name} mean the same and differ: leave out one of them"
             )
         wishes.append(wish)
     characters = sum(len(value) for wish in wishes for value in wish)

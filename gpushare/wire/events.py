@@ -101,9 +101,9 @@ def encode_series(count: int, stamp: int) -> bytes:
 
 def _micro_time(stamp: int) -> str:
     """Return a MicroTime: always six digits, whole microseconds."""
-    seconds, rest = divmod(stamp, 10**9)
+    seconds, nanoseconds = divmod(stamp, 10**9)
     whole = datetime.fromtimestamp(seconds, UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{nanoseconds // 1000:06d}Z"
 
 
 def _cut(text: str, limit: int) -> str:

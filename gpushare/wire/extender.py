@@ -61,7 +61,7 @@ class FilterArgs:
     items: Mapping[str, Raw] | None = None
     """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
     mirrors them untouched."""
-    kept: bool = False
+    is_cached: bool = False
     """Whether the next call about the same pod has the same object: it is kept, as it is small."""
 
     def node(self, name: str) -> Node:
@@ -173,21 +173,21 @@ class NameLists:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
         names = next((names for known_text, names in self._lists if known_text == text), None)
         if names is None:
-            listed = _LIST.decode(text)
-            known_ones = None if self.known is None else self.known.find(listed)
-            if known_ones is not None:
+            decoded_names = _LIST.decode(text)
+            checked = None if self.known is None else self.known.find(decoded_names)
+            if checked is not None:
                 # Plain names: blanks, or characters written as numbers, would make it longer.
-                names, characters = known_ones
+                names, characters = checked
                 as_encoded = len(text) == characters + 3 * len(names) + 1
             else:
-                names = NodeNames(checked_names(listed, "NodeNames"))
+                names = NodeNames(checked_names(decoded_names, "NodeNames"))
                 as_encoded = _ENCODER.encode(names) == text
                 plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
                 if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
-                    known = self.known
-                    if known is None or len(known) + len(names) > MAX_KNOWN:
-                        known = KnownNames()
-                    self.known = known.joined(names)
+                    known_names = self.known
+                    if known_names is None or len(known_names) + len(names) > MAX_KNOWN:
+                        known_names = KnownNames()
+                    self.known = known_names.joined(names)
             if not as_encoded:
                 return names  # kept, its blanks would be in our answers
         self._keep(text, names)
@@ -195,7 +195,7 @@ class NameLists:
 
     def encode(self, names: Sequence[str]) -> bytes:
         """Return the names, each once, as a JSON list."""
-        text = next((text for text, known in self._lists if known is names), None)
+        text = next((text for text, cached_names in self._lists if cached_names is names), None)
         if text is None:
             text = _ENCODER.encode(names)
             if len(names) >= _MANY:
@@ -205,25 +205,25 @@ class NameLists:
     def _keep(self, text: bytes, names: NodeNames) -> None:
         """Keep a list as the one used last; the one used longest ago goes."""
         if len(text) <= MAX_TEXT:
-            others = (pair for pair in self._lists if pair[0] != text)
-            self._lists = ((text, names), *islice(others, MAX_PARTS - 1))
+            remaining = (pair for pair in self._lists if pair[0] != text)
+            self._lists = ((text, names), *islice(remaining, MAX_PARTS - 1))
 
 
-def checked_names(names: list[str], where: str) -> Sequence[str]:
+def checked_names(names: list[str], path: str) -> Sequence[str]:
     """Return the names, each once. Raises MessageError on one that is empty or holds blanks."""
     unique = set(names)
-    together = "".join(names)  # a search in one text is a hundred times faster than one a name
-    if "" in unique or any(blank in together for blank in whitespace):
-        raise MessageError(f"{where}: an empty name, or one with blanks")
-    checked_length(max(names, key=len, default=""), where)
+    joined_names = "".join(names)  # a search in one text is a hundred times faster than one a name
+    if "" in unique or any(blank in joined_names for blank in whitespace):
+        raise MessageError(f"{path}: an empty name, or one with blanks")
+    checked_length(max(names, key=len, default=""), path)
     return names if len(unique) == len(names) else list(dict.fromkeys(names))
 
 
-def checked_length(name: str, where: str) -> str:
+def checked_length(name: str, path: str) -> str:
     """Return the name. Raises MessageError if it is longer than any name of an object."""
     if len(name) > MAX_NAME_LENGTH:
         raise MessageError(
-            f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+            f"{path}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
         )
     return name
 
@@ -241,8 +241,8 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
             usual_pod = _USUAL_POD.decode(text)
             last = text, usual_pod, pod_ref(usual_pod)
             lists.last_pod = last if len(text) <= MAX_POD_TEXT else None
-        known = lists.decode(bytes(usual.node_names))
-        return FilterArgs(last[1], known, last[2], kept=last is lists.last_pod)
+        node_names = lists.decode(bytes(usual.node_names))
+        return FilterArgs(last[1], node_names, last[2], is_cached=last is lists.last_pod)
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         pass
     args = decode_body(_FILTER, _FilterBody, body)
@@ -323,10 +323,12 @@ def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
     names: by their score. kube-scheduler takes a node that is not listed for one that scores 0
     (1.22 to 1.37), and reads and stores each entry: leaving out zeros saves it most of that.
     """
-    together = "".join(chain.from_iterable(names.values()))
-    if len(_ENCODER.encode(together)) != len(together) + 2:  # JSON has to escape something
-        every = [_HostPriority(name, score) for score, nodes in names.items() for name in nodes]
-        return _ENCODER.encode(every)
+    joined_names = "".join(chain.from_iterable(names.values()))
+    if len(_ENCODER.encode(joined_names)) != len(joined_names) + 2:  # JSON has to escape something
+        priorities = [
+            _HostPriority(name, score) for score, nodes in names.items() for name in nodes
+        ]
+        return _ENCODER.encode(priorities)
     # Five times as fast as an encoder, for thousands of names of some ten scores.
     parts = []
     for score, nodes in names.items():
@@ -349,22 +351,22 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
     try:
         return exact.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        wanted = {name.lower(): name for name in kind.__struct_encode_fields__}
-        exactly = {
-            wanted[key.lower()]: value
+        field_names = {name.lower(): name for name in kind.__struct_encode_fields__}
+        renamed_fields = {
+            field_names[key.lower()]: value
             for key, value in decode_with(_ANY_KEYS, body, "request").items()
-            if key.lower() in wanted
+            if key.lower() in field_names
         }
         # Re-encoding keeps the path in the messages ("$.Pod.metadata.name") as in the fast path.
-        return decode_with(exact, _ENCODER.encode(exactly), "request")
+        return decode_with(exact, _ENCODER.encode(renamed_fields), "request")
 
 
-def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) -> str:
+def _object_name(text: str | None, path: str, pattern: re.Pattern[str] = NAME) -> str:
     """Return the name of an object, safe in a path: `/` or `..` would reach another object."""
     if text is None or [text] != text.split():
-        raise MessageError(f"{where}: missing, or with blanks")
+        raise MessageError(f"{path}: missing, or with blanks")
     if pattern.fullmatch(text) is None:
-        raise MessageError(f"{where}: {text[:80]!a} is no name of an object")
+        raise MessageError(f"{path}: {text[:80]!a} is no name of an object")
     return text
 
 
@@ -391,10 +393,10 @@ def checked_pod(pod: _PodT | None) -> _PodT:
     return pod
 
 
-def checked_uid(uid: str, where: str) -> str:
+def checked_uid(uid: str, path: str) -> str:
     """Return the uid. Raises MessageError if it is longer than any, or no ASCII."""
     if UID.fullmatch(uid) is None:
-        raise MessageError(f"{where}: must be 1 to 128 characters of ASCII, has {len(uid)}")
+        raise MessageError(f"{path}: must be 1 to 128 characters of ASCII, has {len(uid)}")
     return uid
 
 

@@ -37,34 +37,34 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _DURATION = re.compile(f"(?:{_PART.pattern})+")
 
 
-def fields_of(value: object, where: str) -> Fields:
-    """Return the object at `where`; an empty one if there is none."""
+def fields_of(value: object, path: str) -> Fields:
+    """Return the object at `path`; an empty one if there is none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise SettingsError(f"{where}: must be an object")
+        raise SettingsError(f"{path}: must be an object")
     return value
 
 
-def items(fields: Fields, key: str, where: str = "") -> Sequence[object]:
+def items(fields: Fields, key: str, path: str = "") -> Sequence[object]:
     """Return the list under a key."""
-    return _field(fields, key, list, "a list", where) or []
+    return _field(fields, key, list, "a list", path) or []
 
 
-def text(fields: Fields, key: str, where: str = "", default: str = "") -> str:
+def text(fields: Fields, key: str, path: str = "", default: str = "") -> str:
     """Return the text under a key."""
-    value = _field(fields, key, str, "text", where)
+    value = _field(fields, key, str, "text", path)
     return default if value is None else value
 
 
-def flag(fields: Fields, key: str, where: str = "") -> bool:
+def flag(fields: Fields, key: str, path: str = "") -> bool:
     """Return the truth value under a key, false by default."""
-    return _field(fields, key, bool, "true or false", where) or False
+    return _field(fields, key, bool, "true or false", path) or False
 
 
-def number(fields: Fields, key: str, where: str = "", default: int = 0) -> int:
+def number(fields: Fields, key: str, path: str = "", default: int = 0) -> int:
     """Return the whole number under a key (True and False are none, whatever Python says)."""
-    value = _field(fields, key, int, "a whole number", where)
+    value = _field(fields, key, int, "a whole number", path)
     return default if value is None else value
 
 
@@ -80,12 +80,12 @@ def parse_duration(duration: str) -> float:
     return -seconds if duration.startswith("-") else seconds
 
 
-def _field(fields: Fields, key: str, kind: type[_T], type_name: str, where: str) -> _T | None:
+def _field(fields: Fields, key: str, kind: type[_T], type_name: str, path: str) -> _T | None:
     value = fields.get(key)
     if value is None:
         return None
     # True and False are whole numbers to Python alone.
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        path = f"{where}.{key}" if where else key
-        raise SettingsError(f"{path}: must be {type_name}")
+        full_path = f"{path}.{key}" if path else key
+        raise SettingsError(f"{full_path}: must be {type_name}")
     return value

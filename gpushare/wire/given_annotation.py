@@ -34,6 +34,6 @@ def read_given(annotations: Mapping[str, str], total: int, names: Names) -> Give
     return tuple(sorted((uuid, min(units, total)) for uuid, units in document.items()))
 
 
-def write_given(given: Mapping[str, int], names: Names) -> dict[str, str]:
+def write_given(units_by_uuid: Mapping[str, int], names: Names) -> dict[str, str]:
     """Return the annotation. given: units by uuid."""
-    return {names.given: json.dumps(given, separators=(",", ":"), sort_keys=True)}
+    return {names.given: json.dumps(units_by_uuid, separators=(",", ":"), sort_keys=True)}

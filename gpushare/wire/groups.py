@@ -147,26 +147,26 @@ def _group(
     return Group(key, size, whole and size > 0, sized_by)
 
 
-def sized_object(kind: str, made: PodGroup | LeaderWorkerSet | JobSet) -> tuple[str, int]:
+def sized_object(kind: str, workload: PodGroup | LeaderWorkerSet | JobSet) -> tuple[str, int]:
     """Return the key of an object that sizes groups (`Group.sized_by`), and that size.
 
     kind: POD_GROUP, COSCHEDULING, VOLCANO, LEADER_WORKER_SET or JOB_SET.
     The size is 0 if the object says none, and 1 if its pods do not have to be there at once: then
     each is bound by itself.
     """
-    metadata = made.metadata or Metadata()
+    metadata = workload.metadata or Metadata()
     key = f"{kind} {metadata.namespace or ''}/{(metadata.name or '')[:_MAX_NAME]}"
-    if isinstance(made, PodGroup):
-        size = _pod_group_size(made)
-    elif isinstance(made, LeaderWorkerSet):
-        size = _leader_worker_set_size(made)
+    if isinstance(workload, PodGroup):
+        size = _pod_group_size(workload)
+    elif isinstance(workload, LeaderWorkerSet):
+        size = _leader_worker_set_size(workload)
     else:
-        size = _job_set_size(made)
+        size = _job_set_size(workload)
     return key, size if 0 < size <= MAX_MEMBERS else 0
 
 
-def _pod_group_size(made: PodGroup) -> int:
-    spec = made.spec
+def _pod_group_size(pod_group: PodGroup) -> int:
+    spec = pod_group.spec
     if spec is None:
         return 0
     policy = spec.scheduling_policy
@@ -175,29 +175,29 @@ def _pod_group_size(made: PodGroup) -> int:
     return 1 if policy.gang is None else policy.gang.min_count or 0
 
 
-def _leader_worker_set_size(made: LeaderWorkerSet) -> int:
+def _leader_worker_set_size(worker_set: LeaderWorkerSet) -> int:
     """Return the pods of one of its groups; 1 if its workers are made when the leader runs."""
-    spec = made.spec
+    spec = worker_set.spec
     if spec is None or spec.leader_worker_template is None:
         return 0
-    annotations = (made.metadata and made.metadata.annotations) or {}
+    annotations = (worker_set.metadata and worker_set.metadata.annotations) or {}
     # With exclusive placement they are made only when the leader is bound.
     if spec.startup_policy not in (None, "", "LeaderCreated") or _LWS_EXCLUSIVE in annotations:
         return 1
     return spec.leader_worker_template.size or 1
 
 
-def _job_set_size(made: JobSet) -> int:
+def _job_set_size(job_set: JobSet) -> int:
     """Return the pods of all its Jobs that have not succeeded; 1 if some Jobs wait for others."""
-    spec = made.spec
+    spec = job_set.spec
     if spec is None:
         return 0
     jobs = spec.replicated_jobs or []
     policy = spec.startup_policy
     in_order = policy is not None and policy.startup_policy_order not in (None, "", "AnyOrder")
-    if in_order or any(job.depends_on for job in jobs) or _has_followers(made, jobs):
+    if in_order or any(job.depends_on for job in jobs) or _has_followers(job_set, jobs):
         return 1
-    statuses = (made.status and made.status.replicated_jobs_status) or []
+    statuses = (job_set.status and job_set.status.replicated_jobs_status) or []
     succeeded = {status.name: status.succeeded or 0 for status in statuses}
     size = 0
     for job in jobs:
@@ -210,11 +210,11 @@ def _job_set_size(made: JobSet) -> int:
     return size
 
 
-def _has_followers(made: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
+def _has_followers(job_set: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
     """Return whether pods of a Job are admitted only when its first one is bound: exclusive
     placement does that, unless nodes are labelled for it beforehand.
     """
-    metadatas = (made.metadata, *(job.template and job.template.metadata for job in jobs))
+    metadatas = (job_set.metadata, *(job.template and job.template.metadata for job in jobs))
     return any(
         _JOB_SET_EXCLUSIVE in annotations and _JOB_SET_NODE_SELECTOR not in annotations
         for metadata in metadatas

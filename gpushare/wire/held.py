@@ -68,8 +68,8 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
 def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
     """Return the document of all places, by managed resource."""
     resources = [
-        {"resource": resource, "held": [held_document(place) for place in those]}
-        for resource, those in places.items()
+        {"resource": resource, "held": [held_document(place) for place in held_places]}
+        for resource, held_places in places.items()
     ]
     return json.dumps({"unit": unit, "resources": resources}).encode()
 
@@ -81,23 +81,23 @@ def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
     """
     try:
         document = json.loads(body)
-        theirs = mib_of(document["unit"])
-        ours = next(item for item in document["resources"] if item["resource"] == resource)
-        return tuple(_place(place, theirs, mib_of(unit)) for place in ours["held"])
+        document_mib = mib_of(document["unit"])
+        resource_item = next(item for item in document["resources"] if item["resource"] == resource)
+        return tuple(_place(place, document_mib, mib_of(unit)) for place in resource_item["held"])
     except StopIteration:
         raise MessageError(f"tells nothing of {resource}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MessageError("has an answer that is no list of places") from error
 
 
-def _place(item: Mapping[str, Any], theirs: int, ours: int) -> HeldPlace:
+def _place(item: Mapping[str, Any], document_mib: int, unit_mib: int) -> HeldPlace:
     pod, until = item["pod"], item["until"]
     return HeldPlace(
         PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
         str(item["node"]),
-        -(-int(item["units"]) * theirs // ours),
+        -(-int(item["units"]) * document_mib // unit_mib),
         int(item["devices"]),
         None if until is None else datetime.fromisoformat(until).timestamp(),
         percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
-        tuple(-(-int(units) * theirs // ours) for units in item.get("split", ())),
+        tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
     )

@@ -58,7 +58,7 @@ _UNIT = re.compile(r"GiB|MiB|[1-9][0-9]{0,6}MiB")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class InventoryDevice:
     """One device: memory in units, and what is known of the card."""
 
     mem: int
@@ -73,18 +73,18 @@ class Inventory:
     """The devices of a node by index, the unit of their memory, and what its plug-in promises."""
 
     unit: str
-    devices: tuple[Device, ...]
+    devices: tuple[InventoryDevice, ...]
     marks_assigned: bool = False
     serves_by_identity: bool = False
     uncounted: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
-    def after(self, before: "Inventory") -> "Inventory":
+    def after(self, previous: "Inventory") -> "Inventory":
         """Return this one as it is written in place of another: cards of that one have gone."""
         present = {device.uuid for device in self.devices}
-        known = (*before.gone, *(device.uuid for device in before.devices))
-        gone = dict.fromkeys(uuid for uuid in known if uuid and uuid not in present)
-        return replace(self, gone=tuple(gone)[-MAX_DEVICES:])
+        earlier_uuids = (*previous.gone, *(device.uuid for device in previous.devices))
+        gone_uuids = dict.fromkeys(uuid for uuid in earlier_uuids if uuid and uuid not in present)
+        return replace(self, gone=tuple(gone_uuids)[-MAX_DEVICES:])
 
 
 def encode_inventory(inventory: Inventory) -> str:
@@ -159,11 +159,11 @@ def decode_inventory(text: str) -> Inventory:
 
 def _uuids(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the uuids of cards that are no devices here."""
-    where = f"inventory.{key}"
-    uuids = _typed(document.get(key, []), list, where)
+    path = f"inventory.{key}"
+    uuids = _typed(document.get(key, []), list, path)
     if len(uuids) > MAX_DEVICES:
-        raise AnnotationError(f"{where}: more than {MAX_DEVICES}")
-    return tuple(_short_text(uuid, f"{where}[{n}]") for n, uuid in enumerate(uuids))
+        raise AnnotationError(f"{path}: more than {MAX_DEVICES}")
+    return tuple(_short_text(uuid, f"{path}[{n}]") for n, uuid in enumerate(uuids))
 
 
 def is_unit(text: str) -> bool:
@@ -211,31 +211,31 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     return frozenset(devices)
 
 
-def _decode_device(value: object, where: str) -> Device:
-    item: dict[str, Any] = _typed(value, dict, where)
+def _decode_device(value: object, path: str) -> InventoryDevice:
+    item: dict[str, Any] = _typed(value, dict, path)
     mem = item.get("mem")
     if type(mem) is not int or not 0 <= mem <= MAX_UNITS:
-        raise AnnotationError(f"{where}.mem: must be a whole number from 0 to {MAX_UNITS}")
-    uuid = _short_text(item.get("uuid", ""), f"{where}.uuid")
+        raise AnnotationError(f"{path}.mem: must be a whole number from 0 to {MAX_UNITS}")
+    uuid = _short_text(item.get("uuid", ""), f"{path}.uuid")
     if uuid and not is_uuid(uuid):
-        raise AnnotationError(f"{where}.uuid: must be printable ASCII without blanks and commas")
-    return Device(
+        raise AnnotationError(f"{path}.uuid: must be printable ASCII without blanks and commas")
+    return InventoryDevice(
         mem,
         uuid,
-        _short_text(item.get("model", ""), f"{where}.model"),
-        _typed(item.get("healthy", True), bool, f"{where}.healthy"),
-        _short_text(item.get("problem", ""), f"{where}.problem"),
+        _short_text(item.get("model", ""), f"{path}.model"),
+        _typed(item.get("healthy", True), bool, f"{path}.healthy"),
+        _short_text(item.get("problem", ""), f"{path}.problem"),
     )
 
 
-def _short_text(value: object, where: str) -> str:
-    text = _typed(value, str, where)
+def _short_text(value: object, path: str) -> str:
+    text = _typed(value, str, path)
     if len(text) > _MAX_TEXT_LENGTH:
-        raise AnnotationError(f"{where}: longer than {_MAX_TEXT_LENGTH} characters")
+        raise AnnotationError(f"{path}: longer than {_MAX_TEXT_LENGTH} characters")
     return text
 
 
-def _typed(value: object, kind: type[_T], where: str) -> _T:
+def _typed(value: object, kind: type[_T], path: str) -> _T:
     if not isinstance(value, kind):
-        raise AnnotationError(f"{where}: must be {_TYPE_NAMES[kind]}")
+        raise AnnotationError(f"{path}: must be {_TYPE_NAMES[kind]}")
     return value

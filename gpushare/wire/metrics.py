@@ -47,14 +47,14 @@ def read_samples(metrics: str) -> dict[str, float]:
     return samples
 
 
-def family(samples: Samples, name: str, **wanted: str) -> Iterator[tuple[dict[str, str], float]]:
+def family(samples: Samples, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
     """Yield the labels and the value of each sample of a family that has these labels."""
     for sample, value in samples.items():
         if sample.partition("{")[0] == name:
             pairs = (text.partition("=") for text in _LABEL.findall(sample))
-            labels = {key: quoted.strip('"')[:_LONGEST] for key, _, quoted in pairs}
-            if wanted.items() <= labels.items():
-                yield labels, value
+            sample_labels = {key: quoted.strip('"')[:_LONGEST] for key, _, quoted in pairs}
+            if labels.items() <= sample_labels.items():
+                yield sample_labels, value
 
 
 def total(samples: Samples, name: str, **labels: str) -> float | None:
@@ -76,9 +76,9 @@ class RankingPolicy:
     """Points of memory that it allocated above `second` there."""
     error: float = 0.0
     """The standard error of `lead`."""
-    allocated: Mapping[str, float] = field(default_factory=dict)
+    allocated_percent: Mapping[str, float] = field(default_factory=dict)
     """By candidate, in percent of the memory."""
-    refused: Mapping[str, float] = field(default_factory=dict)
+    refused_percent: Mapping[str, float] = field(default_factory=dict)
     """The same of what was refused."""
     shadow: str = ""
     """A clause on the policy that is followed beside; "" if there is none."""
@@ -119,14 +119,14 @@ def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
 
 
 def _by_policy(samples: Samples, name: str, resource: str) -> dict[str, float]:
-    found = family(samples, name, resource=resource)
-    return {labels.get("policy", ""): value for labels, value in found}
+    family_samples = family(samples, name, resource=resource)
+    return {labels.get("policy", ""): value for labels, value in family_samples}
 
 
 def _shadow(samples: Samples, resource: str) -> str:
     """Return what the shadow policy would have done otherwise, or ""."""
-    on = next(family(samples, "gpushare_shadow_on"), None)
-    if on is None:
+    state = next(family(samples, "gpushare_shadow_on"), None)
+    if state is None:
         return ""
 
     def count(counter: str, **labels: str) -> int:
@@ -134,10 +134,10 @@ def _shadow(samples: Samples, resource: str) -> str:
             total(samples, f"gpushare_shadow_{counter}_total", resource=resource, **labels) or 0
         )
 
-    asked, same = count("choices"), count("choices", choice="same")
+    choices, same_choices = count("choices"), count("choices", choice="same")
     text = (
-        f"{on[0].get('policy', '')}, another choice for {asked - same} of {asked} requests; of the"
-        f" pods that run it refused {count('pods', taken='real')}, of those refused it had room"
-        f" for {count('pods', taken='shadow')}"
+        f"{state[0].get('policy', '')}, another choice for {choices - same_choices} of {choices}"
+        f" requests; of the pods that run it refused {count('pods', taken='real')}, of those"
+        f" refused it had room for {count('pods', taken='shadow')}"
     )
-    return text if on[1] else f"{text}; it failed and is off"
+    return text if state[1] else f"{text}; it failed and is off"

@@ -108,7 +108,7 @@ def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class SentEviction:
     """An eviction that was sent."""
 
     at: float
@@ -123,7 +123,7 @@ class Moved:
 class MoveRecord:
     """The moves, the oldest first."""
 
-    moves: tuple[Moved, ...] = ()
+    moves: tuple[SentEviction, ...] = ()
     version: str = ""
     """That of the ConfigMap as it was read; "": there is none."""
 
@@ -131,14 +131,14 @@ class MoveRecord:
         """Return how many more there may be now, of so many an hour."""
         return max(budget - len(self._last_hour(now)), 0)
 
-    def under_way(self, now: float) -> Moved | None:
+    def under_way(self, now: float) -> SentEviction | None:
         """Return an eviction that may not have come to its end; None if there is none."""
         going = (move for move in self.moves if not move.settled and move.at > now - SETTLES)
         return next(going, None)
 
     def sent(self, uid: str, pod: str, now: float) -> "MoveRecord":
         """Return it with one more."""
-        return replace(self, moves=(*self._last_hour(now), Moved(now, uid, pod)))
+        return replace(self, moves=(*self._last_hour(now), SentEviction(now, uid, pod)))
 
     def settled(self, uid: str) -> "MoveRecord":
         """Return it with the end of that one."""
@@ -163,7 +163,7 @@ class MoveRecord:
         document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         return document | {"data": {_KEY: json.dumps(moves)}}
 
-    def _last_hour(self, now: float) -> tuple[Moved, ...]:
+    def _last_hour(self, now: float) -> tuple[SentEviction, ...]:
         return tuple(move for move in self.moves if move.at > now - _HOUR)
 
 
@@ -182,10 +182,12 @@ def record_of(document: Mapping[str, Any], now: float) -> MoveRecord:
     Raises MessageError if it cannot be read: then nothing is known of the budget.
     """
     try:
-        listed = json.loads((document.get("data") or {}).get(_KEY, "[]"))
+        entries = json.loads((document.get("data") or {}).get(_KEY, "[]"))
         moves = tuple(
-            Moved(min(float(move["at"]), now), move["uid"], move["pod"], bool(move["settled"]))
-            for move in listed
+            SentEviction(
+                min(float(move["at"]), now), move["uid"], move["pod"], bool(move["settled"])
+            )
+            for move in entries
         )
         return MoveRecord(moves, str(document["metadata"]["resourceVersion"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

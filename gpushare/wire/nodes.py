@@ -28,7 +28,7 @@ SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?", re.ASCII)
 _Quantities = Mapping[str, Quantity]
 
 
-class KnownInventories:
+class InventoryCache:
     """What inventories said last, by node: a text that is unchanged byte for byte is not parsed.
 
     A kubelet writes its Node every five minutes and more often, and nearly never other devices.
@@ -45,14 +45,14 @@ class KnownInventories:
         """
         of_node = self._read.setdefault(bare.name, {})
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
-        known = of_node.get(annotation)
-        if known is None or known[0] != digest:
-            known = of_node[annotation] = digest, _from_inventory(NodeSpec(bare.name), text, unit)
-        return replace(known[1], cpu=bare.cpu, memory=bare.memory)
+        cached = of_node.get(annotation)
+        if cached is None or cached[0] != digest:
+            cached = of_node[annotation] = digest, _from_inventory(NodeSpec(bare.name), text, unit)
+        return replace(cached[1], cpu=bare.cpu, memory=bare.memory)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all nodes but these."""
-        self._read = {name: read for name, read in self._read.items() if name in names}
+        self._read = {name: specs for name, specs in self._read.items() if name in names}
 
     def forget(self, name: str) -> None:
         """Forget a node: it is gone."""
@@ -60,7 +60,7 @@ class KnownInventories:
 
 
 def node_spec(
-    node: Node, names: Names, unit: str, known: KnownInventories | None = None
+    node: Node, names: Names, unit: str, inventories: InventoryCache | None = None
 ) -> NodeSpec:
     """Return the devices of the node in units; closed with a Reason if they cannot be read.
 
@@ -69,7 +69,7 @@ def node_spec(
     *capacity*, as the original reads it: the kubelet takes unhealthy devices out of allocatable,
     which would make every device look smaller. If allocatable is the only one given it is used,
     and if it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
-    known: what inventories said before. Raises MessageError if the node has no name.
+    inventories: what inventories said before. Raises MessageError if the node has no name.
     """
     metadata = node.metadata or Metadata()
     if not metadata.name:
@@ -83,13 +83,13 @@ def node_spec(
     )
     text = (metadata.annotations or {}).get(names.inventory)
     if text is not None:
-        known = known or KnownInventories()
-        spec = known.spec(bare, text, unit, names.inventory)
+        inventories = inventories or InventoryCache()
+        spec = inventories.spec(bare, text, unit, names.inventory)
     else:
         spec = _from_totals(bare, capacity, allocatable, names)
-    labelled = node_model(metadata.labels or {})
+    model = node_model(metadata.labels or {})
     # The label first: it is what selectors of pods are held against.
-    return replace(spec, models=(labelled,) * len(spec.capacity)) if labelled else spec
+    return replace(spec, models=(model,) * len(spec.capacity)) if model else spec
 
 
 def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:

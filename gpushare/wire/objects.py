@@ -63,7 +63,7 @@ class Container(Struct, gc=False, rename="camel"):
     restart_policy: str | None = None
 
 
-class Requirement(Struct, gc=False):
+class NodeSelectorRequirement(Struct, gc=False):
     """NodeSelectorRequirement."""
 
     key: str | None = None
@@ -71,23 +71,23 @@ class Requirement(Struct, gc=False):
     values: list[str] | None = None
 
 
-class Term(Struct, gc=False, rename="camel"):
+class NodeSelectorTerm(Struct, gc=False, rename="camel"):
     """NodeSelectorTerm."""
 
-    match_expressions: list[Requirement] | None = None
-    match_fields: list[Requirement] | None = None
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
 
 
-class Terms(Struct, gc=False, rename="camel"):
+class NodeSelector(Struct, gc=False, rename="camel"):
     """NodeSelector: alternatives."""
 
-    node_selector_terms: list[Term] | None = None
+    node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
 class NodeAffinity(Struct, gc=False):
     """NodeAffinity, of which only what is required counts here."""
 
-    required: Terms | None = msgspec.field(
+    required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
 

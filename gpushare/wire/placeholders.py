@@ -68,14 +68,14 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     )
     affinity = spec.affinity and spec.affinity.node_affinity
     terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
-    listed = (
+    excluded_nodes = (
         expression.values or ()
         for term in terms
         for expression in term.match_expressions or ()
         if (expression.key, expression.operator) == (HOSTNAME, "NotIn")
     )
     # A pod of the user may leave out nodes itself: ours are in each term, and come last.
-    *_, nodes = ((), *listed)
+    *_, nodes = ((), *excluded_nodes)
     created = seconds_of(metadata.creation_timestamp)
     group = (metadata.annotations or {}).get(GROUP, "")
     gated = bool(spec.scheduling_gates)
@@ -208,10 +208,10 @@ def _elsewhere(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get(_REQUIRED)
     terms = [{}] if required is None else required["nodeSelectorTerms"]
-    out = {"key": HOSTNAME, "operator": "NotIn", "values": [*nodes]}
+    exclusion = {"key": HOSTNAME, "operator": "NotIn", "values": [*nodes]}
     return {
         "nodeSelectorTerms": [
-            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), out]}
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), exclusion]}
             for term in terms
             # A term without conditions selects nothing.
             if required is None or any(term.values())

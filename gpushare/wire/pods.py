@@ -35,7 +35,7 @@ from gpushare.wire.annotations import (
     placement,
 )
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import Asked, device_request
+from gpushare.wire.device_request import DeviceSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import (
@@ -106,7 +106,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        Asked(units, containers, inits, percents, percent_containers),
+        DeviceSums(units, containers, inits, percents, percent_containers),
         metadata.annotations or {},
         metadata.labels or {},
         names,
@@ -122,20 +122,20 @@ def _one_request(request: Request) -> Request:
     return request
 
 
-def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
+def request_among(pod: Pod, managed_names: Iterable[Names]) -> tuple[Names, Request] | None:
     """Return the one resource that the pod asks for, and its request; None if it asks for none.
 
     Raises WireError for a request that makes no sense or asks for two of the resources, and for a
     pod without a node that has no room for our annotations.
     """
-    requests = ((names, request_of(pod, names)) for names in every)
-    asked = [(names, request) for names, request in requests if request.devices]
-    if len(asked) > 1:
-        resources = ", ".join(names.resource for names, _ in asked)
+    requests = ((names, request_of(pod, names)) for names in managed_names)
+    matches = [(names, request) for names, request in requests if request.devices]
+    if len(matches) > 1:
+        resources = ", ".join(names.resource for names, _ in matches)
         raise MessageError(f"{resources}: a pod may ask for one of them alone")
-    if not asked:
+    if not matches:
         return None
-    names, request = asked[0]
+    names, request = matches[0]
     if mistake := lacks_room(pod, request, names):
         raise AnnotationError(mistake)
     return names, request
@@ -160,7 +160,7 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         + pieces * (index + len('"":') + number)
     )
     # The bytes that each annotation of ours may have over the life of the pod.
-    ours = {
+    max_bytes = {
         names.idx: index * request.devices,
         names.dev: number,
         names.pod: number,
@@ -171,19 +171,19 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
     percents = zip(names.percents, request.percents, strict=False)
-    ours |= {of_amount.allocation: grants for of_amount, percent in percents if percent}
+    max_bytes |= {of_amount.allocation: grants for of_amount, percent in percents if percent}
     # As the API server counts them.
-    others = sum(
+    present_bytes = sum(
         len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         for key, value in ((pod.metadata and pod.metadata.annotations) or {}).items()
-        if key not in ours
+        if key not in max_bytes
         for text in (key, value)
     )
-    room = sum(len(key) + most for key, most in ours.items())
-    if others + room <= LARGEST_ANNOTATIONS:
+    room = sum(len(key) + size for key, size in max_bytes.items())
+    if present_bytes + room <= LARGEST_ANNOTATIONS:
         return ""
     return (
-        f"its annotations have {others} bytes, and gpushare writes up to {room} more;"
+        f"its annotations have {present_bytes} bytes, and gpushare writes up to {room} more;"
         f" Kubernetes takes {LARGEST_ANNOTATIONS} in all: create the pod with smaller ones"
     )
 
@@ -247,7 +247,7 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     """
     spec = pod.spec or PodSpec()
     containers, init_containers = spec.containers or (), spec.init_containers or ()
-    own, *asked_by_each = (
+    pod_amounts, *container_amounts = (
         {**(resources.limits or _NOTHING), **(resources.requests or _NOTHING)}
         for resources in (
             spec.resources or _NO_RESOURCES,
@@ -255,23 +255,34 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
             *(container.resources or _NO_RESOURCES for container in init_containers),
         )
     )
-    regular, of_inits = asked_by_each[: len(containers)], asked_by_each[len(containers) :]
+    regular, init_amounts = (
+        container_amounts[: len(containers)],
+        container_amounts[len(containers) :],
+    )
     overhead = spec.overhead or _NOTHING
-    every = {*overhead, *chain(*asked_by_each)}
-    named = sorted(every.difference(_OF_THE_HOST))[:MOST_RESOURCES]
-    lengths = accumulate(map(len, named))
-    others = [name for name, all_ in zip(named, lengths, strict=True) if all_ <= _MOST_NAMES]
+    resource_names = {*overhead, *chain(*container_amounts)}
+    extended_names = sorted(resource_names.difference(_OF_THE_HOST))[:MOST_RESOURCES]
+    lengths = accumulate(map(len, extended_names))
+    counted_names = [
+        name for name, all_ in zip(extended_names, lengths, strict=True) if all_ <= _MOST_NAMES
+    ]
     sums = dict.fromkeys(_OF_THE_HOST, 0)
-    for name in (*_OF_THE_HOST, *others):
+    for name in (*_OF_THE_HOST, *counted_names):
         convert = _to_milli if name == "cpu" else _to_bytes
         try:
-            total = convert(own.get(name, 0))
+            total = convert(pod_amounts.get(name, 0))
             if not total:
-                total = sum(convert(asked[name]) for asked in regular if name in asked)
-                if of_inits:
+                total = sum(
+                    convert(amounts_of_container[name])
+                    for amounts_of_container in regular
+                    if name in amounts_of_container
+                )
+                if init_amounts:
                     before = (
-                        (convert(asked.get(name, 0)), container.restart_policy)
-                        for asked, container in zip(of_inits, init_containers, strict=True)
+                        (convert(amounts_of_container.get(name, 0)), container.restart_policy)
+                        for amounts_of_container, container in zip(
+                            init_amounts, init_containers, strict=True
+                        )
                     )
                     total = peak([total], before)
             total += convert(overhead.get(name, 0))

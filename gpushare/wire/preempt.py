@@ -86,10 +86,10 @@ def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
 
 
 def _by_node(
-    nodes: Mapping[str, Raw], where: str, uid_of: Callable[[Raw], str | None]
+    nodes: Mapping[str, Raw], path: str, uid_of: Callable[[Raw], str | None]
 ) -> dict[str, Victims]:
-    checked_length(max(nodes, key=len, default=""), where)
-    found = dict.fromkeys(nodes, Victims())
+    checked_length(max(nodes, key=len, default=""), path)
+    victims_by_node = dict.fromkeys(nodes, Victims())
     for node, raw in nodes.items():
         if _is_null(raw):
             continue
@@ -97,13 +97,13 @@ def _by_node(
             victims = decode_body(_ON_NODE, _OnNode, raw)
             uids = [uid_of(pod) for pod in victims.pods or () if not _is_null(pod)]
         except MessageError as error:
-            raise MessageError(f"{where}.{node[:80]}: {error}") from error
+            raise MessageError(f"{path}.{node[:80]}: {error}") from error
         if not all(uids):
-            raise MessageError(f"{where}.{node[:80]}: a pod without a uid")
-        checked = tuple(checked_uid(uid, f"{where}.{node[:80]}.Pods") for uid in uids if uid)
+            raise MessageError(f"{path}.{node[:80]}: a pod without a uid")
+        checked = tuple(checked_uid(uid, f"{path}.{node[:80]}.Pods") for uid in uids if uid)
         violations = min(max(victims.violations or 0, 0), _MAX_VIOLATIONS)
-        found[node] = Victims(checked, violations)
-    return found
+        victims_by_node[node] = Victims(checked, violations)
+    return victims_by_node
 
 
 def _is_null(raw: Raw) -> bool:

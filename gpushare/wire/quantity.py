@@ -144,9 +144,9 @@ def peak(regular: Iterable[int], inits: Iterable[tuple[int, object]]) -> int:
     regular: the amount of each container. inits: amount and restartPolicy of each init container;
     they run one after the other, beside the sidecars (restartPolicy Always) started before.
     """
-    sidecars = most = 0
+    sidecars = largest = 0
     for amount, restart_policy in inits:
-        most = max(most, sidecars + amount)
+        largest = max(largest, sidecars + amount)
         if restart_policy == "Always":
             sidecars += amount
-    return max(sum(regular) + sidecars, most)
+    return max(sum(regular) + sidecars, largest)

@@ -35,7 +35,7 @@ class ForeignName(NamedTuple):
     """What a name of another product means."""
 
     product: str
-    ours: str
+    field_name: str
     """The field of `Names` that means the same, or "" if nothing does."""
     difference: str = ""
     """How its value differs from ours, or what to write if nothing means the same."""
@@ -88,31 +88,31 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = int) -> str
 def misplaced(pod: Pod, request: Request, names: Names) -> str:
     """Return what of a pod does not go with device memory, and what to write; "" if nothing."""
     if names_any(pod, (names.count,)):
-        counted = (
+        cause = (
             f"{names.count} is among the resources of a container; kube-scheduler and the kubelet"
             " count it there by itself, so that pods wait where it is used up though devices have"
             " room"
         )
         if not request.devices:
             return (
-                f"{counted}; of {names.resource} the pod asks for nothing, so it gets no device,"
+                f"{cause}; of {names.resource} the pod asks for nothing, so it gets no device,"
                 f" and may see all cards of its node: write {names.resource} there, and"
                 f" {names.count} as an annotation of the pod"
             )
         return (
-            f"{counted}; how many devices a pod gets is said by its annotation of that name alone:"
+            f"{cause}; how many devices a pod gets is said by its annotation of that name alone:"
             f" this one gets {request.devices}; write {names.count} as an annotation, not there"
         )
     if not request.devices:
         return ""
     annotations = (pod.metadata and pod.metadata.annotations) or {}
     resources = {name for container in _containers(pod) for name in _amounts(container)}
-    if foreign := foreign_name(resources, annotations, names):
-        return foreign
-    if whole := sorted(filter(is_whole, resources)):
+    if mistake := foreign_name(resources, annotations, names):
+        return mistake
+    if whole_cards := sorted(filter(is_whole, resources)):
         return (
-            f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
-            " cards without knowing of each other; ask for one of the two"
+            f"{whole_cards[0]} is asked for beside {names.resource}: two device plug-ins would give"
+            " it cards without knowing of each other; ask for one of the two"
         )
     return whole_card_mistake(annotations, request, names) or blinded(pod, names)
 
@@ -122,14 +122,14 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
     has none.
     """
     hints = []
-    for table, on_pod in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
+    for table, pod_keys in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
         for name, meaning in table.items():
-            if name in on_pod:
+            if name in pod_keys:
                 instead = meaning.difference
-                if meaning.ours:
-                    where = " as an annotation of the pod" if meaning.ours == "count" else ""
+                if meaning.field_name:
+                    place = " as an annotation of the pod" if meaning.field_name == "count" else ""
                     but = f" ({meaning.difference})" if meaning.difference else ""
-                    instead = f"write {getattr(names, meaning.ours)}{where} instead{but}"
+                    instead = f"write {getattr(names, meaning.field_name)}{place} instead{but}"
                 hints.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
     return "; ".join(hints)
 
@@ -137,11 +137,11 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
 def blinded(pod: Pod, names: Names) -> str:
     """Return which container says itself which cards it sees, and what to do; "" if none does."""
     for container in _containers(pod):
-        own = [variable.name for variable in container.env or () if variable.name in VISIBLE]
-        if own and names.resource in _amounts(container):
+        variables = [variable.name for variable in container.env or () if variable.name in VISIBLE]
+        if variables and names.resource in _amounts(container):
             return (
-                f"container {container.name} sets {own[0]} itself, which wins over what the device"
-                " plug-in tells it: it sees other cards than it was given; leave it out"
+                f"container {container.name} sets {variables[0]} itself, which wins over what the"
+                " device plug-in tells it: it sees other cards than it was given; leave it out"
             )
     return ""
 
@@ -171,14 +171,18 @@ def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = int
         likely = factor > 1 and factor <= 2 * request.units <= 2 * factor * mib_of("GiB")
         if not likely:
             continue
-        most = largest()
-        if request.units <= (most or NO_CARD_HAS * 1024 // mib):
+        largest_units = largest()
+        if request.units <= (largest_units or NO_CARD_HAS * 1024 // mib):
             return ""
-        counted = unit if unit in ("GiB", "MiB") else f"x {unit}"
-        limit = f"the largest has {most}" if most else f"no card has {NO_CARD_HAS} GiB"
+        unit_text = unit if unit in ("GiB", "MiB") else f"x {unit}"
+        limit = (
+            f"the largest has {largest_units}"
+            if largest_units
+            else f"no card has {NO_CARD_HAS} GiB"
+        )
         instead = sum(-(-part // factor) for part in request.parts)
         return (
-            f"{names.resource}: {request.units} {counted} are asked of one device, and {limit};"
+            f"{names.resource}: {request.units} {unit_text} are asked of one device, and {limit};"
             f" the unit is {unit} already: if {meant} meant, write {instead}"
         )
     return ""

@@ -33,9 +33,9 @@ class Mark(NamedTuple):
     """Those of KEYS that are there."""
     by_others: frozenset[str]
     """Those of KEYS by which somebody else says that the node stays."""
-    ours: frozenset[str]
+    by_extender: frozenset[str]
     """Those of KEYS that we wrote, and nobody has changed since."""
-    why: str | None
+    reason: str | None
     """Our word of why it must stay; None if there is none of ours, "" if it cannot be read."""
 
     @property
@@ -43,7 +43,7 @@ class Mark(NamedTuple):
         """Why autoscalers leave the node alone, for users; "" if they may take it away."""
         if self.by_others:
             return f"annotated by others: {', '.join(sorted(self.by_others))}"
-        return self.why or "" if self.ours else ""
+        return self.reason or "" if self.by_extender else ""
 
 
 def kept_nodes(marks: Mapping[str, Mark]) -> dict[str, str]:
@@ -55,16 +55,21 @@ def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
     """Return what the annotations of a node say."""
     values = {key: annotations[key] for key in KEYS if key in annotations}
     text = annotations.get(OURS)
-    why, wrote = None if text is None else "", frozenset[str]()
+    reason, written_keys = None if text is None else "", frozenset[str]()
     with suppress(ValueError, KeyError, TypeError, RecursionError):  # somebody has garbled it
         document = json.loads(text or "")
-        said, keys = document["why"], document["wrote"]
-        if isinstance(said, str) and isinstance(keys, list):
-            why, wrote = said, KEYS.intersection(key for key in keys if isinstance(key, str))
-    stay = frozenset(key for key, value in values.items() if value == TRUE)
-    return Mark(version, frozenset(values), stay - wrote, stay & wrote, why)
+        text_of_reason, keys = document["why"], document["wrote"]
+        if isinstance(text_of_reason, str) and isinstance(keys, list):
+            reason, written_keys = (
+                text_of_reason,
+                KEYS.intersection(key for key in keys if isinstance(key, str)),
+            )
+    true_keys = frozenset(key for key, value in values.items() if value == TRUE)
+    return Mark(
+        version, frozenset(values), true_keys - written_keys, true_keys & written_keys, reason
+    )
 
 
-def written(why: str, keys: Collection[str]) -> str:
+def written(reason: str, keys: Collection[str]) -> str:
     """Return the value of our annotation."""
-    return json.dumps({"why": why, "wrote": sorted(keys)}, separators=(",", ":"))
+    return json.dumps({"why": reason, "wrote": sorted(keys)}, separators=(",", ":"))

@@ -19,8 +19,8 @@ def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Nam
 
     An extender that counts no compute writes none into the Binding, and puts others there too.
     """
-    wanted = annotations.get(WHOLE_CARD) == "true"
-    return wanted and request.alone and names.core_allocation in annotations
+    is_annotated = annotations.get(WHOLE_CARD) == "true"
+    return is_annotated and request.alone and names.core_allocation in annotations
 
 
 def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:

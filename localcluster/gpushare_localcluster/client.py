@@ -181,16 +181,16 @@ class Watch:
     def _opened(self, sock: socket.socket) -> None:
         with self._lock:
             self._socket = sock
-            closed = self._closed
-        if closed:
+            is_closed = self._closed
+        if is_closed:
             raise ConnectionAbortedError("the watch was closed")
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
         # By chunks, each of whole lines or a part of one: readline() asks for the length of a chunk
         # again and again.
-        rest = b""
+        partial = b""
         while piece := response.read1(_PIECE):
-            *lines, rest = (rest + piece).split(b"\n")
+            *lines, partial = (partial + piece).split(b"\n")
             for line in lines:
                 yield self._event(line)
 
@@ -213,13 +213,13 @@ def api_error(method: str, path: str, answer: Response) -> ApiError:
     return kind(message, answer.status)
 
 
-def _object(data: bytes, where: str) -> Json:
+def _object(data: bytes, request: str) -> Json:
     try:
         value = msgspec.json.decode(data)
     except ValueError as error:
-        raise ApiUnavailable(f"{where}: the answer is no JSON", 0) from error
+        raise ApiUnavailable(f"{request}: the answer is no JSON", 0) from error
     if not isinstance(value, dict):
-        raise ApiUnavailable(f"{where}: the answer is no JSON object", 0)
+        raise ApiUnavailable(f"{request}: the answer is no JSON object", 0)
     return value
 
 

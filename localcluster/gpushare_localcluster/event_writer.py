@@ -13,7 +13,7 @@ def write_event(
 ) -> None:
     """Write an event about an object, or count it once more. Raises ApiError."""
     meta, now = about["metadata"], timestamp()
-    where = f"/api/v1/namespaces/{meta.get('namespace') or 'default'}/events"
+    path = f"/api/v1/namespaces/{meta.get('namespace') or 'default'}/events"
     digest = hashlib.sha256(json.dumps([meta["uid"], reason, message]).encode()).hexdigest()
     name = f"{meta['name']}.{digest[:16]}"
     involved = {field: about[field] for field in ("kind", "apiVersion")}
@@ -37,7 +37,7 @@ def write_event(
         "reportingInstance": "",
     }
     try:
-        api.create(where, event)
+        api.create(path, event)
     except ApiConflict:
-        again = {"count": api.get(f"{where}/{name}")["count"] + 1, "lastTimestamp": now}
-        api.patch(f"{where}/{name}", again, MERGE_PATCH)
+        again = {"count": api.get(f"{path}/{name}")["count"] + 1, "lastTimestamp": now}
+        api.patch(f"{path}/{name}", again, MERGE_PATCH)

@@ -29,8 +29,8 @@ def granted_devices(pod: Json) -> tuple[int, ...]:
     """Return the device indices of the IDX annotation in order; empty when there is none usable."""
     text = str((pod["metadata"].get("annotations") or {}).get(ALIYUN.idx, ""))
     indices = [strict_number(part) for part in text.split(",")] if text else []
-    known = [index for index in indices if index is not None]
-    return tuple(known) if len(known) == len(indices) else ()
+    valid = [index for index in indices if index is not None]
+    return tuple(valid) if len(valid) == len(indices) else ()
 
 
 def asked_units(pod: Json) -> int:

@@ -24,9 +24,9 @@ _STATUS_SECONDS = 300.0
 class Heartbeat:
     """Beats for every node from `start` to `stop`, each `every` seconds; it closes `api`."""
 
-    def __init__(self, api: ApiClient, *, every: float = 10.0) -> None:
+    def __init__(self, api: ApiClient, *, interval: float = 10.0) -> None:
         self._api = api
-        self._every = every
+        self._every = interval
         self._lock = threading.Lock()
         self._nodes: dict[str, Json] = {}
         self._told: dict[str, float] = {}

@@ -128,11 +128,13 @@ class HttpClient:
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             try:
-                named = self._tls.wrap_socket(connection.sock, server_hostname=self._server_name)
+                tls_socket = self._tls.wrap_socket(
+                    connection.sock, server_hostname=self._server_name
+                )
             except BaseException:
                 connection.close()
                 raise
-            connection.sock = named
+            connection.sock = tls_socket
         return connection
 
     def _put_back(self, connection: http.client.HTTPConnection) -> None:
@@ -146,10 +148,10 @@ class HttpClient:
 class _Connection(http.client.HTTPConnection):
     """Sends head and body of a request in one write, so that the server wakes once."""
 
-    def request(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 -- the base's
+    def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- the base's
         """Send a request."""
         self._parts: list[bytes] = []
-        super().request(*args, **named)
+        super().request(*args, **options)
         self.sock.sendall(b"".join(self._parts))
 
     def send(self, data: Any) -> None:  # noqa: ANN401 -- the base's
@@ -187,11 +189,11 @@ def _read_until(
     """Return the whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
     chunks: list[bytes] = []
     while not response.isclosed():
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError("timed out reading the answer")
         if connection.sock is not None:
-            _limit(connection.sock, left)
+            _limit(connection.sock, remaining)
         chunk = response.read1(65536)
         if not chunk:
             break

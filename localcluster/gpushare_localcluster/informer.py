@@ -77,10 +77,10 @@ class Informer:
 
     def _relist(self) -> None:
         answer = self._api.get(self._path, self._query)
-        listed = {_uid(item): item for item in answer.get("items") or ()}
-        for uid in [uid for uid in self._objects if uid not in listed]:
+        items = {_uid(item): item for item in answer.get("items") or ()}
+        for uid in [uid for uid in self._objects if uid not in items]:
             self._tell(self._objects.pop(uid), None)
-        for item in listed.values():
+        for item in items.values():
             self._take(item)
         self._version = str((answer.get("metadata") or {}).get("resourceVersion", ""))
         self._synced.set()

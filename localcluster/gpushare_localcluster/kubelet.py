@@ -106,14 +106,14 @@ class Kubelet:
             if missing:
                 self._unlabelled[node.name] = missing
                 self._loop.add(f"{_NODE}{node.name}")
-            known = self._nodes.get(node.name)
-            pods = known.pods.values() if known else ()
+            old_info = self._nodes.get(node.name)
+            pods = old_info.pods.values() if old_info else ()
             info = NodeInfo(node)
             for pod in pods:
                 info = info.with_pod(pod)
             self._nodes[node.name] = info
-            waiting = [uid for uid in self._pods if uid not in self._admitted]
-        for uid in waiting:
+            pending_uids = [uid for uid in self._pods if uid not in self._admitted]
+        for uid in pending_uids:
             self._loop.add(uid)
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
@@ -204,19 +204,19 @@ class Kubelet:
             return None
         if uid not in self._admitted:
             try:
-                told = self._devices.admit(pod)
+                variables = self._devices.admit(pod)
             except AdmissionError as error:
                 self._write_status(pod, failed_status(*_unexpected(str(error)), timestamp()))
                 return None
-            if told is None:
+            if variables is None:
                 return _AGAIN_SECONDS
-            if granted_devices(pod) and not told:
+            if granted_devices(pod) and not variables:
                 # As a device plug-in does when the kubelet has it serve the pod.
                 served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
                 self._api.patch(_path(pod), served, MERGE_PATCH)
             self._hold(uid, view)
             for container in containers(pod):
-                text = container_log(pod, container, told.get(container["name"], {}))
+                text = container_log(pod, container, variables.get(container["name"], {}))
                 self._logs.write(uid, container["name"], text, datetime.now(UTC))
         self._write_status(pod, running_status(pod, self._address(uid), timestamp()))
         return None
@@ -242,9 +242,9 @@ class Kubelet:
         started = (pod.get("status") or {}).get("startTime")
         if seconds is None or started is None:
             return None
-        left = datetime.fromisoformat(started).timestamp() + seconds - time.time()
-        if left > 0:
-            return left
+        remaining = datetime.fromisoformat(started).timestamp() + seconds - time.time()
+        if remaining > 0:
+            return remaining
         self._write_status(pod, succeeded_status(pod, started, timestamp()))
         return None
 
@@ -264,24 +264,24 @@ def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
 
     An extended resource that the node does not list at all is not checked, as the kubelet does it.
     """
-    wanted = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
+    requests = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
     # Devices are allocated before anything else is looked at.
-    for name in sorted(wanted, key=lambda name: "/" not in name):
-        amount, free = wanted[name], node.free(name)
+    for name in sorted(requests, key=lambda name: "/" not in name):
+        amount, free = requests[name], node.free(name)
         if name not in node.node.allocatable or amount <= free:
             continue
         if "/" in name:
-            why = f"requested number of devices unavailable for {name}. Requested: {amount}"
-            return _unexpected(f"{why}, Available: {free}")
+            message = f"requested number of devices unavailable for {name}. Requested: {amount}"
+            return _unexpected(f"{message}, Available: {free}")
         capacity = node.node.allocatable[name]
-        why = f"Node didn't have enough resource: {name}, requested: {amount}"
-        why = f"{why}, used: {capacity - free}, capacity: {capacity}"
-        return f"OutOf{name}", f"Pod was rejected: {why}"
+        message = f"Node didn't have enough resource: {name}, requested: {amount}"
+        message = f"{message}, used: {capacity - free}, capacity: {capacity}"
+        return f"OutOf{name}", f"Pod was rejected: {message}"
     return None
 
 
-def _unexpected(why: str) -> tuple[str, str]:
-    message = f"Pod was rejected: Allocate failed due to {why}, which is unexpected"
+def _unexpected(reason: str) -> tuple[str, str]:
+    message = f"Pod was rejected: Allocate failed due to {reason}, which is unexpected"
     return "UnexpectedAdmissionError", message
 
 
@@ -296,7 +296,7 @@ def _run_seconds(pod: Json) -> float | None:
     text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
     if text is None:
         owners = pod["metadata"].get("ownerReferences") or ()
-        of_job = any(each["kind"] == "Job" and each.get("controller") for each in owners)
+        of_job = any(owner["kind"] == "Job" and owner.get("controller") for owner in owners)
         return _JOB_SECONDS if of_job else None
     try:
         return max(float(text), 0.0)

@@ -121,20 +121,20 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         " groups of nodes are in the ConfigMap node-groups of kube-system (docs/local-cluster.md)",
     )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios and stages")
-    found = parser.parse_args(argv)
-    if found.stage and (found.scenario or found.scheduler_config):
+    options = parser.parse_args(argv)
+    if options.stage and (options.scenario or options.scheduler_config):
         parser.error("--stage brings its own scenario and scheduler file: leave yours out")
     try:
-        named = [find(word) for word in found.scenario]
-        if found.stage:
-            stage = find_stage(found.stage)
-            named, found.scheduler_config = [stage.scenario], stage.scheduler
-            found.trace = True
+        files = [find(word) for word in options.scenario]
+        if options.stage:
+            stage = find_stage(options.stage)
+            files, options.scheduler_config = [stage.scenario], stage.scheduler
+            options.trace = True
     except ScenarioError as error:
         parser.error(str(error))
-    found.keep = found.keep or found.ui
-    found.scenario = named or (shipped()[:1] if found.keep else shipped())
-    return found
+    options.keep = options.keep or options.ui
+    options.scenario = files or (shipped()[:1] if options.keep else shipped())
+    return options
 
 
 def _run(
@@ -177,9 +177,9 @@ def _run(
             report.devices(cluster.runner.books())
             cluster.runner.told()
             if part.autoscaler and not (arguments.autoscaler or arguments.keep):
-                left = cluster.autoscaling.off()
-                report.expectation("switched off, nothing is left of what it needs", left)
-                good = good and left is None
+                leftovers = cluster.autoscaling.off()
+                report.expectation("switched off, nothing is left of what it needs", leftovers)
+                good = good and leftovers is None
         verdict = f"\n{'all expectations held' if good else 'NOT all expectations held'}"
         if arguments.keep:
             report.line(verdict)
@@ -217,9 +217,9 @@ def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
         except KeyboardInterrupt:
             raise
         except Exception as error:
-            waiting = told_of(cluster.board.pods().values())
+            pending = told_of(cluster.board.pods().values())
             cluster.report.expectation(
-                "the program ends well", f"{complaint(part, error)}{waiting}"
+                "the program ends well", f"{complaint(part, error)}{pending}"
             )
             return False
     cluster.report.expectation("the program ends well", None)
@@ -235,7 +235,6 @@ def _keep(cluster: DemoCluster) -> None:
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
-        cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
         if cluster.autoscaling.is_on:
             words = "create configmap node-groups --from-literal=more=2x16GiB,max=3"
             cluster.report.line(f"nodes for the autoscaler: kubectl -n kube-system {words}")

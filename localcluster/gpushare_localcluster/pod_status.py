@@ -17,23 +17,25 @@ def pod_name(item: Json) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-def container_log(pod: Json, container: Json, told: Mapping[str, str]) -> str:
-    """Return what a container prints when it starts: which devices it was given.
+def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> str:
+    """Return the first log lines of a container, with the devices it was given. variables: those of
+    the device plug-in, {} for none.
 
-    told: the variables of its device plug-in, where there is one. One that the pod sets itself wins
-    over it, as a kubelet has it.
+    As in a kubelet, a variable of the pod wins.
     """
     node, units = pod["spec"].get("nodeName"), container_units(container)
     lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
     devices = ",".join(str(index) for index in granted_devices(pod))
-    if units and devices and not told:
-        told = {"NVIDIA_VISIBLE_DEVICES": devices}
-    for name, value in sorted(told.items()):
-        own = next((each for each in container.get("env") or () if each["name"] == name), None)
-        if own is None:
+    if units and devices and not variables:
+        variables = {"NVIDIA_VISIBLE_DEVICES": devices}
+    for name, value in sorted(variables.items()):
+        variable = next((item for item in container.get("env") or () if item["name"] == name), None)
+        if variable is None:
             lines.append(f"{name}={value}")
         else:
-            lines.append(f"{name}={own.get('value', '')}  # set by the pod: it wins over {value}")
+            lines.append(
+                f"{name}={variable.get('value', '')}  # set by the pod: it wins over {value}"
+            )
     if units and devices:
         lines.append(f"{units} units of device memory on device {devices}")
     elif pod["spec"].get("resourceClaims"):
@@ -95,14 +97,14 @@ def _container_statuses(pod: Json, state: Json, started: str, now: str) -> Json:
         for item in containers(pod)
     ]
     first = len(pod["spec"].get("initContainers") or ())
-    statuses = [_container_status(*each) for each in states]
-    found = {"containerStatuses": statuses[first:]}
-    return {**found, "initContainerStatuses": statuses[:first]} if first else found
+    statuses = [_container_status(*pair) for pair in states]
+    fields = {"containerStatuses": statuses[first:]}
+    return {**fields, "initContainerStatuses": statuses[:first]} if first else fields
 
 
 def _ended(started: str, now: str) -> Json:
-    told = {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": now}
-    return {"terminated": told}
+    state = {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": now}
+    return {"terminated": state}
 
 
 def _container_status(container: Json, state: Json) -> Json:

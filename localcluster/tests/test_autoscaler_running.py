@@ -43,9 +43,9 @@ class World:
         self.under_test = RunningAutoscaler(
             ApiClient(self.server.url, user_agent="autoscaler"),
             read,
-            every=0.02,
+            interval=0.02,
             unneeded=0.1,
-            told=self.told.append,
+            report=self.told.append,
         )
         kubelet_api = ApiClient(self.server.url, user_agent="kubelet")
         self.kubelet = Kubelet(kubelet_api, self.server.logs)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.cards import NodeCards
 from gpushare.errors import ApiConflict, ApiError, SettingsError
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.objects import RESOURCE_SLICES, ResourceSlice
@@ -41,7 +41,7 @@ def api() -> Api:
     return Api()
 
 
-def published(api: Api, read: Callable[[], Cards] = lambda: cards(80, 24)) -> Publisher:
+def published(api: Api, read: Callable[[], NodeCards] = lambda: cards(80, 24)) -> Publisher:
     publisher = Publisher(api, DRIVER, NODE, read)  # type: ignore[arg-type]  # it follows nothing here
     there = [api.slice()] if api.path in api.objects else []
     publisher.replace([Decoded(there, "1")], 0.0)
@@ -143,7 +143,7 @@ def test_without_gpus_or_an_api_server_what_is_there_stays(api: Api) -> None:
     with pytest.raises(ApiError):
         publisher.step()
 
-    def read() -> Cards:
+    def read() -> NodeCards:
         raise SettingsError("devices-file: cannot be read")
 
     with pytest.raises(SettingsError):

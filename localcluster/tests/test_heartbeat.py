@@ -20,7 +20,7 @@ def api() -> Iterator[Api]:
     server = ApiServer(Store())
     server.start()
     parts: list[Heartbeat | ControllerManager] = [
-        Heartbeat(ApiClient(server.url, user_agent="heartbeat"), every=0.05),
+        Heartbeat(ApiClient(server.url, user_agent="heartbeat"), interval=0.05),
         ControllerManager(ApiClient(server.url, user_agent="controllers")),
     ]
     for part in parts:

@@ -22,7 +22,6 @@ from gpushare_localcluster.api.resources import (
     find,
 )
 from gpushare_localcluster.api.scale import scale_of
-from gpushare_localcluster.api.serverside import applied
 from gpushare_localcluster.api.status import StatusError
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.api.strategic import strategic_merge
@@ -227,28 +226,11 @@ def test_an_odd_patch_is_applied_or_refused(
         return found
 
     for change in (merged, edited, lambda old: strategic_merge(old, patch)):
-        for part in ("status", "resize", ""):
+        for part in ("status", ""):
             with suppress(StatusError):
                 registry.revise(resource, namespace, "x", change, part=part)
     records, version = registry.records(resource, None)
     json.dumps(table(resource, records, version, NOW))
-
-
-@settings(max_examples=300)
-@given(st.data(), KINDS, ODD)
-def test_an_odd_configuration_is_applied_or_refused(
-    data: st.DataObject, kind: tuple[Resource, Object], odd: object
-) -> None:
-    resource, body = kind
-    live: Object = {}
-    for manager, change in (("a", True), ("a", False), ("b", True)):
-        path = data.draw(st.sampled_from(places(body)))
-        config = with_odd(body, path, odd) if change else body
-        with suppress(StatusError):
-            live = applied(resource, live, config, manager, "t", force=True)
-            json.dumps(live)
-            again = applied(resource, live, config, manager, "later", force=False)
-            assert again["metadata"] == live["metadata"]
 
 
 def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_it_is_named() -> (

@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _figures(runs: list[dict[str, Any]]) -> str:
-    """The runs as a table, and what was sent in all of them."""
+    """Return the runs as a table, and the sums over all of them."""
     parts = list(runs[-1]["sent"])
     lines = [f"| seed, first | {' | '.join(parts)} | findings | seconds | commit | when |"]
     lines.append("| --- " * (len(parts) + 5) + "|")
@@ -87,9 +87,9 @@ def _figures(runs: list[dict[str, Any]]) -> str:
             f"| {run['seed']}, {run['first']} | {sent} | {len(run['findings'])}"
             f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
         )
-    together = f"Together {kinds.total():,} malformed inputs: {_counted(kinds.most_common())}."
-    answers = f"Answers: {_counted(sorted(statuses.items()))}."
-    return "\n".join([*lines, "", together, "", answers])
+    answers = _counted(sorted(statuses.items()))
+    together = f"Together {kinds.total():,} malformed inputs of {len(kinds)} kinds."
+    return "\n".join([*lines, "", together, f"Answers: {answers}."])
 
 
 def _counted(counts: Iterable[tuple[str, int]]) -> str:

@@ -174,14 +174,12 @@ def main() -> None:
                 with asked.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(one) + "\n")
     groups = grouped(jobs, found)
-    table, waited = markdown(list(rows(groups))), markdown(list(waits(groups)))
+    table = markdown(list(rows(groups)))
     print(table)
-    print(waited)
+    print(markdown(list(waits(groups))))
     print(f"gained least by one sample: {least_gained(groups):+.2f}")
     if asked.write is not None:
         renew(asked.write, OPENB if asked.openb else "small clusters", table)
-        if not asked.openb:
-            renew(asked.write, "waits, small clusters", waited)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from gpushare.wire.metrics import read_samples, total
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
@@ -136,43 +134,6 @@ def test_services_are_watched_only_where_a_profile_spreads_by_default(
         names = {thread.name for thread in threading.enumerate() if thread not in before}
         assert ("informer /api/v1/services" in names) == watched
         assert "informer /api/v1/nodes" in names
-
-
-def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:
-    with cluster.scheduler(SchedulerOptions()) as scheduler:
-        url = scheduler.serve_metrics()
-        cluster.pod("small")
-        eventually(lambda: cluster.node_of("small"))
-        large = {"requests": {"cpu": "100"}}
-        cluster.pod("large", containers=[{"name": "main", "image": "pause", "resources": large}])
-        eventually(lambda: cluster.waits("large"))
-        samples: dict[str, float] = {}
-
-        def count(name: str, **labels: str) -> float | None:
-            return total(samples, f"scheduler_{name}", **labels)
-
-        def all_counted() -> bool:
-            with urlopen(url, timeout=_LONG) as answer:  # noqa: S310 -- our own, http
-                samples.update(read_samples(answer.read().decode()))
-            return count("pod_scheduling_attempts_sum") == 1
-
-        eventually(all_counted)
-    profile = "default-scheduler"
-    for result in ("scheduled", "unschedulable"):
-        assert count("schedule_attempts_total", result=result, profile=profile) == 1
-        seconds = "scheduling_attempt_duration_seconds_count"
-        assert count(seconds, result=result, profile=profile) == 1
-    assert count("pod_scheduling_attempts_sum") == 1
-    assert count("scheduling_algorithm_duration_seconds_count") == 2
-    assert count("pending_pods", queue="unschedulable") == 1
-    assert count("pending_pods", queue="active") == 0
-    assert count("preemption_attempts_total") == 1
-    assert count("preemption_victims_count") == 0
-    ran = "framework_extension_point_duration_seconds_count"
-    told = {"Filter": "Success", "PostFilter": "Unschedulable", "Bind": "Success"}
-    for point, status in told.items():
-        assert count(ran, extension_point=point, status=status, profile=profile) == 1
-    assert count("scheduling_attempt_duration_seconds_bucket", le="16.384") == 2
 
 
 def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:

@@ -1,33 +1,26 @@
 """The figures of the simulation as tables, for docs/research/proof-figures.md."""
 
 from collections import Counter
+from statistics import median
 from typing import Any
 
 from tests.simulation.hunt import all_mutants
+from tests.simulation.mutants.museum import Mutant
 
 
 def figures(runs: list[dict[str, Any]]) -> str:
-    """The sums over all runs of stories, the faults by their family, and the mutants."""
+    """Return the sums over all runs of stories, and a table of the mutants by family."""
     told = [run for run in runs if run["fired"]]
     seeds = sum(run["after"] - run["first"] for run in told)
     violations = sum(len(run["violations"]) for run in told)
     fired: Counter[str] = Counter()
     for run in told:
         fired.update(run["fired"])
-    families: dict[str, list[int]] = {}
-    for kind, count in fired.items():
-        families.setdefault(kind.partition(" ")[0], []).append(count)
     lines = [
         f"{len(told)} runs until {told[-1]['when'][:10]} (commit {told[-1]['commit']}):",
         f"{seeds:,} stories, {fired.total():,} faults of {len(fired)} kinds,"
         f" {violations} violations.",
-        "",
     ]
-    lines += ["| fault | kinds | fired | fault | kinds | fired |", "| --- " * 6 + "|"]
-    most = sorted(families.items(), key=lambda family: -sum(family[1]))
-    cells = [f"{family} | {len(counts)} | {sum(counts):,}" for family, counts in most]
-    cells += [" | | "] * (len(cells) % 2)
-    lines += [f"| {one} | {two} |" for one, two in zip(cells[::2], cells[1::2], strict=True)]
     return "\n".join([*lines, "", *_mutants(runs)])
 
 
@@ -36,12 +29,32 @@ def last_found(runs: list[dict[str, Any]]) -> dict[str, int | str]:
     return {name: seed for run in runs for name, seed in run["mutants"].items() if seed is not None}
 
 
+_FAMILIES = {
+    "A": "bind, and the answers to a Binding",
+    "B": "lists and watches",
+    "C": "devices and cards",
+    "D": "processes and threads",
+    "E": "the Lease",
+    "L": "liveness",
+    "M": "moves of pods",
+    "P": "preemption",
+    "T": "tenants and nodes that mean harm",
+}
+"""The first letter of a fault, and the part of the program that has the faults."""
+
+
 def _mutants(runs: list[dict[str, Any]]) -> list[str]:
     found = last_found(runs)
-    lines = ["| fault | mutant | where it is, or was | found by seed, or test |"]
+    mutants: dict[str, list[Mutant]] = {}
+    for mutant in all_mutants():
+        mutants.setdefault(mutant.fault[0], []).append(mutant)
+    lines = [
+        "| faults of | mutants | found by stories, median seed | found by a test of their own |"
+    ]
     lines.append("| --- | --- | --- | --- |")
-    for mutant in sorted(all_mutants(), key=lambda each: (each.fault[0], int(each.fault[1:]))):
-        name = mutant.name.replace("_", " ")
-        by = f"`{mutant.test}`" if mutant.test else found.get(mutant.name, "-")
-        lines.append(f"| {mutant.fault} | {name} | {mutant.where} | {by} |")
+    for letter, family in sorted(mutants.items()):
+        seeds = [seed for each in family if isinstance(seed := found.get(each.name), int)]
+        tested = sum(bool(mutant.test) for mutant in family)
+        story = f"{len(seeds)}, {median(seeds):.0f}" if seeds else "0"
+        lines.append(f"| {_FAMILIES.get(letter, letter)} | {len(family)} | {story} | {tested} |")
     return lines

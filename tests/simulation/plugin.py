@@ -14,9 +14,9 @@ from pathlib import Path
 from gpushare.device_plugin import container
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Card, Cards, Fault, Problem, device_id, uuids_of
+from gpushare.device_plugin.cards import Card, Fault, NodeCards, Problem, device_id, uuids_of
 from gpushare.device_plugin.container import Contract, visible_devices
-from gpushare.device_plugin.identity import CheckpointEntry, Listed
+from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.node_pod import node_pod
 from gpushare.device_plugin.pods import Pods
@@ -86,7 +86,7 @@ class OurPlugin(DeviceManager):
         self, node: str, read: Callable[[str], Json], clock: Callable[[], float] = lambda: 0.0
     ) -> None:
         super().__init__(Path(node), ALIYUN.resource)
-        self.cards = Cards("GiB", ())
+        self.cards = NodeCards("GiB", ())
         self.weather = Weather()
         self.foreign = False
         """Whether another plug-in has given out ids here: the kubelet's free ones may be of any
@@ -115,7 +115,7 @@ class OurPlugin(DeviceManager):
 
     def count(self, slots: Sequence[str], units: dict[str, int], sick: frozenset[str]) -> None:
         """Take the cards by index, as they are now."""
-        self.cards = Cards(
+        self.cards = NodeCards(
             "GiB",
             tuple(
                 Card(uuid, index, units[uuid], problem=_SICK if uuid in sick else None)
@@ -218,7 +218,7 @@ class OurPlugin(DeviceManager):
             held.container in inits,
         )
 
-    def _shown_to_plugin(self) -> Listed:
+    def _shown_to_plugin(self) -> PodDevices:
         """What PodResources makes of pod-resources' List."""
         if not self.weather.listed:
             raise ApiUnavailable("pod-resources does not answer", 0)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem, make_cards
+from gpushare.device_plugin.cards import DetectedGpu, Fault, NodeCards, Problem, make_cards
 from gpushare.errors import ApiConflict, ApiNotFound, ApiUnavailable
 
 Json = dict[str, Any]
@@ -14,7 +14,7 @@ UID = "01234567-89ab-4def-8123-456789abcdef"
 GIB = 1024
 
 
-def cards(*gibs: int, first: int = 0, sick: int = -1) -> Cards:
+def cards(*gibs: int, first: int = 0, sick: int = -1) -> NodeCards:
     """GPUs of so many GiB, which are called GPU-FIRST and so on; the one of index `sick` is ill."""
     found = [
         DetectedGpu(

@@ -23,7 +23,7 @@ from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.device_request import WISHES
-from gpushare.wire.inventory import Device, Inventory, decode_inventory
+from gpushare.wire.inventory import Inventory, InventoryDevice, decode_inventory
 from gpushare.wire.placeholders import Placeholder
 from gpushare.wire.scale_down import Mark
 from tests.support.scripted_api import ScriptedApi
@@ -82,7 +82,7 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
     assert example is not None
     assert decode_inventory(example[0].removesuffix("```")) == Inventory(
         "GiB",
-        (Device(80, "GPU-1b0c", "A100-SXM4-80GB"), Device(40, healthy=False)),
+        (InventoryDevice(80, "GPU-1b0c", "A100-SXM4-80GB"), InventoryDevice(40, healthy=False)),
         marks_assigned=True,
         serves_by_identity=True,
     )

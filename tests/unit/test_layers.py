@@ -119,11 +119,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "gpushare_localcluster.client",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
-    "prometheus_client": (
-        "device_plugin.metrics",
-        "extender.tell.metrics",
-        "gpushare_localcluster.scheduler.metrics",
-    ),
+    "prometheus_client": ("device_plugin.metrics", "extender.tell.metrics"),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("cli.whatif", "sim.runner"),
     "urllib3": ("kube.responses", "kube.client", "kube.session"),

@@ -135,7 +135,7 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     yield _version(seen)
     # Which policy ranks for each resource, and what the last trial of `auto` measured.
     for resource, policy in ranking_policies(seen.samples).items():
-        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated.items()]
+        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated_percent.items()]
         last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
         yield ok("policy", f"pods of {resource} are ranked by {policy}{last}")
     yield _calls(seen, facts)

@@ -24,7 +24,7 @@ from gpushare.core.claims.model import (
     PodClaims,
 )
 from gpushare.core.decide import BEST
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
@@ -292,7 +292,7 @@ class ClaimRanker:
 
     def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
         """Return the books less what is offered on these rows."""
-        held = HeldSnapshot.of(books)
+        held = HeldSnapshotBuilder(books)
         for offer, row in offered:
             units = Counter[int]()
             for index, taken in parts_of(self._books, offer.node, offer.fit):
@@ -303,7 +303,7 @@ class ClaimRanker:
                     (index, min(most, int(free[index]))) for index, most in units.items()
                 )
                 held.take(row, shares, Request().of_parts(units.values()))
-        return held
+        return held.build()
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}

@@ -78,7 +78,9 @@ class DisruptionBudgets:
             for budget in budgets:
                 if entry.ref.name not in budget.disrupted:
                     covered.setdefault(budget, set()).add(entry.ref.uid)
-        return tuple(Budget(budget.allowed, frozenset(uids)) for budget, uids in covered.items())
+        return tuple(
+            Budget(budget.allowed_disruptions, frozenset(uids)) for budget, uids in covered.items()
+        )
 
 
 class _BudgetIndex:

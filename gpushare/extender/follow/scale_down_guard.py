@@ -84,7 +84,7 @@ class ScaleDownGuard:
         """Return the values for metrics; none while the guard is off."""
         if self._running is None:
             return {}
-        guarded = sum(1 for mark in self._marks.all().values() if mark.ours)
+        guarded = sum(1 for mark in self._marks.all().values() if mark.by_extender)
         return {
             "scale_down_kept_nodes": guarded,
             "scale_down_failed_writes_total": self._failed_writes,
@@ -131,7 +131,7 @@ class ScaleDownGuard:
                 view, claims = self._claims.books.ledger.view(), self._claims
                 own, reserved = claims.source.filters, claims.reserved()
                 books.append(Books.of_claims(view, own, pods, reserved))
-            last = frozenset(name for name, mark in marks.items() if mark.ours)
+            last = frozenset(name for name, mark in marks.items() if mark.by_extender)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
             self._judged = state, reasons
@@ -176,10 +176,10 @@ def _changes(mark: Mark, why: str | None) -> Mapping[str, str | None]:
 
     why: the node must stay; None: it may go.
     """
-    keys = frozenset[str]() if why is None else mark.ours | (KEYS - mark.present)
+    keys = frozenset[str]() if why is None else mark.by_extender | (KEYS - mark.present)
     if why is None or not keys:
-        gone = dict[str, str | None].fromkeys(mark.ours)
-        return gone if mark.why is None else gone | {OURS: None}
-    if mark.ours == keys and mark.why == why:
+        gone = dict[str, str | None].fromkeys(mark.by_extender)
+        return gone if mark.reason is None else gone | {OURS: None}
+    if mark.by_extender == keys and mark.reason == why:
         return {}
     return dict.fromkeys(keys, TRUE) | {OURS: written(why, keys)}

@@ -23,7 +23,7 @@ from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.groups import Claimant, claimant, group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
-from gpushare.wire.nodes import KnownInventories, node_spec
+from gpushare.wire.nodes import InventoryCache, node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
 from gpushare.wire.pods import has_ended, observe_pod, pod_name, scheduler_of
@@ -60,7 +60,7 @@ class NodeEventHandler:
         self._resources = resources
         self._unit = unit
         self._marks = Shown[Mark]() if marks is None else marks
-        self._inventories = KnownInventories()
+        self._inventories = InventoryCache()
 
     def trim(self, page: Decoded[Node]) -> Decoded[SeenNode]:
         """Return what is kept of a page."""

@@ -103,7 +103,7 @@ class FilterVerb:
         is_ours = not self._resources.scope.refusal(args.pod)
         uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
-            resource_request = self._resources.resolve(args.pod, keep=args.kept)
+            resource_request = self._resources.resolve(args.pod, keep=args.is_cached)
         except WireError as error:
             # No node will ever do; after an Error the scheduler would try again and again.
             self._tickets.put(uid, None, valid=False)

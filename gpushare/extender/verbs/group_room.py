@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpushare.core.decide import room_for
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.selectors import Demands
 from gpushare.core.snapshot import Rows, Snapshot
@@ -112,15 +112,19 @@ class GroupRoom:
             return False
         needs = self.needs(pod, demands()) or Counter({kind_of(pod.request): 1})
         rows = rows[rows >= 0]
-        freed = seen.on(seen.base)[0] if isinstance(seen, HeldSnapshot) else HeldSnapshot.of(seen)
+        if isinstance(seen, HeldSnapshot):
+            freed = HeldSnapshotBuilder(seen.base, seen)
+        else:
+            freed = HeldSnapshotBuilder(seen)
         for number, (_, arrivals) in enumerate(rivals, 1):
             for arrival in arrivals:
                 entry = self._managed.ledger.entry(arrival.ref.uid)
-                row = freed.row.get(arrival.node)
+                row = seen.row.get(arrival.node)
                 if entry is None or entry.phase is not Phase.AT_GATE or row is None:
                     continue
                 freed.give(row, entry.placement or (), entry.request)
-            if all(room_for(freed, asks, count, rows) >= count for asks, count in needs.items()):
+            draft = freed.draft()
+            if all(room_for(draft, asks, count, rows) >= count for asks, count in needs.items()):
                 self._gate.yield_to(pod.group, [key for key, _ in rivals[:number]])
                 self._open_gate()
                 return True

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, percents_of
 from gpushare.core.decide import Judgement, judge, take_best
-from gpushare.core.held_snapshot import HeldSnapshot, RowStates
+from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
 from gpushare.core.model import Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
@@ -42,7 +42,7 @@ class _PlacedHolds:
     """
 
     def __init__(self, books: Snapshot) -> None:
-        self.all = HeldSnapshot.of(books)
+        self.all = HeldSnapshotBuilder(books).build()
         """With all holds taken."""
         self.version = -1
         """Of the holds."""
@@ -51,7 +51,10 @@ class _PlacedHolds:
         self._states = RowStates(books)
 
     def place(
-        self, offered: HeldSnapshot, row: int, take: Callable[[HeldSnapshot, int, Hold], None]
+        self,
+        offered: HeldSnapshotBuilder,
+        row: int,
+        take: Callable[[HeldSnapshotBuilder, int, Hold], None],
     ) -> None:
         """Take from the row, as it is in the books, what its holds take; keep its states."""
         self.forget(row)
@@ -71,7 +74,7 @@ class _PlacedHolds:
 
     def seen_by(self, priority: int) -> HeldSnapshot:
         """Return the snapshot as pods of that priority see it that hold nothing themselves."""
-        return self._states.seen_by(priority, self.all.base) or self.all
+        return self._states.offered_to(priority, self.all.base) or self.all
 
 
 class Offers:
@@ -107,14 +110,14 @@ class Offers:
         own = {node: books.row[node] for node in nodes if node in books.row}
         if not own:
             return common or books
-        offered = HeldSnapshot.of(books) if common is None else common.on(books)[0]
+        offered = HeldSnapshotBuilder(books, common)
         for node, row in own.items():
             offered.reset(row)
             for hold in _in_order(holds.on(node)):
                 if counts_against(hold, pod) and hold.number not in outwaited:
                     offered.hold(row)
                     self._take(offered, row, hold)
-        return offered
+        return offered.build()
 
     def look(
         self,
@@ -181,7 +184,7 @@ class Offers:
             if holds != placed.holds.get(row, ()):
                 moved[row] = holds
         if moved or placed.all.base is not books:
-            offered, again = placed.all.on(books)
+            offered = HeldSnapshotBuilder(books, placed.all)
             for row, holds in moved.items():
                 if holds:
                     placed.holds[row] = holds
@@ -189,12 +192,12 @@ class Offers:
                     placed.holds.pop(row, None)
                     placed.forget(row)
                     offered.reset(row)
-            for row in (again | moved.keys()) & placed.holds.keys():
+            for row in (offered.changed_rows | moved.keys()) & placed.holds.keys():
                 placed.place(offered, row, self._take)
-            placed.all = offered
+            placed.all = offered.build()
         placed.version = version
 
-    def _take(self, offered: HeldSnapshot, row: int, hold: Hold) -> None:
+    def _take(self, offered: HeldSnapshotBuilder, row: int, hold: Hold) -> None:
         """Take from the row what the hold takes, if anything."""
         if self._charged(hold.pod.ref.uid):
             return
@@ -211,7 +214,7 @@ def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
     return tuple(sorted(holds, key=lambda hold: (-hold.pod.priority, hold.number)))
 
 
-def _take_free(offered: HeldSnapshot, row: int, planned: Shares, request: Request) -> None:
+def _take_free(offered: HeldSnapshotBuilder, row: int, planned: Shares, request: Request) -> None:
     """Take what the request needs of these devices, as far as it is free: a place that opens bit by
     bit is kept bit by bit.
     """

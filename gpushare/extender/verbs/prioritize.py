@@ -43,7 +43,7 @@ class PrioritizeVerb:
         if not_ready := self._not_ready():
             raise NotReady(not_ready)
         try:
-            resource_request = self._resources.resolve(args.pod, keep=args.kept)
+            resource_request = self._resources.resolve(args.pod, keep=args.is_cached)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"

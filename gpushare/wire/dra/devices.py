@@ -20,7 +20,7 @@ from gpushare.core.claims.model import (
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.demands import read_taint, read_term
 from gpushare.wire.dra import objects
-from gpushare.wire.objects import Terms
+from gpushare.wire.objects import NodeSelector
 from gpushare.wire.quantity import Quantity, to_thousandths
 
 
@@ -106,7 +106,9 @@ def _device(
     )
 
 
-def _node_choice(node: str | None, selector: Terms | None, *, all_nodes: bool | None) -> NodeChoice:
+def _node_choice(
+    node: str | None, selector: NodeSelector | None, *, all_nodes: bool | None
+) -> NodeChoice:
     terms = (selector and selector.node_selector_terms) or ()
     return NodeChoice(node or "", all_nodes is True, tuple(map(read_term, terms)))
 

@@ -17,12 +17,12 @@ from msgspec.json import Decoder
 from gpushare.wire.codec import Codec
 from gpushare.wire.objects import (
     Metadata,
+    NodeSelector,
     Pod,
     PodSpec,
     PodStatus,
     Present,
     Taint,
-    Terms,
     Toleration,
 )
 from gpushare.wire.quantity import Quantity
@@ -103,7 +103,7 @@ class Device(Struct, gc=False, rename="camel"):
     consumes_counters: list[CounterConsumption] | None = None
     binding_conditions: list[str] | None = None
     node_name: str | None = None
-    node_selector: Terms | None = None
+    node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
 
 
@@ -114,7 +114,7 @@ class SliceSpec(Struct, gc=False, rename="camel"):
     pool: Pool | None = None
     node_name: str | None = None
     devices: list[Device] | None = None
-    node_selector: Terms | None = None
+    node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None
     shared_counters: list[CounterSet] | None = None

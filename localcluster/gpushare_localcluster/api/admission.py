@@ -1,10 +1,10 @@
-"""What each kind adds to the general rules on its way into the store.
+"""The rules of single kinds for objects that enter the store.
 
-Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP or storage. A kind
-that is not named here is stored as it comes.
+Pure: bodies in, bodies out; knows nothing of HTTP or storage. An object of a kind without rules
+here is stored unchanged.
 """
 
-from gpushare_localcluster.api import claims, pods, resize, workloads
+from gpushare_localcluster.api import claims, pods, workloads
 from gpushare_localcluster.api.objects import (
     Object,
     metadata,
@@ -26,23 +26,23 @@ from gpushare_localcluster.api.status import bad_request, conflict, invalid
 from gpushare_localcluster.api.validation import check_amount
 
 WITH_STATUS = ("labels", "annotations", "finalizers")
-"""Metadata that a write of the status sets too."""
+"""Metadata that a write of the status may also set."""
 
 FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 """Metadata that only the server sets."""
 
 
 PREEMPT, NEVER = "PreemptLowerPriority", "Never"
-"""The preemption policies; the first is that of a priority class that names none."""
+"""The preemption policies; a priority class without a policy has the first."""
 
 HIGHEST = 1_000_000_000
-"""The highest value of a priority class; those that Kubernetes has itself are above."""
+"""The highest value of a priority class; the built-in classes of Kubernetes are above."""
 
 
 def admitted(resource: Resource, body: Object, now: str) -> Object:
-    """Return a new object as the server stores it; a pod comes with what its class says.
+    """Return a new object in stored form; a pod already has the fields of its priority class.
 
-    Raises StatusError: 400 or 422 for an object against the rules of its kind.
+    Raises StatusError: 400 or 422 for an object that breaks a rule of the kind.
     """
     typed = _typed(resource, body)
     clean = with_metadata(typed, **dict.fromkeys((*FIXED, "resourceVersion", "selfLink")))
@@ -59,9 +59,9 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
 
 
 def completed(resource: Resource, body: Object) -> Object:
-    """Return the object with its defaults and canonical quantities.
+    """Return the object with defaults and canonical quantities.
 
-    Raises StatusError: 400 or 422 for an object against the rules of its kind.
+    Raises StatusError: 400 or 422 for an object that breaks a rule of the kind.
     """
     if resource is PODS:
         return pods.with_defaults(body)
@@ -74,8 +74,8 @@ def completed(resource: Resource, body: Object) -> Object:
         }
         for field, amounts in lists.items():
             for name, quantity in amounts.items():
-                where = f"status.{field}.{name}"
-                check_amount("Node", name_of(body), where, name, quantity)
+                field_path = f"status.{field}.{name}"
+                check_amount("Node", name_of(body), field_path, name, quantity)
         return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
     if resource is PRIORITY_CLASSES:
         policy = body.get("preemptionPolicy") or PREEMPT
@@ -84,8 +84,8 @@ def completed(resource: Resource, body: Object) -> Object:
         return filled
     if resource is NAMESPACES:
         labels = metadata(body).get("labels") or {}
-        named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
-        return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=named)
+        with_name = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
+        return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=with_name)
     if resource is CLAIMS:
         return claims.with_defaults(body)
     return workloads.with_defaults(resource, body) if workloads.is_workload(resource) else body
@@ -114,21 +114,23 @@ def _typed(resource: Resource, body: Object) -> Object:
 
 
 def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Object:
-    """Return the object that an update makes of `old` when a client sends `new`.
+    """Return the object after a client updates `old` with `new`.
 
-    part: the subresource that it is sent to, or "".
+    part: the subresource of the request, or "".
 
-    Raises StatusError: 409 if `new` is of another object or version, 400 or 422 if it is not
+    Raises StatusError: 409 if `new` is another object or version, 400 or 422 if the change is not
     allowed.
     """
     _check_same_object(resource, old, new)
     if part == "status":
         return _with_status_of(resource, old, new)
-    held = metadata(old)
-    kept = {field: held.get(field) for field in FIXED}
-    kept["managedFields"] = metadata(new).get("managedFields") or held.get("managedFields")
+    old_meta = metadata(old)
+    fixed_meta = {field: old_meta.get(field) for field in FIXED}
     body = with_metadata(
-        _typed(resource, new), **kept, name=held.get("name"), namespace=held.get("namespace")
+        _typed(resource, new),
+        **fixed_meta,
+        name=old_meta.get("name"),
+        namespace=old_meta.get("namespace"),
     )
     if resource.status:
         body = with_fields(body, status=old.get("status"))
@@ -136,8 +138,6 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
         body = pods.with_importance(old, body)
     body = completed(resource, body)
     if resource is PODS:
-        if part == "resize":
-            return resize.resized(old, body)
         pods.check_update(old, body)
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)
@@ -146,7 +146,7 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
     if workloads.is_workload(resource):
         workloads.check_update(resource, old, body)
     if resource.generation:
-        count = int(held.get("generation") or 1) + (old.get("spec") != body.get("spec"))
+        count = int(old_meta.get("generation") or 1) + (old.get("spec") != body.get("spec"))
         body = with_metadata(body, generation=count)
     return body
 
@@ -154,8 +154,8 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
 def _check_class(old: Object, new: Object) -> None:
     for field in ("value", "preemptionPolicy"):
         if new[field] != old[field]:
-            why = "Forbidden: may not be changed in an update."
-            raise invalid("PriorityClass", str(metadata(old)["name"]), field, why)
+            reason = "Forbidden: may not be changed in an update."
+            raise invalid("PriorityClass", str(metadata(old)["name"]), field, reason)
 
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
@@ -171,18 +171,18 @@ def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
 
 
 def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
-    held, asked = metadata(old), metadata(new)
-    name = str(held["name"])
+    old_meta, new_meta = metadata(old), metadata(new)
+    name = str(old_meta["name"])
     for field in ("name", "namespace"):
-        if (asked.get(field) or held.get(field)) != held.get(field):
+        if (new_meta.get(field) or old_meta.get(field)) != old_meta.get(field):
             raise bad_request(f"the {field} of the object does not match that of the request")
-    version = asked.get("resourceVersion")
-    if version and version != held["resourceVersion"]:
-        why = "the object has been modified; please apply your changes to the latest version and"
-        raise conflict(resource.qualified, name, f"{why} try again")
-    if asked.get("uid") and asked["uid"] != held["uid"]:
-        why = f"Invalid value: {asked['uid']!r}: field is immutable"
-        raise invalid(resource.kind, name, "metadata.uid", why)
+    version = new_meta.get("resourceVersion")
+    if version and version != old_meta["resourceVersion"]:
+        reason = "the object has been modified; please apply your changes to the latest version and"
+        raise conflict(resource.qualified, name, f"{reason} try again")
+    if new_meta.get("uid") and new_meta["uid"] != old_meta["uid"]:
+        reason = f"Invalid value: {new_meta['uid']!r}: field is immutable"
+        raise invalid(resource.kind, name, "metadata.uid", reason)
     if not version and not resource.blind_update:
-        why = "Invalid value: 0: must be specified for an update"
-        raise invalid(resource.kind, name, "metadata.resourceVersion", why)
+        reason = "Invalid value: 0: must be specified for an update"
+        raise invalid(resource.kind, name, "metadata.resourceVersion", reason)

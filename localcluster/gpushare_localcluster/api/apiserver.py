@@ -1,7 +1,7 @@
-"""The API server of the local cluster over HTTP: a WSGI application on a server of its own.
+"""The API server of the local cluster over HTTP: a WSGI application with an HTTP server.
 
-Paths that name no resource, codes, and the life of the server; what requests mean is `rest.py`'s.
-Without a web framework, as one would take longer over a request than the API itself.
+Handles paths without a resource, status codes, and the life of the server; `rest.py` handles
+resources. A web framework would take longer for a request than the API itself.
 """
 
 import logging
@@ -37,9 +37,8 @@ class ApiServer:
 
     Attributes:
         requests: method and path of each request, oldest first, without the query.
-        logs: what containers printed; the kubelet writes it.
+        logs: the output of containers, written by the kubelet.
         registry: the verbs without HTTP.
-
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class ApiServer:
         wrap: Callable[[WsgiApp], WsgiApp] = lambda app: app,
         bookmark_every: float = 60.0,
     ) -> None:
-        """Listen at once (port 0: any free one); `wrap` may put something before the
-        API, such as faults on order.
+        """Listen at once (port 0: any free one); `wrap` may add a layer before the API, such as
+        injected faults.
         """
         self.store = store
         self.registry = Registry(store)
@@ -63,12 +62,12 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a trailing slash."""
+        """The address of the server, without a trailing slash."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def start(self) -> None:
-        """Serve, in threads of the server's own."""
+        """Start to serve, in threads of the server."""
         self._server.start()
 
     def stop(self) -> None:
@@ -108,8 +107,8 @@ users: []
 class _Application:
     """The resource paths, and the documents that are the same for every request."""
 
-    def __init__(self, rest: Rest) -> None:
-        self._rest = rest
+    def __init__(self, api: Rest) -> None:
+        self._rest = api
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
@@ -135,26 +134,26 @@ class _Application:
 
     def _answer(self, environ: Environ) -> Response:
         if int(environ["CONTENT_LENGTH"]) > BODY_LIMIT:
-            why = f"Request entity too large: limit is {BODY_LIMIT}"
-            raise StatusError(413, "RequestEntityTooLarge", why)
+            reason = f"Request entity too large: limit is {BODY_LIMIT}"
+            raise StatusError(413, "RequestEntityTooLarge", reason)
         call = _call(environ)
         path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")
         area, *parts = path.removeprefix("/").removesuffix("/").split("/")
-        # The group is in the path of all but the core's.
+        # Every path names the API group, except paths of the core group.
         group, *below = parts if area == "apis" and parts else ["", *parts]
         if area in ("api", "apis") and len(below) > 1 and below[1]:
             return self._rest.answer(group, below[0], "/".join(below[1:]), call)
-        found = _document(area, parts, call.accept, environ.get("HTTP_HOST", ""))
+        response = _document(area, parts, call.accept, environ.get("HTTP_HOST", ""))
         if call.method != "GET":
             raise method_not_allowed(call.method)
-        return found
+        return response
 
 
 def _call(environ: Environ) -> Call:
     query = parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)
     return Call(
         method=environ["REQUEST_METHOD"],
-        # Of a parameter that comes more than once the first counts.
+        # The first value of a repeated parameter counts.
         query=dict(reversed(query)),
         accept=environ.get("HTTP_ACCEPT", ""),
         content_type=environ["CONTENT_TYPE"],
@@ -173,20 +172,16 @@ def _document(area: str, parts: list[str], accept: str, address: str) -> Respons
         case ["version"]:
             return json_answer(discovery.version())
         case ["openapi", "v2"]:
-            # An empty schema: everything passes kubectl's own validation.
+            # An empty schema: every object passes the validation in kubectl.
             return Response(200, b"", discovery.OPENAPI_V2)
-        case ["openapi", "v3"]:
-            return json_answer(discovery.openapi_index())
-        case ["openapi", "v3", *root]:
-            return json_answer(discovery.openapi_document("/".join(root)))
     raise no_such_path()
 
 
 def _discovered(area: str, parts: list[str], accept: str, address: str) -> Response:
-    """Return what there is at a path above resources. Raises StatusError for what is not served."""
+    """Return the discovery document of a path. Raises StatusError for a path that is not served."""
     if not parts and discovery.wants_aggregated(accept):
-        found = json_answer(discovery.aggregated(core=area == "api"))
-        return replace(found, content_type=discovery.AGGREGATED)
+        response = json_answer(discovery.aggregated(core=area == "api"))
+        return replace(response, content_type=discovery.AGGREGATED)
     match [area, *parts]:
         case ["api"]:
             return json_answer(discovery.core_versions(address))

@@ -1,9 +1,9 @@
-"""What POST pods/{name}/binding does to a pod: one write that sets node, annotations and condition.
+"""The binding of a pod: one write that sets node, annotations and condition.
 
 Pure: the pod as stored and the Binding in, the bound pod out. Checked on real kube-apiservers 1.30
 and 1.37: annotations (from 1.37 on labels, too) of the Binding are merged into the pod, `uid` and
-`resourceVersion` are preconditions, and every refusal of a state is 409. What the pod was nominated
-for is forgotten (from 1.35 on).
+`resourceVersion` are preconditions, and every refusal of a state is 409. The write removes the
+nomination (since 1.35).
 """
 
 from gpushare_localcluster.api.objects import (
@@ -25,8 +25,8 @@ RESOURCE = "pods/binding"
 def target_node(binding: Object) -> str:
     """Return the node that a Binding names.
 
-    Raises StatusError: 400 for a Binding of the wrong shape, 500 for one of another kind of target
-    or without the name of a node, as kube-apiserver's storage does.
+    Raises StatusError: 400 for a Binding of the wrong shape, 500 for a target of another kind or
+    without the name of a node, as kube-apiserver answers.
     """
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
@@ -40,7 +40,7 @@ def target_node(binding: Object) -> str:
 
 
 def check(binding: Object, namespace: str, name: str) -> None:
-    """Refuse a Binding that is not for the pod in the path.
+    """Refuse a Binding of another pod than that in the path.
 
     Raises StatusError: 400, or as `target_node` does.
     """
@@ -63,30 +63,30 @@ def bound(pod: Object, binding: Object, now: str) -> Object:
     refusal = _refusal(pod, binding)
     if refusal is not None:
         raise refusal
-    asked = metadata(binding)
+    binding_meta = metadata(binding)
     changes: Object = {}
     for field in ("annotations", "labels"):
-        if asked.get(field):
-            changes[field] = {**(metadata(pod).get(field) or {}), **asked[field]}
-    placed = {**pod, "spec": {**section(pod, "spec"), "nodeName": node}}
+        if binding_meta.get(field):
+            changes[field] = {**(metadata(pod).get(field) or {}), **binding_meta[field]}
+    bound_pod = {**pod, "spec": {**section(pod, "spec"), "nodeName": node}}
     status = with_condition(section(pod, "status"), "PodScheduled", "True", now)
-    placed["status"] = with_fields(status, nominatedNodeName=None)
-    return with_metadata(placed, **changes)
+    bound_pod["status"] = with_fields(status, nominatedNodeName=None)
+    return with_metadata(bound_pod, **changes)
 
 
 def _refusal(pod: Object, binding: Object) -> StatusError | None:
-    name, held, asked = name_of(pod), metadata(pod), metadata(binding)
+    name, pod_meta, binding_meta = name_of(pod), metadata(pod), metadata(binding)
     for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if asked.get(field) and asked[field] != held.get(field):
+        if binding_meta.get(field) and binding_meta[field] != pod_meta.get(field):
             return conflict(
                 RESOURCE,
                 name,
-                f"Precondition failed: {label} in precondition: {asked[field]}, "
-                f"{label} in object meta: {held.get(field)}",
+                f"Precondition failed: {label} in precondition: {binding_meta[field]}, "
+                f"{label} in object meta: {pod_meta.get(field)}",
             )
-    if held.get("deletionTimestamp"):
-        why = f"pod {name} is being deleted, cannot be assigned to a host"
-        return conflict(RESOURCE, name, why)
+    if pod_meta.get("deletionTimestamp"):
+        reason = f"pod {name} is being deleted, cannot be assigned to a host"
+        return conflict(RESOURCE, name, reason)
     assigned = section(pod, "spec").get("nodeName")
     if assigned:
         return conflict(RESOURCE, name, f'pod {name} is already assigned to node "{assigned}"')

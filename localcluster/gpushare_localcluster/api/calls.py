@@ -1,6 +1,6 @@
-"""One request to the API server and its answer, as values; and what a path names.
+"""A request to the API server, its answer, and the target of a path, as values.
 
-Knows the shape of Kubernetes URLs and nothing of sockets or of what the verbs do.
+Knows the shape of Kubernetes URLs; knows no sockets and no verbs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ JSON = "application/json"
 
 
 class Connection(Protocol):
-    """The client's end of a request, as far as a long answer cares."""
+    """The client of a request, as a stream needs to know it."""
 
     def alive(self) -> bool:
-        """Return whether someone is still there to read, and the server does not stop."""
+        """Return whether the client is connected and the server runs."""
         ...
 
     def stopping(self) -> bool:
-        """Return whether the server stops, which ends all answers."""
+        """Return whether the server is stopping."""
         ...
 
 
@@ -42,7 +42,7 @@ class Call:
         return self.query.get(name, "").lower() in {"true", "1"}
 
     def number(self, name: str) -> int:
-        """Return a query parameter that is a count, 0 if it is absent. Raises StatusError: 400."""
+        """Return a query parameter as a count, 0 for an absent one. Raises StatusError: 400."""
         text = self.query.get(name, "")
         if not text:
             return 0
@@ -52,16 +52,16 @@ class Call:
 
     @property
     def dry_run(self) -> bool:
-        """Whether the request is to be checked and answered, but not done."""
-        asked = self.query.get("dryRun", "")
-        if asked not in {"", "All"}:
-            raise bad_request(f"Invalid value for dryRun: {asked!r}")
-        return asked == "All"
+        """Whether the server checks and answers the request without storing anything."""
+        value = self.query.get("dryRun", "")
+        if value not in {"", "All"}:
+            raise bad_request(f"Invalid value for dryRun: {value!r}")
+        return value == "All"
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What goes back: a whole body, or an iterator of pieces for a stream; and what to warn of."""
+    """An answer: a whole body, or an iterator of pieces for a stream, with warnings."""
 
     status: int
     body: bytes | Iterator[bytes]
@@ -70,7 +70,7 @@ class Response:
 
 
 def json_answer(body: Object, status: int = 200) -> Response:
-    """Return an answer that is one JSON object."""
+    """Return an answer with one JSON object."""
     return Response(status, to_json(body))
 
 
@@ -87,17 +87,17 @@ def decode_object(body: bytes) -> Object:
 
     Raises StatusError: 400.
     """
-    found = decode(body)
-    if found is None:
+    value = decode(body)
+    if value is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise bad_request("the body of the request must be a JSON object")
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names; `namespace` is None for all of them, `name` empty for a collection."""
+    """The target of a path; `namespace` None: all namespaces; `name` "": a collection."""
 
     resource: Resource
     namespace: str | None
@@ -111,9 +111,9 @@ class Target:
 
 
 def target_of(group: str, version: str, path: str) -> Target:
-    """Return what the path after the API version names.
+    """Return the target of the path after the API version.
 
-    Raises StatusError: 404 if it names nothing we serve.
+    Raises StatusError: 404 for a path that is not served.
     """
     parts = path.strip("/").split("/")
     namespace = None

@@ -1,6 +1,6 @@
-"""What stands in single cells of a table: numbers, ages, parts of an object.
+"""The cells of tables: numbers, ages, parts of an object.
 
-Pure: an object and the time in, a cell out. Texts as kubectl's users know them from a real cluster
+Pure: an object and the time in, a cell out. The texts are those of a real cluster
 (k8s.io/kubernetes pkg/printers/internalversion).
 """
 
@@ -27,7 +27,7 @@ class Column:
 
 
 def human_duration(seconds: float) -> str:
-    """Return a length of time as kubectl prints ages: `45s`, `3m7s`, `5h2m`, `3d4h`, `400d`."""
+    """Return a duration as kubectl prints ages: `45s`, `3m7s`, `5h2m`, `3d4h`, `400d`."""
     if seconds < 0:
         return "0s"
     whole = int(seconds)
@@ -61,17 +61,17 @@ def path(*steps: str, absent: str = NONE) -> Callable[[Object, datetime], Cell]:
     """Return a cell with the text at a path of the object."""
 
     def cell(body: Object, _: datetime) -> Cell:
-        found = _at(body, steps)
-        return absent if found is None or found == "" else str(found)
+        value = _at(body, steps)
+        return absent if value is None or value == "" else str(value)
 
     return cell
 
 
 def _at(body: Object, steps: tuple[str, ...]) -> object:
-    found: object = body
+    value: object = body
     for step in steps:
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def whole(value: object) -> int:
@@ -84,9 +84,9 @@ def number(*steps: str) -> Callable[[Object, datetime], Cell]:
     return lambda body, _: whole(_at(body, steps))
 
 
-def out_of(ready: tuple[str, ...], wanted: tuple[str, ...]) -> Callable[[Object, datetime], Cell]:
-    """Return a cell that says how many of how many: `2/3`."""
-    return lambda body, now: f"{number(*ready)(body, now)}/{number(*wanted)(body, now)}"
+def out_of(ready: tuple[str, ...], total: tuple[str, ...]) -> Callable[[Object, datetime], Cell]:
+    """Return a cell with a count and a total: `2/3`."""
+    return lambda body, now: f"{number(*ready)(body, now)}/{number(*total)(body, now)}"
 
 
 def pairs(*steps: str) -> Callable[[Object, datetime], Cell]:

@@ -1,7 +1,7 @@
-"""ResourceClaims on their way in: what may be written, and what may change later.
+"""The rules for writes of ResourceClaims.
 
-Of an allocation next to nothing is checked: no node, no device, no amount, no finalizer. That is as
-in a real API server. Pure: bodies in, bodies out. Facts: tried on kube-apiserver 1.37.
+As in a real API server, next to nothing of an allocation is checked: no node, no device, no amount,
+no finalizer. Pure: bodies in, bodies out. Facts: tried on kube-apiserver 1.37.
 """
 
 import re
@@ -20,7 +20,7 @@ _IMMUTABLE = "Invalid value: field is immutable"
 
 
 def with_defaults(body: Object) -> Object:
-    """Return the claim with what a request leaves out: one device, counted."""
+    """Return the claim with the defaults of its requests: a count of one device."""
     spec = section(body, "spec")
     devices = section(spec, "devices")
     if not isinstance(devices.get("requests"), list):
@@ -36,18 +36,18 @@ def with_defaults(body: Object) -> Object:
 
 def _counted(exactly: Object) -> Object:
     mode = exactly.get("allocationMode") or "ExactCount"
-    counted = {"count": exactly.get("count") or 1} if mode == "ExactCount" else {}
-    return {**exactly, "allocationMode": mode, **counted}
+    count = {"count": exactly.get("count") or 1} if mode == "ExactCount" else {}
+    return {**exactly, "allocationMode": mode, **count}
 
 
 def check_update(old: Object, new: Object) -> None:
-    """Refuse a change of what a claim asks for. Raises StatusError: 422."""
+    """Refuse a change of the spec. Raises StatusError: 422."""
     if section(old, "spec") != section(new, "spec"):
         raise _invalid(new, "spec", _IMMUTABLE)
 
 
 def with_status(old: Object, new: Object) -> Object:
-    """Return the claim after a write of its status: its metadata stays, whatever was sent.
+    """Return the claim with the new status and the old metadata.
 
     Raises StatusError: 422.
     """
@@ -57,26 +57,26 @@ def with_status(old: Object, new: Object) -> Object:
     if before and after and before != after:
         raise _invalid(old, "status.allocation", "field cannot be modified once set")
     if not after and status.get("reservedFor"):
-        why = "Forbidden: may not be specified when `allocated` is not set"
-        raise _invalid(old, "status.reservedFor", why)
+        reason = "Forbidden: may not be specified when `allocated` is not set"
+        raise _invalid(old, "status.reservedFor", reason)
     if after and not before:
         _check_results(old, after)
     return replaced
 
 
 def _check_results(claim: Object, allocation: Object) -> None:
-    asked = elements(section(section(claim, "spec"), "devices"), "requests")
-    names = {str(request.get("name")) for request in asked}
+    requests = elements(section(section(claim, "spec"), "devices"), "requests")
+    names = {str(request.get("name")) for request in requests}
     for at, result in enumerate(elements(section(allocation, "devices"), "results")):
-        where = f"status.allocation.devices.results[{at}]"
+        field_path = f"status.allocation.devices.results[{at}]"
         request, share = str(result.get("request")), result.get("shareID")
         if request.partition("/")[0] not in names:
-            why = f"Invalid value: {request!r}: must be the name of a request in the claim"
-            raise _invalid(claim, f"{where}.request", why)
+            reason = f"Invalid value: {request!r}: must be the name of a request in the claim"
+            raise _invalid(claim, f"{field_path}.request", reason)
         if share is not None and not _UUID.fullmatch(str(share)):
-            why = f"Invalid value: {share!r}: must be a lowercase UUID"
-            raise _invalid(claim, f"{where}.shareID", why)
+            reason = f"Invalid value: {share!r}: must be a lowercase UUID"
+            raise _invalid(claim, f"{field_path}.shareID", reason)
 
 
-def _invalid(claim: Object, field: str, why: str) -> StatusError:
-    return invalid("ResourceClaim", name_of(claim), field, why)
+def _invalid(claim: Object, field: str, reason: str) -> StatusError:
+    return invalid("ResourceClaim", name_of(claim), field, reason)

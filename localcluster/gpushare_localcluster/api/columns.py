@@ -1,7 +1,7 @@
 """The columns that `kubectl get` shows, kind by kind.
 
-Pure: an object and the time in, cells out. Texts as kubectl's users know them from a real cluster
-(k8s.io/kubernetes pkg/printers/internalversion).
+Pure: an object and the time in, cells out. The texts are those of a real cluster (k8s.io/kubernetes
+pkg/printers/internalversion).
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _ready(pod: Object, _: datetime) -> Cell:
 
 
 def pod_status(pod: Object) -> str:
-    """Return the word in the STATUS column: a reason where there is one, else the phase."""
+    """Return the word in the STATUS column: the reason if the pod has one, else the phase."""
     status = section(pod, "status")
     if metadata(pod).get("deletionTimestamp"):
         return "Terminating"
@@ -142,11 +142,11 @@ def _job_status(job: Object, _: datetime) -> Cell:
 
 
 def _completions(job: Object, _: datetime) -> Cell:
-    spec, done = section(job, "spec"), whole(section(job, "status").get("succeeded"))
+    spec, succeeded = section(job, "spec"), whole(section(job, "status").get("succeeded"))
     if spec.get("completions") is not None:
-        return f"{done}/{spec['completions']}"
-    most = whole(spec.get("parallelism"))
-    return f"{done}/1 of {most}" if most > 1 else f"{done}/1"
+        return f"{succeeded}/{spec['completions']}"
+    parallelism = whole(spec.get("parallelism"))
+    return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
 
 
 def _job_duration(job: Object, now: datetime) -> Cell:
@@ -300,5 +300,5 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def columns(table: str) -> tuple[Column, ...]:
-    """Return the columns of a resource; only name and age for one that has none of its own."""
+    """Return the columns of a resource; name and age for one without an entry in the table."""
     return _COLUMNS.get(table, GENERIC)

@@ -1,7 +1,8 @@
-"""How objects go: at once, at the end of a grace period, or when their finalizers are gone.
+"""Deletion of objects: at once, after a grace period, or after the last finalizer.
 
-Pure: the object as stored and the DeleteOptions in; the marked object out, and whether it may go.
-Facts: k8s.io/apiserver pkg/registry/rest/delete.go and the pod strategy's CheckGracefulDelete.
+Pure: the object as stored and the DeleteOptions in; the marked object out, and whether to remove
+the object. Facts: k8s.io/apiserver pkg/registry/rest/delete.go and the pod strategy's
+CheckGracefulDelete.
 """
 
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from gpushare_localcluster.api.workloads import is_workload
 
 ENDED = ("Succeeded", "Failed")
 FINALIZERS = {"Background": (), "Foreground": ("foregroundDeletion",), "Orphan": ("orphan",)}
-"""What holds a workload until a controller has seen to what it owns, by propagation policy."""
+"""Finalizers of a deleted workload, by propagation policy; the garbage collector removes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """What a DELETE asks for: seconds of grace (None: the pod's own) and preconditions."""
+    """The options of a DELETE: seconds of grace (None: as the pod says) and preconditions."""
 
     grace: int | None = None
     uid: str | None = None
@@ -30,7 +31,7 @@ class DeleteOptions:
 
 
 def decode_options(body: Object) -> DeleteOptions:
-    """Return the options of a DELETE body, an empty one meaning none.
+    """Return the options in the body of a DELETE.
 
     Raises StatusError: 400 for values of the wrong type.
     """
@@ -39,21 +40,21 @@ def decode_options(body: Object) -> DeleteOptions:
     grace = body.get("gracePeriodSeconds")
     if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int)):
         raise bad_request("gracePeriodSeconds must be an integer")
-    wanted = body.get("preconditions") or {}
-    if not isinstance(wanted, dict):
+    preconditions = body.get("preconditions") or {}
+    if not isinstance(preconditions, dict):
         raise bad_request("preconditions must be an object")
     dry_run, policy = bool(body.get("dryRun")), body.get("propagationPolicy") or "Background"
     if body.get("orphanDependents"):
         policy = "Orphan"
     if policy not in FINALIZERS:
-        why = f"Unsupported value: {policy!r}: supported values: {', '.join(FINALIZERS)}"
-        raise invalid("DeleteOptions", "", "propagationPolicy", why)
-    version = wanted.get("resourceVersion")
-    return DeleteOptions(grace, wanted.get("uid"), version, dry_run, policy)
+        reason = f"Unsupported value: {policy!r}: supported values: {', '.join(FINALIZERS)}"
+        raise invalid("DeleteOptions", "", "propagationPolicy", reason)
+    version = preconditions.get("resourceVersion")
+    return DeleteOptions(grace, preconditions.get("uid"), version, dry_run, policy)
 
 
 def marked(resource: Resource, body: Object, options: DeleteOptions, now: datetime) -> Object:
-    """Return the object marked for deletion; one that is `removable` vanishes now.
+    """Return the object marked for deletion; the caller removes a `removable` one at once.
 
     Raises StatusError: 409 if a precondition fails.
     """
@@ -61,51 +62,53 @@ def marked(resource: Resource, body: Object, options: DeleteOptions, now: dateti
     if metadata(body).get("deletionTimestamp"):
         return _shortened(body, options.grace, now)
     if is_workload(resource) and FINALIZERS[options.propagation]:
-        held = (*(metadata(body).get("finalizers") or ()), *FINALIZERS[options.propagation])
-        body = with_metadata(body, finalizers=list(held))
+        finalizers = (*(metadata(body).get("finalizers") or ()), *FINALIZERS[options.propagation])
+        body = with_metadata(body, finalizers=list(finalizers))
     grace = grace_period(body, options.grace) if resource is PODS else 0
     return _ending(body, now + timedelta(seconds=grace), grace)
 
 
 def check_preconditions(resource: Resource, body: Object, options: DeleteOptions) -> None:
-    """Refuse to delete another object, or another version of it. Raises StatusError: 409."""
-    held = metadata(body)
-    for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
-        if wanted is not None and wanted != held.get(field):
-            why = f"the {field} in the precondition ({wanted}) does not match ({held.get(field)})"
-            raise conflict(resource.qualified, name_of(body), why)
+    """Refuse to delete another object or another version. Raises StatusError: 409."""
+    meta = metadata(body)
+    for field, expected in (("uid", options.uid), ("resourceVersion", options.version)):
+        if expected is not None and expected != meta.get(field):
+            reason = (
+                f"the {field} in the precondition ({expected}) does not match ({meta.get(field)})"
+            )
+            raise conflict(resource.qualified, name_of(body), reason)
 
 
-def grace_period(pod: Object, asked: int | None) -> int:
-    """Return the seconds a pod gets: none without a node or after its end, else as asked."""
+def grace_period(pod: Object, requested_seconds: int | None) -> int:
+    """Return the grace period of a pod in seconds: 0 for a pod without a node or that has ended."""
     spec = section(pod, "spec")
     if not spec.get("nodeName") or section(pod, "status").get("phase") in ENDED:
         return 0
-    own = spec.get("terminationGracePeriodSeconds")
-    grace = asked if asked is not None else own
+    default_seconds = spec.get("terminationGracePeriodSeconds")
+    grace = requested_seconds if requested_seconds is not None else default_seconds
     if not isinstance(grace, int):
         return 30
     return 1 if grace < 0 else grace
 
 
 def removable(body: Object) -> bool:
-    """Return whether a marked object has nothing left to wait for."""
-    held = metadata(body)
-    deleting = held.get("deletionTimestamp") is not None
-    return deleting and not held.get("deletionGracePeriodSeconds") and not held.get("finalizers")
+    """Return whether a marked object has neither grace nor finalizers left."""
+    meta = metadata(body)
+    deleting = meta.get("deletionTimestamp") is not None
+    return deleting and not meta.get("deletionGracePeriodSeconds") and not meta.get("finalizers")
 
 
-def _shortened(body: Object, asked: int | None, now: datetime) -> Object:
-    """Return a marked object after another DELETE: only a shorter period, named there, counts.
+def _shortened(body: Object, requested_seconds: int | None, now: datetime) -> Object:
+    """Return a marked object after another DELETE, which can only shorten the grace period.
 
-    It counts from the first DELETE; where it is over already, a second is left of it.
+    The period starts at the first DELETE; if it is over by now, one second remains.
     """
     meta = metadata(body)
-    held = meta.get("deletionGracePeriodSeconds") or 0
-    grace = 1 if asked is not None and asked < 0 else asked
-    if grace is None or grace >= held:
+    old_grace = meta.get("deletionGracePeriodSeconds") or 0
+    grace = 1 if requested_seconds is not None and requested_seconds < 0 else requested_seconds
+    if grace is None or grace >= old_grace:
         return body
-    end = datetime.fromisoformat(meta["deletionTimestamp"]) + timedelta(seconds=grace - held)
+    end = datetime.fromisoformat(meta["deletionTimestamp"]) + timedelta(seconds=grace - old_grace)
     if end >= now:
         return _ending(body, end, grace)
     return _ending(body, now, min(grace, 1))

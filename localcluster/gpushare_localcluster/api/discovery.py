@@ -1,32 +1,30 @@
-"""Discovery: what this server serves, in the words that kubectl and client-go ask for.
+"""Discovery: the served resources, as kubectl and client-go read them.
 
-Pure, made from the resource table: the plain lists, the aggregated document of newer clients,
-`/version`, and the OpenAPI stubs without which `kubectl create` and `apply` refuse to work.
+Pure, made from the resource table: the plain lists, the aggregated document of newer clients, and
+`/version`.
 """
 
-from gpushare_localcluster.api import schemas
 from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.resources import RESOURCES, Resource, in_version, versions
+from gpushare_localcluster.api.resources import Resource, in_version, versions
 from gpushare_localcluster.api.status import no_such_path
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Content-Type of the aggregated document; clients older than 1.30 know only its beta."""
+"""Content-Type of the aggregated document; clients older than 1.30 know only the beta."""
 
 OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""Content-Type of the empty v2 schema: with the "@" of the request newer clients reject it."""
+"""Content-Type of the empty v2 schema; newer clients reject the "@" of the request."""
 
 STATUS_VERBS = ("get", "patch", "update")
 POD_SUBRESOURCES = {
     "binding": ("Binding", ("create",)),
     "eviction": ("Eviction", ("create",)),
     "log": ("Pod", ("get",)),
-    "resize": ("Pod", STATUS_VERBS),
 }
 SCALE = {"group": "autoscaling", "version": "v1"}
 
 
 def version() -> Object:
-    """Return what `/version` says."""
+    """Return the document at `/version`."""
     return {
         "major": "1",
         "minor": "37",
@@ -41,7 +39,7 @@ def version() -> Object:
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Return whether the client asks for the aggregated document in the version we write."""
+    """Return whether the client accepts the aggregated document in version 2."""
     return any(
         {part.strip() for part in choice.split(";")} >= {"v=v2", "as=APIGroupDiscoveryList"}
         for choice in accept.split(",")
@@ -49,28 +47,28 @@ def wants_aggregated(accept: str) -> bool:
 
 
 def core_versions(address: str) -> Object:
-    """Return what `/api` says; `address` is the server's host and port."""
+    """Return the document at `/api`; `address` is host:port of the server."""
     servers = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
 
 
 def groups() -> Object:
-    """Return what `/apis` says."""
-    named = [_group(name) for name in versions() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+    """Return the document at `/apis`."""
+    entries = [_group(name) for name in versions() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": entries}
 
 
 def group(name: str) -> Object:
-    """Return what `/apis/GROUP` says. Raises StatusError: 404 for a group that is not served."""
+    """Return the document at `/apis/GROUP`. Raises StatusError: 404 for an unknown group."""
     if not name or name not in versions():
         raise no_such_path()
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
 
 
 def resource_list(name: str, api_version: str) -> Object:
-    """Return what `/api/VERSION` and `/apis/GROUP/VERSION` say.
+    """Return the document at `/api/VERSION` or `/apis/GROUP/VERSION`.
 
-    Raises StatusError: 404 for a version that is not served.
+    Raises StatusError: 404 for an unknown version.
     """
     served = in_version(name, api_version)
     if not served:
@@ -97,11 +95,11 @@ def aggregated(*, core: bool) -> Object:
             "metadata": {"name": name, "creationTimestamp": None},
             "versions": [
                 {
-                    "version": each,
+                    "version": version,
                     "freshness": "Current",
-                    "resources": [_discovered(row) for row in in_version(name, each)],
+                    "resources": [_discovered(row) for row in in_version(name, version)],
                 }
-                for each in served
+                for version in served
             ],
         }
         for name, served in versions().items()
@@ -111,54 +109,10 @@ def aggregated(*, core: bool) -> Object:
     return {**typed, "metadata": {}, "items": items}
 
 
-def openapi_index() -> Object:
-    """Return what `/openapi/v3` says."""
-    roots = sorted({row.root for row in RESOURCES})
-    return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
-
-
-def openapi_document(root: str) -> Object:
-    """Return the OpenAPI v3 document of one API version: what kubectl reads of it.
-
-    It has one PATCH operation a kind, with the parameter `fieldValidation`: that makes kubectl
-    leave the validation to the server. The schemas are for `kubectl explain`.
-
-    Raises StatusError: 404 for a version that is not served.
-    """
-    served = [row for row in RESOURCES if row.root == root and "patch" in row.verbs]
-    if not served:
-        raise no_such_path()
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": version()["gitVersion"]},
-        "paths": {_item_path(row): {"patch": _patch_operation(row)} for row in served},
-        "components": {"schemas": schemas.openapi(root)},
-    }
-
-
-def _item_path(row: Resource) -> str:
-    scope = "/namespaces/{namespace}" if row.namespaced else ""
-    return f"/{row.root}{scope}/{row.plural}/{{name}}"
-
-
-def _patch_operation(row: Resource) -> Object:
-    names = ("dryRun", "fieldManager", "fieldValidation", "force")
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "schema": {"type": "string"}} for name in names
-        ],
-        "x-kubernetes-action": "patch",
-        "x-kubernetes-group-version-kind": {
-            "group": row.group,
-            "kind": row.kind,
-            "version": row.version,
-        },
-        "responses": {"200": {"description": "OK"}},
-    }
-
-
 def _group(name: str) -> Object:
-    served = [{"groupVersion": f"{name}/{each}", "version": each} for each in versions()[name]]
+    served = [
+        {"groupVersion": f"{name}/{version}", "version": version} for version in versions()[name]
+    ]
     return {"name": name, "versions": served, "preferredVersion": served[0]}
 
 
@@ -178,15 +132,15 @@ def _resource(row: Resource) -> Object:
 
 
 def _subresources(row: Resource) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return name, kind and verbs of what hangs below single objects."""
-    found: list[tuple[str, str, tuple[str, ...]]] = []
+    """Return name, kind and verbs of each subresource."""
+    rows: list[tuple[str, str, tuple[str, ...]]] = []
     if row.status:
-        found.append(("status", row.kind, STATUS_VERBS))
+        rows.append(("status", row.kind, STATUS_VERBS))
     if row.scale:
-        found.append(("scale", "Scale", STATUS_VERBS))
+        rows.append(("scale", "Scale", STATUS_VERBS))
     if row.root == "api/v1" and row.plural == "pods":
-        found += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
-    return found
+        rows += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
+    return rows
 
 
 def _discovered(row: Resource) -> Object:

@@ -1,7 +1,7 @@
-"""The two views of an Event: core/v1 (as stored) and events.k8s.io/v1; and what each must say.
+"""The two forms of an Event, core/v1 (as stored) and events.k8s.io/v1, and their rules.
 
-Pure. Fields are renamed both ways; whatever has the same name in both passes through. The rules are
-those of k8s.io/kubernetes pkg/apis/core/validation/events.go.
+Pure. Fields are renamed both ways; fields with the same name in both forms stay. The rules are in
+k8s.io/kubernetes pkg/apis/core/validation/events.go.
 """
 
 from gpushare_localcluster.api.objects import Object, name_of, namespace_of, section
@@ -26,28 +26,29 @@ _CORE_NAMES = {new: core for core, new in _NEW_NAMES.items()}
 
 
 def to_new(event: Object) -> Object:
-    """Return a stored event as events.k8s.io/v1 shows it."""
+    """Return a stored event in the form of events.k8s.io/v1."""
     renamed = {_NEW_NAMES.get(field, field): value for field, value in event.items()}
     return {**renamed, "apiVersion": "events.k8s.io/v1"}
 
 
 def to_core(event: Object) -> Object:
-    """Return an events.k8s.io/v1 event as it is stored."""
+    """Return an events.k8s.io/v1 event in stored form."""
     renamed = {_CORE_NAMES.get(field, field): value for field, value in event.items()}
     return {**renamed, "apiVersion": "v1"}
 
 
 def core_field(path: str) -> str:
     """Return the stored path of a field selector on the events.k8s.io view."""
-    head, dot, rest = path.partition(".")
-    return _CORE_NAMES.get(head, head) + dot + rest
+    head, dot, tail = path.partition(".")
+    return _CORE_NAMES.get(head, head) + dot + tail
 
 
 def check(event: Object, before: Object | None, *, strict: bool) -> None:
-    """Refuse a stored event against the rules; `before` is what it was (None: it is new).
+    """Refuse an event in stored form that breaks a rule; `before` is the old event (None: a new
+    one).
 
-    `strict` is for what comes as events.k8s.io/v1; what comes as core/v1 only has to say where it
-    belongs, and to be complete where it has an eventTime.
+    `strict` is for events sent as events.k8s.io/v1. An event sent as core/v1 needs the right
+    namespace, and all fields if it has an eventTime.
 
     Raises StatusError: 422.
     """
@@ -65,8 +66,8 @@ def check(event: Object, before: Object | None, *, strict: bool) -> None:
     _check_series(event)
     if before is None:
         _check_new(event)
-    elif changed := _changed(event, before):
-        raise _wrong(event, changed[0], "field is immutable")
+    elif changed_fields := _changed(event, before):
+        raise _wrong(event, changed_fields[0], "field is immutable")
 
 
 def _check_parts(event: Object) -> None:
@@ -108,5 +109,5 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _wrong(event: Object, field: str, why: str) -> StatusError:
-    return invalid("Event", name_of(event), field, why)
+def _wrong(event: Object, field: str, reason: str) -> StatusError:
+    return invalid("Event", name_of(event), field, reason)

@@ -1,8 +1,8 @@
-"""What POST pods/{name}/eviction does before it deletes: it asks the budget that covers the pod.
+"""Evictions: the budget that covers the pod decides before the deletion.
 
-Pure: the pod and the budgets in, the budget counted down out. Facts: k8s.io/kubernetes
-pkg/registry/core/pod/storage/eviction.go. Healthy pods are not counted here: a budget allows what
-its status says.
+Pure: the pod and the budgets in, the reduced budget out. Facts: k8s.io/kubernetes
+pkg/registry/core/pod/storage/eviction.go. Healthy pods are not counted here: the status of a budget
+says how many evictions it allows.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,9 @@ _UNCOUNTED = ("Succeeded", "Failed", "Pending")
 
 
 def covering(pod: Object, budgets: Iterable[Object]) -> str:
-    """Return which budget of its namespace the pod's going counts against, "" if there is none.
+    """Return the name of the budget that covers the pod, "" for none.
 
-    Raises StatusError: 500 where there are several, as a real server says.
+    budgets: those of the pod's namespace. Raises StatusError: 500 for several covering budgets.
     """
     if section(pod, "status").get("phase") in _UNCOUNTED or metadata(pod).get("deletionTimestamp"):
         return ""
@@ -36,39 +36,39 @@ def covering(pod: Object, budgets: Iterable[Object]) -> str:
         name_of(item) for item in budgets if selects(section(item, "spec").get("selector"), labels)
     ]
     if len(names) > 1:
-        why = "This pod has more than one PodDisruptionBudget, which is not supported."
-        raise StatusError(500, "", why)
+        message = "This pod has more than one PodDisruptionBudget, which is not supported."
+        raise StatusError(500, "", message)
     return names[0] if names else ""
 
 
 def counted(budget: Object, pod: Object, now: str) -> Object:
-    """Return the budget after the pod's eviction. Raises StatusError: 429 where it allows none."""
+    """Return the budget after the pod's eviction. Raises StatusError: 429 if none is allowed."""
     status = section(budget, "status")
-    healthy, needed, allowed = (
+    healthy, needed, allowed_count = (
         _count(status, field)
         for field in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")
     )
     always = section(budget, "spec").get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
     if not _ready(pod) and (always or healthy >= needed > 0):
         return budget
-    if allowed <= 0:
-        told = f"The disruption budget {name_of(budget)} needs {needed} healthy pods and has "
-        cause = {"reason": "DisruptionBudget", "message": f"{told}{healthy} currently"}
-        why = "Cannot evict pod as it would violate the pod's disruption budget."
-        raise StatusError(429, "TooManyRequests", why, details={"causes": [cause]})
-    gone = {**section(status, "disruptedPods"), name_of(pod): now}
-    left = {"disruptionsAllowed": allowed - 1, "disruptedPods": gone}
-    return {**budget, "status": {**status, **left}}
+    if allowed_count <= 0:
+        prefix = f"The disruption budget {name_of(budget)} needs {needed} healthy pods and has "
+        cause = {"reason": "DisruptionBudget", "message": f"{prefix}{healthy} currently"}
+        message = "Cannot evict pod as it would violate the pod's disruption budget."
+        raise StatusError(429, "TooManyRequests", message, details={"causes": [cause]})
+    disrupted_pods = {**section(status, "disruptedPods"), name_of(pod): now}
+    changes = {"disruptionsAllowed": allowed_count - 1, "disruptedPods": disrupted_pods}
+    return {**budget, "status": {**status, **changes}}
 
 
 def disrupted(pod: Object, options: DeleteOptions, now: str) -> Object:
-    """Return the pod with the condition that says why it goes.
+    """Return the pod with the condition DisruptionTarget.
 
     Raises StatusError: 409 if a precondition fails.
     """
     check_preconditions(PODS, pod, options)
-    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    status = with_condition(section(pod, "status"), "DisruptionTarget", "True", now, **why)
+    reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    status = with_condition(section(pod, "status"), "DisruptionTarget", "True", now, **reason)
     return with_fields(pod, status=status)
 
 
@@ -78,5 +78,5 @@ def _ready(pod: Object) -> bool:
 
 
 def _count(status: Object, field: str) -> int:
-    found = status.get(field)
-    return found if isinstance(found, int) else 0
+    value = status.get(field)
+    return value if isinstance(value, int) else 0

@@ -1,7 +1,7 @@
-"""Warnings about amounts of GPU memory that are sound for Kubernetes, and yet are mistakes.
+"""Warnings about amounts of GPU memory that Kubernetes accepts and that are likely mistakes.
 
-Pure: an object in, texts out. kube-apiserver knows nothing of GPU memory and takes them without a
-word; here kubectl prints them as it prints every warning, and the object is stored all the same.
+Pure: an object in, texts out. kubectl prints each text as a warning of the server, and the object
+is stored. kube-apiserver warns of none of these.
 """
 
 from gpushare.errors import WireError
@@ -13,17 +13,17 @@ from gpushare_localcluster.api.resources import PODS, Resource
 from gpushare_localcluster.api.workloads import is_workload
 
 UNIT = "GiB"
-"""What nodes of the local cluster count in."""
+"""The memory unit of the nodes of the local cluster."""
 
 
 def gpu_memory_warnings(resource: Resource, body: Object) -> tuple[str, ...]:
-    """Return what is wrong with the GPU memory that a pod, or a template of pods, asks for."""
+    """Return the mistakes in the GPU memory requested by a pod or a pod template."""
     if resource is not PODS and not is_workload(resource):
         return ()
     pod = body if resource is PODS else section(section(body, "spec"), "template")
-    read = {"metadata": metadata(pod), "spec": section(pod, "spec")}
+    fields = {"metadata": metadata(pod), "spec": section(pod, "spec")}
     try:
-        text = mistake_of(POD_CODEC.decode(to_json({"kind": "Pod", **read})), ALIYUN, UNIT)
-    except WireError:  # fields that the codec does not read are no mistake of an amount
+        text = mistake_of(POD_CODEC.decode(to_json({"kind": "Pod", **fields})), ALIYUN, UNIT)
+    except WireError:  # a pod that the codec cannot read has no amount to check
         return ()
     return (text,) if text else ()

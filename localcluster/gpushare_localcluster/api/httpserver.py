@@ -1,7 +1,7 @@
-"""A WSGI server with one thread a connection: HTTP/1.1, keep-alive, streams.
+"""A WSGI server with one thread per connection: HTTP/1.1, keep-alive, streams.
 
-Knows sockets and HTTP framing, nothing of Kubernetes. werkzeug's own server closes the connection
-after every answer and cannot tell a stream that its client has gone, so this one is ours.
+Knows sockets and HTTP framing, nothing of Kubernetes. The server of werkzeug closes the connection
+after every answer and does not tell a stream that the client has left.
 """
 
 import io
@@ -23,7 +23,7 @@ CONNECTION = "gpushare.connection"
 """Key of the `ClientConnection` in the WSGI environment."""
 
 BODY_LIMIT = 3 * 1024 * 1024
-"""Bytes of a request body, the limit of a real API server."""
+"""Upper bound on the bytes of a request body, as in a real API server."""
 
 DRAIN_LIMIT = 8 * BODY_LIMIT
 JOIN_SECONDS = 5.0
@@ -33,14 +33,14 @@ _HEX = b"0123456789abcdefABCDEF"
 
 
 class ConnectionDropped(Exception):
-    """Raised by an application to close the connection with no (further) byte."""
+    """Raised by an application to close the connection without sending more bytes."""
 
 
 class ClientConnection:
-    """The other end of a request; `closing` is set when the server stops."""
+    """The client of a request; `closing` is set when the server stops."""
 
     def __init__(self, sock: socket.socket, closing: threading.Event) -> None:
-        """Look at this socket, and at whether the server is stopping."""
+        """Keep the socket and the flag of the server."""
         self._socket = sock
         self.closing = closing
 
@@ -49,7 +49,7 @@ class ClientConnection:
         return self.closing.is_set()
 
     def alive(self) -> bool:
-        """Return whether the client is there and the server is not stopping."""
+        """Return whether the client is connected and the server is not stopping."""
         if self.stopping():
             return False
         try:
@@ -77,9 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = self._read_chunks()
             length = len(body or b"")
         else:
-            told = self._body_length()
-            length = told or 0
-            body = None if told is None else self._read_body(told)
+            body_length = self._body_length()
+            length = body_length or 0
+            body = None if body_length is None else self._read_body(body_length)
         if body is None:
             self.close_connection = True
             return
@@ -91,9 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815  -- the base's names
 
     def parse_request(self) -> bool:
-        """Return whether the head was understood; else the request has been refused.
+        """Return whether the head could be parsed; otherwise the request has been refused.
 
-        The base makes an email of each head, which takes longer than most answers.
+        The base class parses heads as email, which takes longer than most answers.
         """
         words = self.raw_requestline.decode("latin-1").split()
         if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
@@ -107,9 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self.send_error(400, explain=str(error))
             return False
-        asked = self.fields.get("connection", "").lower()
-        self.close_connection = asked == "close" or (
-            self.request_version == "HTTP/1.0" and asked != "keep-alive"
+        option = self.fields.get("connection", "").lower()
+        self.close_connection = option == "close" or (
+            self.request_version == "HTTP/1.0" and option != "keep-alive"
         )
         if self.fields.get("expect", "").lower() == "100-continue":
             return self.handle_expect_100()
@@ -124,8 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         return int(length)
 
     def _read_chunks(self) -> bytes | None:
-        """Return a body in chunks, as `kubectl create --raw` sends it; None if it was refused, or
-        the client left before its end.
+        """Return a chunked body, as `kubectl create --raw` sends; None if the body was refused or
+        incomplete.
         """
         if self.fields["transfer-encoding"].lower() != "chunked":
             self.send_error(411)
@@ -147,17 +147,17 @@ class _Handler(BaseHTTPRequestHandler):
                 return body
 
     def _read_body(self, length: int) -> bytes | None:
-        """Return the body, None if the client left before its end; nothing of one over the limit.
+        """Return the body, None for an incomplete one, b"" for one over the limit.
 
-        The application refuses that one by its length. Reading on is what lets the client see the
-        answer instead of a reset.
+        The application refuses a body over the limit by its length. The bytes are still read, so
+        that the client gets the answer and not a reset.
         """
         if length <= BODY_LIMIT:
             body = self.rfile.read(length)
             return body if len(body) == length else None
-        left = min(length, DRAIN_LIMIT)
-        while left > 0 and (piece := self.rfile.read(min(left, 65536))):
-            left -= len(piece)
+        remaining = min(length, DRAIN_LIMIT)
+        while remaining > 0 and (piece := self.rfile.read(min(remaining, 65536))):
+            remaining -= len(piece)
         self.close_connection = True
         return b""
 
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_stream(
         self, status: str, headers: list[tuple[str, str]], pieces: Iterable[bytes]
     ) -> None:
-        """Send the head at once: a client of a quiet watch must learn that it stands."""
+        """Send the head at once, so that the client of a quiet watch sees the open stream."""
         chunked = self.request_version == "HTTP/1.1"
         framing = [("Transfer-Encoding", "chunked")] if chunked else [("Connection", "close")]
         self.close_connection = self.close_connection or not chunked
@@ -227,8 +227,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _read_fields(stream: io.BufferedIOBase) -> dict[str, str]:
-    """Return the fields up to the empty line, by their names in lower case; of those that come
-    again the values with commas between. Raises ValueError for a head that is none or too long.
+    """Return the fields up to the empty line by lower-case name; the values of a repeated field are
+    joined by commas.
+
+    Raises ValueError for a malformed or too long head.
     """
     fields: dict[str, str] = {}
     for _ in range(_MOST_FIELDS):
@@ -262,11 +264,11 @@ class HttpServer(socketserver.ThreadingTCPServer):
         )
 
     def start(self) -> None:
-        """Accept connections, in a thread of the server's own."""
+        """Accept connections in a thread of the server."""
         self._acceptor.start()
 
     def stop(self) -> None:
-        """Close the listener and every connection; return when their threads have ended."""
+        """Close the listener and all connections; return when the threads have ended."""
         self.closing.set()
         if self._acceptor.ident is not None:
             self.shutdown()
@@ -281,7 +283,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
             thread.join(JOIN_SECONDS)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  -- base
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in a new thread."""
         thread = threading.Thread(
             target=self._converse,
             args=(request, client_address),
@@ -300,6 +302,6 @@ class HttpServer(socketserver.ThreadingTCPServer):
                 self._connections.pop(threading.current_thread(), None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  -- base
-        """Pass over clients that went away; anything else is a bug and is shown."""
+        """Ignore clients that have left; print other errors, which are bugs."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)

@@ -1,7 +1,7 @@
 """Kubernetes objects as the API server holds them: decoded JSON, never changed in place.
 
-Knows only where every object keeps its metadata. Whoever changes an object makes a new dict that
-shares the unchanged parts with the old one, so that a stored version may be handed out uncopied.
+Knows the place of metadata in an object. A change makes a new dict that shares the unchanged parts
+with the old one, so stored objects need no copy.
 """
 
 from typing import Any
@@ -18,18 +18,18 @@ def to_json(value: object) -> bytes:
 
 
 def from_json(data: bytes) -> object:
-    """Return what JSON says. Raises ValueError where it is none, or is nested too deeply."""
+    """Return the value of a JSON text. Raises ValueError for malformed JSON."""
     try:
-        found: object = msgspec.json.decode(data)
+        value: object = msgspec.json.decode(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return found
+    return value
 
 
 def metadata(body: Object) -> Object:
-    """Return the object's metadata, empty if it has none."""
-    found = body.get("metadata")
-    return found if isinstance(found, dict) else {}
+    """Return the object's metadata, or {}."""
+    value = body.get("metadata")
+    return value if isinstance(value, dict) else {}
 
 
 def name_of(body: Object) -> str:
@@ -43,15 +43,15 @@ def namespace_of(body: Object) -> str:
 
 
 def section(body: Object, field: str) -> Object:
-    """Return a field that holds an object (`spec`, `status`), empty if it is absent or null."""
-    found = body.get(field)
-    return found if isinstance(found, dict) else {}
+    """Return an object in a field (`spec`, `status`), {} for an absent or null field."""
+    value = body.get(field)
+    return value if isinstance(value, dict) else {}
 
 
 def elements(body: Object, field: str) -> list[Object]:
-    """Return a field that holds a list of objects, empty if it is absent or null."""
-    found = body.get(field)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    """Return the list of objects in a field, [] for an absent or null field."""
+    value = body.get(field)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def with_fields(body: Object, **changes: object) -> Object:

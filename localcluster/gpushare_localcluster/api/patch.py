@@ -1,7 +1,7 @@
 """Patches of JSON documents: merge patch (RFC 7386) and JSON patch (RFC 6902).
 
-Pure: a patched document is a new value that shares what did not change; neither argument is
-modified. Knows nothing of Kubernetes kinds (`strategic.py` does).
+Pure: a patched document is a new value that shares unchanged parts; no argument is modified. Knows
+nothing of Kubernetes kinds (`strategic.py` does).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def merge_patch(target: object, patch: object) -> object:
 def json_patch(document: object, operations: object) -> object:
     """Return `document` after the operations of a JSON patch, all or none of them.
 
-    Raises StatusError: 400 for something that is no patch, 422 for one that cannot be applied.
+    Raises StatusError: 400 for a malformed patch, 422 for one that cannot be applied.
     """
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
@@ -71,8 +71,8 @@ def _move(document: object, path: list[str], operation: Object) -> object:
     source = _pointer(operation, "from")
     if path[: len(source)] == source and path != source:
         raise _unfit("a value cannot be moved into itself")
-    moved = _get(document, source)
-    return _put(_remove(document, source), path, moved, insert=True)
+    value = _get(document, source)
+    return _put(_remove(document, source), path, value, insert=True)
 
 
 _ACTIONS: dict[str, Callable[[object, list[str], Object], object]] = {
@@ -85,21 +85,21 @@ _ACTIONS: dict[str, Callable[[object, list[str], Object], object]] = {
 }
 
 
-def _same(left: object, right: object) -> bool:
+def _same(one: object, two: object) -> bool:
     # JSON keeps booleans apart from numbers, Python does not.
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, list) and isinstance(right, list):
-        pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(_same(a, b) for a, b in pairs)
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    return left == right
+    if isinstance(one, bool) or isinstance(two, bool):
+        return one is two
+    if isinstance(one, list) and isinstance(two, list):
+        pairs = zip(one, two, strict=False)
+        return len(one) == len(two) and all(_same(a, b) for a, b in pairs)
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
+    return one == two
 
 
-def _unfit(why: str) -> StatusError:
+def _unfit(reason: str) -> StatusError:
     return StatusError(
-        422, "Invalid", f"the server rejected our request due to an error in our request: {why}"
+        422, "Invalid", f"the server rejected our request due to an error in our request: {reason}"
     )
 
 
@@ -118,7 +118,9 @@ def _pointer(operation: Object, field: str) -> list[str]:
 
 
 def _index(items: list[object], step: str, *, end: bool) -> int:
-    """Return a position in a list; `end` allows the one after the last (for "add")."""
+    """Return a position in a list; with `end` the position after the last item is valid (for
+    "add").
+    """
     if end and step == "-":
         return len(items)
     if not step.isascii() or not step.isdigit() or (len(step) > 1 and step.startswith("0")):
@@ -142,30 +144,30 @@ def _get(document: object, path: list[str]) -> object:
 def _put(document: object, path: list[str], value: object, *, insert: bool) -> object:
     if not path:
         return value
-    step, rest = path[0], path[1:]
+    step, tail = path[0], path[1:]
     if isinstance(document, list):
         items = list(document)
-        index = _index(items, step, end=insert and not rest)
-        if rest:
-            items[index] = _put(items[index], rest, value, insert=insert)
+        index = _index(items, step, end=insert and not tail)
+        if tail:
+            items[index] = _put(items[index], tail, value, insert=insert)
         else:
             items[index : index + (not insert)] = [value]
         return items
-    if not isinstance(document, dict) or (rest and step not in document):
+    if not isinstance(document, dict) or (tail and step not in document):
         raise _unfit(f"there is nothing at {step!r}")
-    return {**document, step: _put(document.get(step), rest, value, insert=insert)}
+    return {**document, step: _put(document.get(step), tail, value, insert=insert)}
 
 
 def _remove(document: object, path: list[str]) -> object:
     _get(document, path)
     if not path:
         raise _unfit("the whole document cannot be removed")
-    step, rest = path[0], path[1:]
+    step, tail = path[0], path[1:]
     if isinstance(document, list):
         index = _index(document, step, end=False)
-        kept = [_remove(document[index], rest)] if rest else []
-        return document[:index] + kept + document[index + 1 :]
+        replacement = [_remove(document[index], tail)] if tail else []
+        return document[:index] + replacement + document[index + 1 :]
     assert isinstance(document, dict)  # noqa: S101  -- _get has walked the whole path
-    if rest:
-        return {**document, step: _remove(document[step], rest)}
+    if tail:
+        return {**document, step: _remove(document[step], tail)}
     return {field: value for field, value in document.items() if field != step}

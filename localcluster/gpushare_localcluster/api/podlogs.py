@@ -1,4 +1,4 @@
-"""What containers print: written by the kubelet, read through pods/{name}/log.
+"""The output of containers: written by the kubelet, read through pods/{name}/log.
 
 Knows lines by namespace, pod and container; nothing of how containers run.
 """
@@ -15,87 +15,89 @@ from gpushare_localcluster.api.registry import Registry
 from gpushare_localcluster.api.status import StatusError, bad_request
 
 POLL = 1.0
-"""Seconds after which a quiet `--follow` looks whether client and pod are still there."""
+"""Seconds between two checks of client and pod by a quiet `--follow`."""
 
 TEXT = "text/plain"
 ENDED = ("Succeeded", "Failed")
 
 
 class PodLogs:
-    """The output of all containers, kept until the kubelet forgets the pod."""
+    """The output of all containers, until the kubelet removes the pod."""
 
     def __init__(self) -> None:
-        """Start with nothing printed."""
+        """Start empty."""
         self._lines: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._printed = threading.Condition()
 
     def write(self, uid: str, container: str, text: str, at: datetime) -> None:
-        """Add what a container of the pod with this uid printed, line by line."""
+        """Add the lines that a container of the pod with this uid printed."""
         with self._printed:
             lines = self._lines.setdefault((uid, container), [])
             lines.extend((timestamp(at), line) for line in text.splitlines())
             self._printed.notify_all()
 
     def forget(self, uid: str) -> None:
-        """Drop everything that the pod with this uid printed."""
+        """Drop the output of the pod with this uid."""
         with self._printed:
             for key in [key for key in self._lines if key[0] == uid]:
                 del self._lines[key]
             self._printed.notify_all()
 
     def wake(self) -> None:
-        """Make every follower look whether it has to stop."""
+        """Wake every follower, so that it notices the end of the server."""
         with self._printed:
             self._printed.notify_all()
 
     def read(self, uid: str, container: str) -> list[tuple[str, str]]:
-        """Return the lines so far, each with the time it was printed."""
+        """Return the lines so far, each with its time."""
         with self._printed:
             return list(self._lines.get((uid, container), ()))
 
     def answer(self, registry: Registry, target: Target, call: Call) -> Response:
         """Return the log of a container as plain text.
 
-        Raises StatusError: 404 without the pod, 400 for a container it does not have or that waits.
+        Raises StatusError: 404 without the pod, 400 for an unknown or waiting container.
         """
         pod = registry.get(target.resource, target.home, target.name).body
         main, first = (
             [str(item["name"]) for item in elements(section(pod, "spec"), field)]
             for field in CONTAINER_LISTS
         )
-        wanted = call.query.get("container") or (main[0] if len(main) == 1 else "")
-        if wanted not in (*main, *first):
+        container = call.query.get("container") or (main[0] if len(main) == 1 else "")
+        if container not in (*main, *first):
             choices = f"choose one of: {[*main, *first]}"
-            raise bad_request(f"container {wanted!r} is not valid for pod {target.name}: {choices}")
+            raise bad_request(
+                f"container {container!r} is not valid for pod {target.name}: {choices}"
+            )
         if section(pod, "status").get("phase", "Pending") == "Pending":
-            raise bad_request(f'container "{wanted}" in pod "{target.name}" is waiting to start')
+            raise bad_request(f'container "{container}" in pod "{target.name}" is waiting to start')
         uid = str(metadata(pod)["uid"])
         tail = call.number("tailLines") if "tailLines" in call.query else None
-        lines = self.read(uid, wanted)
-        shown = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+        lines = self.read(uid, container)
+        shown_lines = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
         stamps = call.flag("timestamps")
-        text = b"".join(_printed(line, stamps=stamps) for line in shown)
+        text = b"".join(_printed(line, stamps=stamps) for line in shown_lines)
         if not call.flag("follow"):
             return Response(200, text, TEXT)
-        rest = self._follow(registry, target, (uid, wanted), len(lines), call.connection)
-        return Response(200, _joined(text, rest, stamps=stamps), TEXT)
+        new_lines = self._follow(registry, target, (uid, container), len(lines), call.connection)
+        return Response(200, _joined(text, new_lines, stamps=stamps), TEXT)
 
     def _follow(
         self,
         registry: Registry,
         target: Target,
         key: tuple[str, str],
-        seen: int,
+        line_count: int,
         client: Connection,
     ) -> Iterator[tuple[str, str]]:
         while client.alive():
             ended = _ended(registry, target, key[0])
             with self._printed:
-                lines = self._lines.get(key, [])[seen:]
+                lines = self._lines.get(key, [])[line_count:]
                 if not lines and not ended and client.alive():
                     self._printed.wait(POLL)
             yield from lines
-            seen += len(lines)
+            line_count += len(lines)
             if ended and not lines:
                 return
 
@@ -105,10 +107,10 @@ def _printed(line: tuple[str, str], *, stamps: bool) -> bytes:
     return text.encode(errors="replace")
 
 
-def _joined(first: bytes, rest: Iterator[tuple[str, str]], *, stamps: bool) -> Iterator[bytes]:
+def _joined(first: bytes, new_lines: Iterator[tuple[str, str]], *, stamps: bool) -> Iterator[bytes]:
     if first:
         yield first
-    for line in rest:
+    for line in new_lines:
         yield _printed(line, stamps=stamps)
 
 

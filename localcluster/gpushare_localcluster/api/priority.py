@@ -1,4 +1,4 @@
-"""What a priority class says of a pod, and that only one class is the default.
+"""Priority classes: the fields of pods that they set, and the single default class.
 
 Pure: the objects in, a pod out. Facts: the admission plug-in Priority of k8s.io/kubernetes.
 """
@@ -14,26 +14,29 @@ _BUILT_IN = {"system-cluster-critical": 2000000000, "system-node-critical": 2000
 
 
 def classed(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return a new pod with what its priority class says.
+    """Return a new pod with the priority and the policy of the priority class.
 
-    Raises StatusError: 403 for an unknown class, or for something else of the client's own.
+    Raises StatusError: 403 for an unknown class, or for a value of the client that differs.
     """
-    spec = with_fields(section(pod, "spec"))  # null is as good as nothing
-    told = _told(pod, spec.get("priorityClassName"), list(classes))
+    spec = with_fields(section(pod, "spec"))  # null counts as absent
+    class_fields = _told(pod, spec.get("priorityClassName"), list(classes))
     for field in ("priority", "preemptionPolicy"):
-        if spec.get(field, told[field]) != told[field]:
-            why = f"{field} ({spec[field]}) must not be provided in pod spec; priority admission "
-            why += f"controller computed {told[field]} from the given PriorityClass name"
-            raise forbidden("pods", name_of(pod), why)
-    return {**pod, "spec": {**spec, **told}}
+        if spec.get(field, class_fields[field]) != class_fields[field]:
+            reason = (
+                f"{field} ({spec[field]}) must not be provided in pod spec; priority admission "
+            )
+            reason += f"controller computed {class_fields[field]} from the given PriorityClass name"
+            raise forbidden("pods", name_of(pod), reason)
+    return {**pod, "spec": {**spec, **class_fields}}
 
 
 def check_default(new: Object, classes: Iterable[Object]) -> None:
-    """Refuse a second class that is the default. Raises StatusError: 403."""
-    for other in classes if new.get("globalDefault") else ():
-        if other.get("globalDefault") and name_of(other) != name_of(new):
-            why = f"PriorityClass {name_of(other)} is already marked as default. Only one default"
-            raise forbidden(PRIORITY_CLASSES.qualified, name_of(new), f"{why} can exist")
+    """Refuse a second default class. Raises StatusError: 403."""
+    for priority_class in classes if new.get("globalDefault") else ():
+        if priority_class.get("globalDefault") and name_of(priority_class) != name_of(new):
+            reason = f"PriorityClass {name_of(priority_class)} is already marked as default."
+            reason = f"{reason} Only one default can exist"
+            raise forbidden(PRIORITY_CLASSES.qualified, name_of(new), reason)
 
 
 def _told(pod: Object, name: object, classes: list[Object]) -> Object:

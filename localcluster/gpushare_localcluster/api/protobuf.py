@@ -1,24 +1,24 @@
-"""Protobuf messages into JSON objects: the wire format, and how the parts of a message are read.
+"""Protobuf messages to JSON objects, by a schema of plain texts.
 
-Knows no kind of object. A message is described by its fields' numbers; one that is not in the
-description is refused, never left out.
+Knows the wire format and no kind of object. A field that the schema lacks is refused, never left
+out.
 """
 
 import base64
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from gpushare_localcluster.api.objects import Object
 from gpushare_localcluster.api.records import timestamp
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-_LONGEST_VARINT = 10
+_MAX_VARINT_BYTES = 10
 
 Value = int | bytes
-"""The value of a field as it is encoded: a number, or bytes that have a length."""
-Read = Callable[[Value], object]
+"""An encoded field: a number, or the bytes of anything that has a length."""
 
 
 class ProtobufError(ValueError):
@@ -26,11 +26,80 @@ class ProtobufError(ValueError):
 
 
 class UnknownKindError(ProtobufError):
-    """A message of a kind, or with a field, that is not read here."""
+    """A message of a kind, or with a field, that the schema lacks."""
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield the fields of a message in their order: number and value."""
+class _Field(NamedTuple):
+    """A field of a message. form: "" for one value, `[` for a list, `{` for a map from text."""
+
+    name: str
+    type: str
+    form: str
+
+
+_FIELD = re.compile(
+    r"(?P<number>\d+) (?P<name>[\w*]+)(?:=(?P<one>\w+)|\[(?P<list>\w*)\]|\{(?P<map>\w*)\})?"
+)
+
+
+class Schema:
+    """The messages of a format.
+
+    Each message is a text such as `1 name, 2 data{}, 3 binaryData{base64}, 4 tags[], 5 size=number,
+    6 spec=Spec`: the number and the name of each field, then its type: that of one value (`=`), of
+    the items of a list (`[]`) or of the values of a map from text (`{}`). A type is a message of
+    the schema or a key of `_SCALARS`; without one the field is text. The fields of a message named
+    `*` join those around it.
+    """
+
+    def __init__(self, messages: Mapping[str, str]) -> None:
+        self._messages = {name: _fields_of(text) for name, text in messages.items()}
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the schema has the message."""
+        return name in self._messages
+
+    def read(self, name: str, data: bytes) -> Object:
+        """Return the object that a message describes. Raises ProtobufError.
+
+        Empty texts are left out: client-go writes fields that JSON would leave out.
+        """
+        item: Object = {}
+        for number, value in _values(data):
+            field = self._messages[name].get(number)
+            if field is None:
+                raise UnknownKindError(f"field {number} is not read from protobuf here")
+            if field.form == "{":
+                entry = dict(_values(_bytes(value)))
+                key, encoded = _text(entry.get(1, b"")), entry.get(2, b"")
+                item.setdefault(field.name, {})[key] = self._read(field.type, encoded)
+                continue
+            content = self._read(field.type, value)
+            if field.form == "[":
+                item.setdefault(field.name, []).append(content)
+            elif field.name == "*" and isinstance(content, dict):
+                item.update(content)
+            elif content not in (None, ""):
+                item[field.name] = content
+        return item
+
+    def _read(self, kind: str, value: Value) -> object:
+        if kind in self._messages:
+            return self.read(kind, _bytes(value))
+        return _SCALARS[kind](value)
+
+
+def _fields_of(text: str) -> dict[int, _Field]:
+    fields: dict[int, _Field] = {}
+    for match in _FIELD.finditer(text):
+        form = "[" if match["list"] is not None else "{" if match["map"] is not None else ""
+        kind = match["one"] or match["list"] or match["map"] or "text"
+        fields[int(match["number"])] = _Field(match["name"], kind, form)
+    return fields
+
+
+def _values(data: bytes) -> Iterator[tuple[int, Value]]:
+    """Yield the number and the value of each field of a message, in order."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -51,33 +120,30 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (the number there, where the next thing begins)."""
+    """Return (the number at this offset, the offset behind it)."""
     number = 0
-    for place, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+    for place, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return number, at + place + 1
     raise ProtobufError("a number has no end")
 
 
-def as_bytes(value: Value) -> bytes:
-    """Return what has a length."""
+def _bytes(value: Value) -> bytes:
     if isinstance(value, int):
         raise ProtobufError("a number stands where bytes should")
     return value
 
 
-def as_text(value: Value) -> str:
-    """Return a text."""
-    return as_bytes(value).decode()
+def _text(value: Value) -> str:
+    return _bytes(value).decode()
 
 
-def as_base64(value: Value) -> str:
-    """Return bytes as JSON has them."""
-    return base64.b64encode(as_bytes(value)).decode()
+def _base64(value: Value) -> str:
+    return base64.b64encode(_bytes(value)).decode()
 
 
-def as_number(value: Value) -> int:
+def _number(value: Value) -> int:
     """Return an int32 or int64."""
     if not isinstance(value, int):
         raise ProtobufError("bytes stand where a number should")
@@ -85,117 +151,39 @@ def as_number(value: Value) -> int:
     return low - 2**64 if low >= 2**63 else low
 
 
-def as_flag(value: Value) -> bool:
-    """Return a bool."""
-    return as_number(value) != 0
-
-
-def unless_zero(value: Value) -> int | None:
-    """Return a number that JSON leaves out where it is 0."""
-    return as_number(value) or None
-
-
-def unless_false(value: Value) -> bool | None:
-    """Return a bool that JSON leaves out where it is false."""
-    return as_flag(value) or None
-
-
-def as_quantity(value: Value) -> str:
+def _quantity(value: Value) -> str:
     """Return a `resource.Quantity`."""
-    return as_text(dict(_fields(as_bytes(value))).get(1, b""))
+    return _text(dict(_values(_bytes(value))).get(1, b""))
 
 
-def _moment(value: Value) -> datetime | None:
-    """Return the moment of a Time or MicroTime; None for an empty one."""
-    parts = {number: as_number(part) for number, part in _fields(as_bytes(value))}
+def _time(value: Value) -> str | None:
+    """Return a `metav1.Time`, None for an empty one."""
+    parts = {number: _number(part) for number, part in _values(_bytes(value))}
     if not parts:
         return None
     try:
-        return _EPOCH + timedelta(seconds=parts.get(1, 0), microseconds=parts.get(2, 0) // 1000)
+        return timestamp(_EPOCH + timedelta(seconds=parts.get(1, 0)))
     except OverflowError as error:
         raise ProtobufError("a time is out of range") from error
 
 
-def as_time(value: Value) -> str | None:
-    """Return a `metav1.Time`, None if it is empty."""
-    moment = _moment(value)
-    return None if moment is None else timestamp(moment)
-
-
-def as_micro_time(value: Value) -> str | None:
-    """Return a `metav1.MicroTime`, None if it is empty."""
-    moment = _moment(value)
-    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def as_int_or_text(value: Value) -> int | str:
+def _int_or_text(value: Value) -> int | str:
     """Return an `intstr.IntOrString`."""
-    parts = dict(_fields(as_bytes(value)))
-    return as_text(parts.get(3, b"")) if parts.get(1) else as_number(parts.get(2, 0))
+    parts = dict(_values(_bytes(value)))
+    return _text(parts.get(3, b"")) if parts.get(1) else _number(parts.get(2, 0))
 
 
-def skipped(value: Value) -> None:
-    """Return nothing, for what the server sets itself."""
-    del value
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """How a field gets into an object. Texts, and others without a value, are left out if empty:
-    client-go writes those too that JSON would leave out.
-    """
-
-    name: str
-    read: Read = as_text
-
-    def put(self, value: Value, into: Object) -> None:
-        """Add what one occurrence of the field says."""
-        found = self.read(value)
-        if found not in (None, ""):
-            into[self.name] = found
-
-
-@dataclass(frozen=True, slots=True)
-class Many(Field):
-    """A field of a list, which comes once for each item."""
-
-    def put(self, value: Value, into: Object) -> None:
-        """Add an item."""
-        into.setdefault(self.name, []).append(self.read(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Inline(Field):
-    """A message whose fields JSON has beside those around it."""
-
-    def put(self, value: Value, into: Object) -> None:
-        """Add the fields of the message."""
-        found = self.read(value)
-        into.update(found if isinstance(found, dict) else {})
-
-
-@dataclass(frozen=True, slots=True)
-class Map(Field):
-    """A field of a map from text, which comes once for each entry."""
-
-    def put(self, value: Value, into: Object) -> None:
-        """Add an entry."""
-        entry = dict(_fields(as_bytes(value)))
-        into.setdefault(self.name, {})[as_text(entry.get(1, b""))] = self.read(entry.get(2, b""))
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message by the numbers of its fields; a name alone is a text."""
-
-    fields: Mapping[int, Field | str]
-
-    def __call__(self, value: Value) -> Object:
-        """Return the object that a message says. Raises ProtobufError."""
-        found: Object = {}
-        for number, part in _fields(as_bytes(value)):
-            field = self.fields.get(number)
-            if field is None:
-                raise UnknownKindError(f"field {number} is not read from protobuf here")
-            (Field(field) if isinstance(field, str) else field).put(part, found)
-        return found
+_SCALARS: dict[str, Callable[[Value], object]] = {
+    "base64": _base64,
+    "bytes": _bytes,
+    "flag": lambda value: _number(value) != 0,
+    "intOrText": _int_or_text,
+    "number": _number,
+    "quantity": _quantity,
+    "serverSet": lambda _value: None,
+    "text": _text,
+    "time": _time,
+    "unlessFalse": lambda value: _number(value) != 0 or None,
+    "unlessZero": lambda value: _number(value) or None,
+}
+"""Types without fields. `serverSet` drops the value, `unless...` drops one that JSON leaves out."""

@@ -1,7 +1,7 @@
 """Quantities as an API server stores them: `16000` becomes `16k`, `1024Mi` becomes `1Gi`.
 
-Pure. Written from k8s.io/apimachinery/pkg/api/resource, and apart from `gpushare.wire` on purpose:
-a test bed that shared the production reader would agree with its mistakes.
+Pure. Written from k8s.io/apimachinery/pkg/api/resource, without `gpushare.wire` on purpose: a test
+bed with the production reader would repeat its mistakes.
 """
 
 import re
@@ -21,31 +21,31 @@ _EXACT = Context(prec=4 * _DIGITS)
 
 
 def parse(text: object) -> tuple[Decimal, str]:
-    """Return the value of a quantity and its suffix; a JSON number counts as its text.
+    """Return the value and the suffix of a quantity, given as text or as JSON number.
 
-    Raises StatusError: 400 for something that is no quantity, as the decoder of a real server says.
+    Raises StatusError: 400 for a malformed quantity.
     """
-    written = str(text) if isinstance(text, str | int | float) else ""
-    found = _FORM.fullmatch(written) if not isinstance(text, bool) else None
-    if not found or len(written) > _DIGITS:
+    number_text = str(text) if isinstance(text, str | int | float) else ""
+    match = _FORM.fullmatch(number_text) if not isinstance(text, bool) else None
+    if not match or len(number_text) > _DIGITS:
         raise bad_request(f"quantities must match the regular expression; {text!r} does not")
-    suffix = found["suffix"] or ""
-    number = Decimal(found["number"])
+    suffix = match["suffix"] or ""
+    number = Decimal(match["number"])
     if suffix in _BINARY:
         return _EXACT.multiply(number, 1024 ** _BINARY[suffix]), suffix
     exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
     if abs(exponent) > _DIGITS:
-        raise bad_request(f"quantity {written!r} is out of range")
+        raise bad_request(f"quantity {number_text!r} is out of range")
     return number.scaleb(exponent, _EXACT), suffix
 
 
 def canonical(text: object) -> str:
     """Return the quantity as the API server writes it: no fraction, the largest suffix that fits.
 
-    Raises StatusError: 400 for something that is no quantity.
+    Raises StatusError: 400 for a malformed quantity.
     """
     value, suffix = parse(text)
-    # Kubernetes keeps nothing below a billionth and rounds away from zero.
+    # Kubernetes rounds away from zero, to billionths.
     value = value.quantize(_NANO, ROUND_UP, _EXACT)
     if suffix in _BINARY and abs(value) >= 1024 and value == value.to_integral_value():
         return _binary(int(value))

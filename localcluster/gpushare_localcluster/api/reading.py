@@ -1,7 +1,6 @@
 """GET: one object, a list in pages, or a watch, as JSON or as a Table.
 
-Knows the query parameters of reading and the forms of the answers; the objects come from the
-registry.
+Knows the query parameters of reads and the forms of answers; the registry has the objects.
 """
 
 import base64
@@ -27,11 +26,11 @@ from gpushare_localcluster.api.waiters import Place
 from gpushare_localcluster.api.watching import Course, Encode, Scope, Watch, event_line, stream
 
 LONGEST_WATCH = 3600
-"""Seconds of a watch whose client names no time."""
+"""Seconds of a watch without `timeoutSeconds`."""
 
 
 def encoder(resource: Resource) -> Encode:
-    """Return how objects of a resource become JSON."""
+    """Return the function that encodes objects of a resource as JSON."""
     if resource is not NEW_EVENTS:
         return Record.encoded
     return lambda record: to_json(outgoing(resource, record.body))
@@ -47,16 +46,16 @@ def selection(target: Target, call: Call) -> Test | None:
 
 
 def _place(target: Target, call: Call) -> Place | None:
-    """Return a field and its value that the request's field selector asks for."""
+    """Return a field and a value that the field selector of the request requires."""
     rename = core_field if target.resource is NEW_EVENTS else str
     terms = field_terms(call.query.get("fieldSelector", ""))
-    return next(((rename(field), value) for field, wanted, value in terms if wanted), None)
+    return next(((rename(field), value) for field, is_equal, value in terms if is_equal), None)
 
 
 def wants_table(call: Call) -> bool:
     """Return whether the client prefers a Table to plain JSON.
 
-    Raises StatusError: 406 if it accepts nothing that we can write.
+    Raises StatusError: 406 if the client accepts neither.
     """
     if not call.accept.strip():
         return False
@@ -87,10 +86,10 @@ def get(registry: Registry, target: Target, call: Call) -> Response:
 def listing(registry: Registry, target: Target, call: Call) -> Response:
     """Return a list, or a page of it with a token for the next.
 
-    All pages are of the version of the first one.
+    All pages show the version of the first page.
 
-    Raises StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each
-    other, 504 for a version not yet reached.
+    Raises StatusError: 400, 406, 410 for a token that is too old, 422 for contradicting options,
+    504 for a future version.
     """
     _check_options(target, call)
     at, after = _position(call)
@@ -100,11 +99,11 @@ def listing(registry: Registry, target: Target, call: Call) -> Response:
     records, version = registry.records(target.resource, target.namespace, matches, at=at)
     start = bisect_right(records, after, key=lambda record: record.key) if after else 0
     limit = call.number("limit") or len(records)
-    page, rest = records[start : start + limit], len(records) - start - limit
+    page, remaining = records[start : start + limit], len(records) - start - limit
     meta: Object = {"resourceVersion": str(version)}
-    if rest > 0:
+    if remaining > 0:
         meta["continue"] = _token(version, page[-1].key)
-        meta["remainingItemCount"] = rest
+        meta["remainingItemCount"] = remaining
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
         table = tables.table(target.resource, page, version, now, include=include)
@@ -116,10 +115,10 @@ def listing(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def _exact_version(registry: Registry, call: Call) -> int | None:
-    wanted = call.number("resourceVersion")
-    if wanted > registry.store.version:
-        raise StatusError(504, "Timeout", f"Too large resource version: {wanted}")
-    return wanted if call.query.get("resourceVersionMatch") == "Exact" else None
+    version = call.number("resourceVersion")
+    if version > registry.store.version:
+        raise StatusError(504, "Timeout", f"Too large resource version: {version}")
+    return version if call.query.get("resourceVersionMatch") == "Exact" else None
 
 
 def _token(version: int, key: tuple[str, str]) -> str:
@@ -133,8 +132,8 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
     if call.number("resourceVersion"):
         raise bad_request("specifying resource version is not allowed when using continue")
     try:
-        found: Any = from_json(base64.urlsafe_b64decode(token))
-        version, namespace, name = found
+        parts: Any = from_json(base64.urlsafe_b64decode(token))
+        version, namespace, name = parts
         return int(version), (str(namespace), str(name))
     except (ValueError, TypeError) as error:
         raise bad_request("continue key is not valid") from error
@@ -143,7 +142,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
 def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Response:
     """Return a stream of changes.
 
-    Raises StatusError: 400, 406, 422 for options that contradict others.
+    Raises StatusError: 400, 406, 422 for contradicting options.
     """
     _check_options(target, call)
     resource, store = target.resource, registry.store
@@ -167,41 +166,41 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     try:
         first = _first_lines(started, registry, call)
     except StatusError as error:
-        # As kube-apiserver's watch cache: a version that is gone is an event, not a status.
+        # As in kube-apiserver's watch cache, a compacted version is an event and no status.
         return Response(200, iter([event_line("ERROR", error.body())]))
-    allowed = call.flag("allowWatchBookmarks")
-    if call.flag("sendInitialEvents") and allowed:
+    with_bookmarks = call.flag("allowWatchBookmarks")
+    if call.flag("sendInitialEvents") and with_bookmarks:
         first.append(bookmark(started.cursor, end="true"))
     timeout = call.number("timeoutSeconds") or LONGEST_WATCH
-    course = Course(timeout, bookmark_every if allowed else None, bookmark)
+    course = Course(timeout, bookmark_every if with_bookmarks else None, bookmark)
     return Response(200, stream(started, first, course, call.connection))
 
 
 def _first_lines(started: Watch, registry: Registry, call: Call) -> list[bytes]:
-    """Return what the stream opens with, and check that it can go on from there."""
-    asked = call.query.get("sendInitialEvents")
-    if call.flag("sendInitialEvents") or (asked is None and started.cursor == 0):
+    """Return the first lines of the stream, and check that the stream can continue."""
+    initial_events = call.query.get("sendInitialEvents")
+    if call.flag("sendInitialEvents") or (initial_events is None and started.cursor == 0):
         return started.initial()
     if started.cursor == 0:
         started.cursor = registry.store.version
     if started.cursor > registry.store.version:
-        # A server that came back with an empty memory: waiting for that version would never end.
+        # After a restart the server has no such version: the watch would never end.
         raise expired(f"resource version {started.cursor} is not known")
     return started.step()
 
 
 def _check_options(target: Target, call: Call) -> None:
-    """Refuse what ValidateListOptions of k8s.io/apimachinery refuses."""
+    """Refuse options as ValidateListOptions of k8s.io/apimachinery does."""
     watching, initial = call.flag("watch"), "sendInitialEvents" in call.query
     match, version = (call.query.get(f"resourceVersion{end}", "") for end in ("Match", ""))
-    why = ""
+    reason = ""
     if initial and (match != "NotOlderThan" or not watching):
-        why = "sendInitialEvents requires a watch, with resourceVersionMatch=NotOlderThan"
+        reason = "sendInitialEvents requires a watch, with resourceVersionMatch=NotOlderThan"
     elif match and watching and not initial:
-        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        reason = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
     elif match and not watching and (not version or call.query.get("continue")):
-        why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        reason = "resourceVersionMatch is forbidden unless resourceVersion is provided"
     elif match not in ("", "Exact", "NotOlderThan") or (match, version) == ("Exact", "0"):
-        why = f"resourceVersionMatch {match!r} of resourceVersion {version!r} is not supported"
-    if why:
-        raise StatusError(422, "Invalid", f"{target.resource.kind}ListOptions is invalid: {why}")
+        reason = f"resourceVersionMatch {match!r} of resourceVersion {version!r} is not supported"
+    if reason:
+        raise StatusError(422, "Invalid", f"{target.resource.kind}ListOptions is invalid: {reason}")

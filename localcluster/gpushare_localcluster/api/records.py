@@ -1,6 +1,6 @@
-"""One version of one object, and one step from a version to the next.
+"""Versions of objects and the changes between them.
 
-Knows identity, versions and JSON; nothing of where records are kept.
+Knows identity, versions and JSON; knows nothing of storage.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ def timestamp(moment: datetime | None = None) -> str:
 
 
 class Record:
-    """One version of one object. Immutable; its JSON is made once, for lists and watches."""
+    """One version of one object. Immutable; encoded once, for lists and watches."""
 
     __slots__ = ("_encoded", "body", "version")
 
     def __init__(self, body: Object, version: int) -> None:
-        """Take an object that nobody changes any more."""
+        """Keep an object that never changes again."""
         self.body = body
         self.version = version
         self._encoded: bytes | None = None
@@ -44,7 +44,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of the log: what the object is now and was before (None for a new one)."""
+    """A change in the log: the new version of the object and the old one (None: it was created)."""
 
     type: ChangeType
     record: Record
@@ -52,15 +52,15 @@ class Change:
 
     @property
     def version(self) -> int:
-        """The version that this change made."""
+        """The version made by this change."""
         return self.record.version
 
 
 def identity(record: Record) -> Object:
-    """Return what no write can change, and the version that the write starts from."""
-    held = metadata(record.body)
+    """Return the immutable metadata, and the version before a write."""
+    meta = metadata(record.body)
     return {
-        "uid": held.get("uid"),
-        "creationTimestamp": held.get("creationTimestamp"),
+        "uid": meta.get("uid"),
+        "creationTimestamp": meta.get("creationTimestamp"),
         "resourceVersion": str(record.version),
     }

@@ -1,8 +1,8 @@
 """The verbs of the API on the store: create, read, update, patch, delete, bind, evict.
 
-Knows the general rules of a Kubernetes API server and asks `admission`, `binding` and `deletion`
-for those of single kinds. Speaks dicts and `StatusError`; nothing of HTTP, so a simulation in one
-thread can use it as it is.
+Knows the general rules of a Kubernetes API server; `admission`, `binding` and `deletion` have those
+of single kinds. Works on dicts and raises `StatusError`, without HTTP, so that a simulation can use
+the registry in one thread.
 """
 
 import contextlib
@@ -50,19 +50,19 @@ _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def random_suffix() -> str:
-    """Return what the server appends to `generateName`."""
+    """Return a random suffix for `generateName`."""
     return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
 
 
 class Registry:
     """All served resources over one store.
 
-    Bodies are handed in and out in the version of the resource asked for, and shared with the
-    store: nobody may change them in place.
+    Bodies have the API version of the requested resource and are shared with the store: callers
+    must not change them.
     """
 
     def __init__(self, store: Store, *, suffix: Callable[[], str] = random_suffix) -> None:
-        """Make the namespaces that every cluster has, where the store lacks them."""
+        """Create the namespaces that every cluster has, unless the store has them."""
         self.store = store
         self._suffix = suffix
         present = {name_of(record.body) for record in store.records(NAMESPACES.table)[0]}
@@ -71,7 +71,7 @@ class Registry:
                 self.create(NAMESPACES, "", {"metadata": {"name": name}})
 
     def now(self) -> str:
-        """Return the store's time as objects write it."""
+        """Return the store's time as a `metav1.Time`."""
         return timestamp(self.store.now())
 
     def create(
@@ -84,12 +84,12 @@ class Registry:
         stored = self._incoming(resource, body)
         if metadata(stored).get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        placed = self._placed(resource, namespace, stored)
-        check_metadata(resource, placed)
-        self._check_namespace(resource, placed)
+        complete = self._placed(resource, namespace, stored)
+        check_metadata(resource, complete)
+        self._check_namespace(resource, complete)
         if resource is PODS:
-            placed = priority.classed(placed, self._classes())
-        new, uid = admission.admitted(_core(resource), placed, self.now()), self.store.new_uid()
+            complete = priority.classed(complete, self._classes())
+        new, uid = admission.admitted(_core(resource), complete, self.now()), self.store.new_uid()
         self._check_rules(resource, new, None)
         if resource is JOBS:
             new = workloads.with_identity(new, uid)
@@ -126,18 +126,17 @@ class Registry:
         part: str = "",
         dry_run: bool = False,
     ) -> Record:
-        """Return the object after a client's change: what PUT and PATCH have in common.
-
-        `change` gets the object in the version of the resource and gives what the client wants.
-        part: the subresource, `status` or `resize`, which all else stays out of.
+        """Return the object after a client's PUT or PATCH. change: from the old object, in the API
+        version of the resource, to the object of the client. part: the subresource `status` to
+        change the status alone, or "".
 
         Raises StatusError: 400, 404, 409 or 422.
         """
 
         def step(current: Object) -> Object | None:
-            wanted = self._incoming(resource, change(outgoing(resource, current)))
+            revised_body = self._incoming(resource, change(outgoing(resource, current)))
             core = _core(resource)
-            new = admission.revised(core, current, wanted, part=part)
+            new = admission.revised(core, current, revised_body, part=part)
             check_metadata(resource, new)
             self._check_rules(resource, new, current)
             return None if deletion.removable(new) else new
@@ -147,37 +146,37 @@ class Registry:
     def delete(
         self, resource: Resource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[Record, bool]:
-        """Return the object and whether it is gone (else it is marked and has grace left).
+        """Return the object and whether it was removed; otherwise it is marked for deletion.
 
         Raises StatusError: 403, 404 or 409.
         """
         if resource is NAMESPACES and name in START_NAMESPACES:
             raise forbidden("namespaces", name, "this namespace may not be deleted")
-        gone = False
+        is_gone = False
 
         def step(current: Object) -> Object | None:
-            nonlocal gone
+            nonlocal is_gone
             marked = deletion.marked(resource, current, options, self.store.now())
-            gone = deletion.removable(marked)
-            return marked if resource is PODS or not gone else None
+            is_gone = deletion.removable(marked)
+            return marked if resource is PODS or not is_gone else None
 
         commit = not options.dry_run
         record = self.store.update(resource.table, namespace, name, step, commit=commit)
-        if gone and commit and resource is PODS:
+        if is_gone and commit and resource is PODS:
             self._remove_marked(namespace, name)
-        if gone and commit and resource is NAMESPACES:
+        if is_gone and commit and resource is NAMESPACES:
             self._empty(name)
-        return record, gone
+        return record, is_gone
 
     def evict(self, namespace: str, name: str, options: DeleteOptions) -> None:
-        """Delete the pod if its budget lets it go, and count it there.
+        """Delete the pod if its budget allows, and count the eviction in the budget.
 
         Raises StatusError: 404, 409, 429, or 500 for a pod with several budgets.
         """
         commit, now = not options.dry_run, self.now()
         pod = self.get(PODS, namespace, name).body
-        found, _ = self.store.records(BUDGETS.table, namespace)
-        if budget := eviction.covering(pod, (record.body for record in found)):
+        budgets, _ = self.store.records(BUDGETS.table, namespace)
+        if budget := eviction.covering(pod, (record.body for record in budgets)):
             count = partial(eviction.counted, pod=pod, now=now)
             self.store.update(BUDGETS.table, namespace, budget, count, commit=commit)
         tell = partial(eviction.disrupted, options=options, now=now)
@@ -185,10 +184,10 @@ class Registry:
         self.delete(PODS, namespace, name, replace(options, version=None))
 
     def _remove_marked(self, namespace: str, name: str) -> None:
-        """Remove a pod that has been marked and has nothing left to wait for.
+        """Remove a marked pod without grace and finalizers.
 
-        A pod's deletion is two writes even without any grace: watchers see MODIFIED with the mark,
-        then DELETED. Another client's may come between.
+        The deletion of a pod is two writes even without grace: watchers see MODIFIED with the mark,
+        then DELETED. Other writes may come between.
         """
         with contextlib.suppress(StatusError):
             self.store.update(
@@ -208,29 +207,29 @@ class Registry:
             try:
                 self.delete(resource, *record.key, options)
             except StatusError as error:
-                # Someone else deleted it between the list and this.
+                # Another client deleted the object after the list.
                 if error.code != 404:
                     raise
         return records
 
     def bind(self, namespace: str, name: str, body: Object, *, dry_run: bool = False) -> Record:
-        """Return the pod after a Binding, made in one write.
+        """Return the pod after the one write of a Binding.
 
-        Raises StatusError: 400, 404, 409 or 422, as `binding.bound` says.
+        Raises StatusError: 400, 404, 409 or 422, see `binding.bound`.
         """
         check_shape(body)
         binding.check(body, namespace, name)
-        bound = partial(binding.bound, binding=body, now=self.now())
-        return self.store.update(PODS.table, namespace, name, bound, commit=not dry_run)
+        change = partial(binding.bound, binding=body, now=self.now())
+        return self.store.update(PODS.table, namespace, name, change, commit=not dry_run)
 
     def _incoming(self, resource: Resource, body: Object) -> Object:
-        """Return a client's body in stored form."""
+        """Return the body of a client in stored form."""
         check_type(resource, body)
         check_shape(body)
         return events.to_core(body) if resource is NEW_EVENTS else body
 
     def _placed(self, resource: Resource, namespace: str, body: Object) -> Object:
-        """Return the body with the namespace of its path and a name."""
+        """Return the body with a name and the namespace of the path."""
         meta = metadata(body)
         if (meta.get("namespace") or namespace) != namespace:
             raise bad_request(
@@ -256,10 +255,10 @@ class Registry:
         return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
 
     def _empty(self, namespace: str) -> None:
-        """Remove what a namespace held; a real cluster has a controller for it."""
+        """Remove all objects of a namespace; a real cluster has a controller for this."""
         for table in sorted({row.table for row in RESOURCES if row.namespaced}):
             for record in self.store.records(table, namespace)[0]:
-                with contextlib.suppress(StatusError):  # someone else deleted it meanwhile
+                with contextlib.suppress(StatusError):  # another client has deleted the object
                     self.store.delete(table, *record.key)
 
 
@@ -269,10 +268,10 @@ for _row in RESOURCES:
 
 
 def _core(resource: Resource) -> Resource:
-    """Return the resource as whose kind an object is stored."""
+    """Return the resource that stores the objects of this one."""
     return _STORED_AS[resource.table]
 
 
 def outgoing(resource: Resource, body: Object) -> Object:
-    """Return a stored body in the version of the resource asked for."""
+    """Return a stored body in the API version of the resource."""
     return events.to_new(body) if resource is NEW_EVENTS else body

@@ -1,14 +1,14 @@
-"""The table of served kinds: what kube-scheduler 1.22-1.37, kubectl and our controllers ask for.
+"""The table of served kinds: those that kube-scheduler 1.22-1.37, kubectl and the controllers use.
 
-Knows names and verbs only. A kind without behaviour is one row here; an absent row would make a
-kube-scheduler wait for ever in its cache sync, since it takes 404 for "not yet".
+Knows names and verbs only. A kind without behaviour is one row. A kube-scheduler would wait for
+ever in its cache sync for an absent row, since 404 means "not yet" there.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-"""Verbs in the order of a real server's discovery."""
+"""Verbs in the order of discovery in a real server."""
 
 NAME_FIELDS = ("metadata.name", "metadata.namespace")
 REFERENCE_FIELDS = (
@@ -26,12 +26,12 @@ REFERENCE_FIELDS = (
 class Resource:
     """One kind in one API version.
 
-    `storage` names the table in the store: two resources with the same one are two views of the
-    same objects. `fields` are the field selectors besides name and namespace.
-    `blind_update` says that a PUT without resourceVersion is taken (not for leases: a leader that
-    overwrites blindly would be two leaders), `put_creates` that a PUT makes what is not there.
-    `generation` says that `metadata.generation` counts the versions of its spec, `scale` that there
-    is a subresource `scale`, `any_name` that names are path segments, as of RBAC (`system:x`).
+    `storage` names the table in the store: two resources with the same table are two forms of the
+    same objects. `fields` are the supported field selectors besides name and namespace.
+    `blind_update`: a PUT without resourceVersion is accepted (not for Leases, since two candidates
+    would both lead). `put_creates`: a PUT of an absent object creates it. `generation`:
+    `metadata.generation` counts changes of the spec. `scale`: the subresource `scale` exists.
+    `any_name`: names may be any path segment, as in RBAC (`system:x`).
     """
 
     plural: str
@@ -53,7 +53,7 @@ class Resource:
 
     @property
     def table(self) -> str:
-        """The name of the table in the store, which is also the name in messages."""
+        """The name of the table in the store, and of the resource in messages."""
         return self.storage or self.qualified
 
     @property
@@ -68,18 +68,18 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What `apiVersion` says in such an object."""
+        """The `apiVersion` of the objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def root(self) -> str:
-        """The path of its API version, without a leading slash."""
+        """The path of the API version, without a leading slash."""
         return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
 
 
 def _event_fields(reference: str, component: str) -> tuple[str, ...]:
-    named = tuple(f"{reference}.{field}" for field in REFERENCE_FIELDS)
-    return (*named, "reason", "type", "action", component)
+    reference_fields = tuple(f"{reference}.{field}" for field in REFERENCE_FIELDS)
+    return (*reference_fields, "reason", "type", "action", component)
 
 
 def _cluster_wide(plural: str, kind: str, group: str, *short_names: str) -> Resource:
@@ -178,7 +178,7 @@ def _workloads() -> Iterable[Resource]:
 
 
 def _sets_of_groups() -> Iterable[Resource]:
-    """Yield what custom resources define in a real cluster."""
+    """Yield the kinds that are custom resources in a real cluster."""
     jobs = _workload("jobsets", "JobSet", "jobset.x-k8s.io", scale=False)
     yield replace(jobs, version="v1alpha2")
     group = "leaderworkerset.x-k8s.io"
@@ -270,22 +270,22 @@ _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
 
 
 def find(group: str, version: str, plural: str) -> Resource | None:
-    """Return the row of a resource, None if it is not served."""
+    """Return the row of a resource, None for an unknown one."""
     return _BY_PATH.get((group, version, plural))
 
 
 def versions() -> dict[str, list[str]]:
     """Return the groups (the core one is empty) with their versions, preferred first."""
-    known: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for row in RESOURCES:
-        served = known.setdefault(row.group, [])
+        served = by_group.setdefault(row.group, [])
         if row.version not in served:
             served.append(row.version)
-    return known
+    return by_group
 
 
 def in_version(group: str, version: str) -> list[Resource]:
-    """Return the resources of one API version, empty if it is not served."""
+    """Return the resources of one API version, [] for an unknown one."""
     return [row for row in RESOURCES if (row.group, row.version) == (group, version)]
 
 
@@ -305,4 +305,4 @@ REVIEWS = {
     },
     _BY_PATH["authorization.k8s.io", "v1", "selfsubjectaccessreviews"]: {"allowed": True},
 }
-"""What is asked about the caller, and the answer: there are no users, so all may do everything."""
+"""Reviews of the caller, with the answer: the server has no users, and allows everything."""

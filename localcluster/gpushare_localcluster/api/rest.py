@@ -1,7 +1,7 @@
-"""Which verb answers which request: the API server without its sockets.
+"""The verb of each request: the API server without sockets.
 
-Knows paths, methods and subresources. Everything it returns is a value, so that a simulation can
-ask it in the same words as a client over HTTP.
+Knows paths, methods and subresources. Answers are values, so that a simulation can send the same
+requests as a client over HTTP.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Rest:
     """The resource paths of the API over a registry; `bookmark_every` is in seconds."""
 
     def __init__(self, registry: Registry, logs: PodLogs, bookmark_every: float) -> None:
-        """Serve what the registry holds."""
+        """Serve the objects of the registry."""
         self._registry = registry
         self._bookmark_every = bookmark_every
         self._pod_verbs: dict[str, dict[str, Verb]] = {
@@ -47,7 +47,6 @@ class Rest:
             "binding": {"POST": writing.bind},
             "eviction": {"POST": writing.evict},
             "log": {"GET": logs.answer},
-            "resize": STATUS,
         }
 
     def answer(self, group: str, version: str, path: str, call: Call) -> Response:
@@ -75,11 +74,11 @@ class Rest:
 
 
 def _no(registry: Registry, target: Target, call: Call) -> Response:
-    """Refuse what needs the processes of a container."""
+    """Refuse a subresource that needs the processes of a container."""
     del call
     registry.get(target.resource, target.home, target.name)
-    why = "its containers are not processes, they only report that they run"
-    raise bad_request(f"the local cluster has no {target.subresource}: {why}")
+    reason = "its containers are not processes, they only report that they run"
+    raise bad_request(f"the local cluster has no {target.subresource}: {reason}")
 
 
 def _listed(target: Target, call: Call) -> bool:

@@ -1,6 +1,6 @@
-"""The subresource `scale`: of every kind with replicas the same small view.
+"""The subresource `scale` of kinds with replicas.
 
-Pure, but for the two verbs at the end. Facts: `autoscaling/v1` Scale.
+Pure, except for the two verbs at the end. Facts: `autoscaling/v1` Scale.
 """
 
 from gpushare_localcluster.api.calls import Call, Response, Target, json_answer
@@ -31,16 +31,16 @@ def scale_of(body: Object) -> Object:
 def scaled(body: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale.
 
-    Raises StatusError: 400 or 422 for a number that there cannot be.
+    Raises StatusError: 400 or 422 for an invalid number.
     """
     replicas = section(scale, "spec").get("replicas", 0)
     if isinstance(replicas, bool) or not isinstance(replicas, int):
         raise bad_request(f"spec.replicas of a Scale must be an integer, not {replicas!r}")
     if replicas < 0:
-        why = f"Invalid value: {replicas}: must be greater than or equal to 0"
-        raise invalid("Scale.autoscaling", str(metadata(body)["name"]), "spec.replicas", why)
-    asked = {field: metadata(scale).get(field) for field in ("name", "uid", "resourceVersion")}
-    meta = {**metadata(body), **{field: value for field, value in asked.items() if value}}
+        reason = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        raise invalid("Scale.autoscaling", str(metadata(body)["name"]), "spec.replicas", reason)
+    scale_meta = {field: metadata(scale).get(field) for field in ("name", "uid", "resourceVersion")}
+    meta = {**metadata(body), **{field: value for field, value in scale_meta.items() if value}}
     return {**body, "metadata": meta, "spec": {**section(body, "spec"), "replicas": replicas}}
 
 
@@ -51,7 +51,7 @@ def get(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def write(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the Scale after a PUT or a PATCH of it."""
+    """Return the Scale after a PUT or a PATCH."""
     change = changed_by(call)
     record = registry.revise(
         target.resource,

@@ -1,7 +1,7 @@
-"""Label and field selectors: their text to a test of an object, and a selector object to text.
+"""Label and field selectors: from text to a test of objects, and from a selector object to text.
 
-Knows the grammar of `labelSelector` and `fieldSelector`. Which fields a kind supports is told by
-the resource table, since a real server refuses the others.
+Knows the grammar of `labelSelector` and `fieldSelector`. The resource table names the fields that a
+kind supports, since a real server refuses other fields.
 """
 
 import re
@@ -45,29 +45,29 @@ class _Requirement:
         return _ordered(value, self.operator, int(next(iter(self.values))))
 
 
-def _ordered(value: object, operator: str, bound: int) -> bool:
+def _ordered(value: object, operator: str, limit: int) -> bool:
     if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
         return False
-    return int(value) > bound if operator == ">" else int(value) < bound
+    return int(value) > limit if operator == ">" else int(value) < limit
 
 
 def _requirement(term: str) -> _Requirement:
-    if found := _SET.fullmatch(term):
-        values = frozenset(value.strip() for value in found["values"].split(","))
+    if match := _SET.fullmatch(term):
+        values = frozenset(value.strip() for value in match["values"].split(","))
         if all(re.fullmatch(_VALUE, value) for value in values):
-            return _Requirement(found["key"], found["op"], values)
-    elif found := _EQUALS.fullmatch(term):
-        operator = "notin" if found["op"] == "!=" else "in"
-        return _Requirement(found["key"], operator, frozenset({found["value"]}))
-    elif found := _ORDER.fullmatch(term):
-        return _Requirement(found["key"], found["op"], frozenset({found["value"]}))
-    elif found := _EXISTS.fullmatch(term):
-        return _Requirement(found["key"], "absent" if found["no"] else "exists", frozenset())
+            return _Requirement(match["key"], match["op"], values)
+    elif match := _EQUALS.fullmatch(term):
+        operator = "notin" if match["op"] == "!=" else "in"
+        return _Requirement(match["key"], operator, frozenset({match["value"]}))
+    elif match := _ORDER.fullmatch(term):
+        return _Requirement(match["key"], match["op"], frozenset({match["value"]}))
+    elif match := _EXISTS.fullmatch(term):
+        return _Requirement(match["key"], "absent" if match["no"] else "exists", frozenset())
     raise bad_request(f"unable to parse requirement {term!r} of the label selector")
 
 
 def label_selector(text: str) -> Test | None:
-    """Return the test of a label selector, None if it selects everything.
+    """Return the test of a label selector, None for one that selects everything.
 
     Raises StatusError: 400 if the text is no label selector.
     """
@@ -83,7 +83,7 @@ def label_selector(text: str) -> Test | None:
 
 
 def field_value(path: str) -> Callable[[Object], str]:
-    """Return what reads the text of a field for field selectors: empty for an absent one."""
+    """Return a function that reads a field as text for field selectors: "" for an absent field."""
     *parents, last = path.split(".")
     # kubectl uncordon removes spec.unschedulable, and selectors still ask for "false".
     absent = "false" if path == "spec.unschedulable" else ""
@@ -105,7 +105,7 @@ def field_value(path: str) -> Callable[[Object], str]:
 
 
 def field_terms(text: str) -> list[tuple[str, bool, str]]:
-    r"""Return the terms of a field selector: path, whether equal is wanted, value.
+    r"""Return the terms of a field selector: path, whether the value must be equal, value.
 
     Commas, equal signs and backslashes in values are escaped with a backslash.
 
@@ -113,20 +113,20 @@ def field_terms(text: str) -> list[tuple[str, bool, str]]:
     """
     terms: list[tuple[str, bool, str]] = []
     for term in filter(None, _FIELD_COMMA.split(text)):
-        found = _FIELD.fullmatch(term)
-        if not found:
+        match = _FIELD.fullmatch(term)
+        if not match:
             raise bad_request(f"invalid field selector {term!r}")
-        value = re.sub(r"\\([\\,=])", r"\1", found["value"])
-        terms.append((found["field"], found["op"] != "!=", value))
+        value = re.sub(r"\\([\\,=])", r"\1", match["value"])
+        terms.append((match["field"], match["op"] != "!=", value))
     return terms
 
 
 def field_selector(
     text: str, supported: Iterable[str], rename: Callable[[str], str] = str
 ) -> Test | None:
-    """Return the test of a field selector, None if it selects everything.
+    """Return the test of a field selector, None for one that selects everything.
 
-    `rename` turns a field of a view into the path under which it is stored.
+    rename: from a field of the API version to the stored path.
 
     Raises StatusError: 400 for a malformed selector or a field that the kind does not support.
     """
@@ -135,26 +135,26 @@ def field_selector(
         if field not in supported:
             raise bad_request(f"field label not supported: {field}")
     selected: Test | None = None
-    for field, wanted, value in terms:
-        selected = both(selected, _compared(field_value(rename(field)), wanted, value))
+    for field, is_equal, value in terms:
+        selected = both(selected, _compared(field_value(rename(field)), is_equal, value))
     return selected
 
 
-def _compared(read: Callable[[Object], str], wanted: bool, value: str) -> Test:
-    """Return the test whether the text equals the value, or, if that is not wanted, differs."""
-    return lambda body: (read(body) == value) == wanted
+def _compared(text_of: Callable[[Object], str], is_equal: bool, value: str) -> Test:
+    """Return the test that the text equals the value, or differs unless `is_equal`."""
+    return lambda body: (text_of(body) == value) == is_equal
 
 
 def both(first: Test | None, second: Test | None) -> Test | None:
-    """Return the test that both pass, None if there is none at all."""
+    """Return the conjunction of two tests, None for none."""
     if first is None or second is None:
         return first or second
-    one, other = first, second
-    return lambda body: one(body) and other(body)
+    one_test, two = first, second
+    return lambda body: one_test(body) and two(body)
 
 
 def selector_text(selector: Object) -> str:
-    """Return a label selector as text, as list calls take it."""
+    """Return a label selector as the text of a list call."""
     expressions = elements(selector, "matchExpressions")
     plain = not {"matchLabels", "matchExpressions"} & selector.keys()
     labels = selector if plain else section(selector, "matchLabels")

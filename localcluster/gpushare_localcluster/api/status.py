@@ -8,9 +8,9 @@ from gpushare_localcluster.api.objects import Object
 
 
 class StatusError(GpuShareError):
-    """A request is refused; `code` is the HTTP status, `reason` the machine-readable word.
+    """The refusal of a request; `code` is the HTTP status, `reason` the machine-readable word.
 
-    `retry_after` is in seconds (429 and 5xx), `details` goes into the Status as it is.
+    `retry_after` is in seconds (429 and 5xx), `details` is a part of the Status.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class StatusError(GpuShareError):
         self.retry_after = retry_after
 
     def body(self) -> Object:
-        """Return the Status object that says so to a client."""
+        """Return the Status object of the refusal."""
         status: Object = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -48,7 +48,7 @@ class StatusError(GpuShareError):
 
 
 def success(code: int = 200, details: Object | None = None) -> Object:
-    """Return the Status of a request that has no object to answer with."""
+    """Return the Status that answers a request without an object."""
     status: Object = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -66,54 +66,54 @@ def not_found(resource: str, name: str) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """Return 404 for a path that names nothing we serve."""
+    """Return 404 for a path that is not served."""
     text = "the server could not find the requested resource"
-    # kubectl debug looks into the details without asking whether there are any.
+    # kubectl debug reads the details without checking for None.
     return StatusError(404, "NotFound", text, details={})
 
 
 def already_exists(resource: str, name: str) -> StatusError:
-    """Return 409 for a name that is taken."""
+    """Return 409 for the name of an existing object."""
     text = f'{resource} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, details={"name": name, "kind": resource})
 
 
-def conflict(resource: str, name: str, why: str) -> StatusError:
-    """Return 409 for a precondition that does not hold."""
-    text = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+def conflict(resource: str, name: str, reason: str) -> StatusError:
+    """Return 409 for a failed precondition."""
+    text = f'Operation cannot be fulfilled on {resource} "{name}": {reason}'
     return StatusError(409, "Conflict", text, details={"name": name, "kind": resource})
 
 
-def invalid(kind: str, name: str, field: str, why: str) -> StatusError:
-    """Return 422 for an object that is well-formed JSON but against the rules of its kind."""
-    text = f'{kind} "{name}" is invalid: {field}: {why}'
-    details: Object = {"name": name, "kind": kind, "causes": [{"field": field, "message": why}]}
+def invalid(kind: str, name: str, field: str, reason: str) -> StatusError:
+    """Return 422 for an object that breaks a rule of the kind."""
+    text = f'{kind} "{name}" is invalid: {field}: {reason}'
+    details: Object = {"name": name, "kind": kind, "causes": [{"field": field, "message": reason}]}
     return StatusError(422, "Invalid", text, details=details)
 
 
-def bad_request(why: str) -> StatusError:
-    """Return 400 for a request that cannot be understood."""
-    return StatusError(400, "BadRequest", why)
+def bad_request(message: str) -> StatusError:
+    """Return 400 for a malformed request."""
+    return StatusError(400, "BadRequest", message)
 
 
-def forbidden(resource: str, name: str, why: str) -> StatusError:
-    """Return 403 for what an admission plug-in of a real server refuses."""
-    text = f'{resource} "{name}" is forbidden: {why}'
+def forbidden(resource: str, name: str, reason: str) -> StatusError:
+    """Return 403 for a refusal by an admission plug-in."""
+    text = f'{resource} "{name}" is forbidden: {reason}'
     return StatusError(403, "Forbidden", text, details={"name": name, "kind": resource})
 
 
-def expired(why: str) -> StatusError:
-    """Return 410 for a resourceVersion that is no longer kept: the client lists again."""
-    return StatusError(410, "Expired", why)
+def expired(message: str) -> StatusError:
+    """Return 410 for a compacted resourceVersion: the client lists again."""
+    return StatusError(410, "Expired", message)
 
 
 def method_not_allowed(method: str) -> StatusError:
-    """Return 405 for a verb that the resource does not have."""
+    """Return 405 for a verb that the resource lacks."""
     text = f"the server does not allow the method {method} on the requested resource"
     return StatusError(405, "MethodNotAllowed", text)
 
 
 def unsupported_media_type(content_type: str, accepted: str) -> StatusError:
-    """Return 415 for a body we do not read, naming what we do read."""
+    """Return 415 for an unsupported body, with the supported media types."""
     text = f"the body of the request was of an unsupported type ({content_type!r}); use {accepted}"
     return StatusError(415, "UnsupportedMediaType", text)

@@ -1,8 +1,8 @@
-"""The memory of the local cluster: versioned objects and the log of their changes.
+"""The storage of the local cluster: versioned objects and the log of changes.
 
-Knows nothing of kinds, defaults, HTTP or JSON patches. One rising integer versions everything, as
-etcd's revision does. No threads of its own: everything but `wait` returns at once, and with a clock
-and a uid source given, the same calls give the same state, so that a simulation can replay it.
+Knows nothing of kinds, defaults, HTTP or JSON patches. One rising integer versions all objects,
+like etcd's revision. Without threads: every call but `wait` returns at once. With an injected clock
+and uid source the same calls give the same state, so that a simulation can be replayed.
 """
 
 import threading
@@ -24,7 +24,7 @@ from gpushare_localcluster.api.status import already_exists, expired, not_found
 from gpushare_localcluster.api.waiters import Interest, Place, Waiter, Waiters
 
 HISTORY = 20_000
-"""Changes kept per resource by default; older ones answer 410."""
+"""Upper bound on the changes kept per resource, by default; older versions answer 410."""
 
 
 def utc_now() -> datetime:
@@ -38,7 +38,7 @@ def random_uid() -> str:
 
 
 class _Table:
-    """The objects of one resource, their recent changes, and how far back these reach."""
+    """The objects of one resource, the recent changes, and the version before the oldest."""
 
     __slots__ = ("horizon", "log", "records", "waiters")
 
@@ -69,10 +69,10 @@ class _Table:
 
 
 class Store:
-    """Objects by resource, namespace and name, each write a new version.
+    """Objects by resource, namespace and name; each write makes a new version.
 
     `clock` gives aware datetimes, `new_uid` unique strings, `history` is the number of changes kept
-    per resource. Objects handed in and out are shared: nobody may change them in place.
+    per resource. Objects are shared with the caller, who must not change them.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Store:
             return self._version
 
     def create(self, resource: str, body: Object, *, uid: str = "", commit: bool = True) -> Record:
-        """Return the new object; `uid` is one that `new_uid` gave, or empty for another.
+        """Return the new object; uid: a result of `new_uid`, or "" for a fresh one.
 
-        Raises StatusError: 409 if the name is taken.
+        Raises StatusError: 409 for the name of an existing object.
         """
         with self._lock:
             table = self._table(resource)
@@ -116,7 +116,7 @@ class Store:
             return self._write(table, "ADDED", with_metadata(body, **born), None)
 
     def get(self, resource: str, namespace: str, name: str) -> Record:
-        """Return the object as it is now. Raises StatusError: 404 if there is none."""
+        """Return the current object. Raises StatusError: 404."""
         with self._lock:
             record = self._table(resource).records.get((namespace, name))
         if record is None:
@@ -126,11 +126,10 @@ class Store:
     def records(
         self, resource: str, namespace: str | None = None, *, at: int | None = None
     ) -> tuple[list[Record], int]:
-        """Return the objects, ordered by namespace and name, and the version they are of.
+        """Return the objects, ordered by namespace and name, and the version of the list. at: an
+        earlier version to show.
 
-        `at` asks for the state of an earlier version.
-
-        Raises StatusError: 410 if that version is no longer kept.
+        Raises StatusError: 410 for a compacted version.
         """
         with self._lock:
             version = self._version
@@ -151,11 +150,12 @@ class Store:
         *,
         commit: bool = True,
     ) -> Record:
-        """Return the object after `change`, or its last state if `change` gave None to remove it.
+        """Return the object after `change`, or the last state if `change` returned None to remove
+        it.
 
-        `change` runs alone (no other write comes between its reading and its writing); it must be
-        quick and must not modify what it is given. What it raises, raises through.
-        A result equal to what is stored makes no new version and no event.
+        `change` runs under the lock of the store: no other write comes between read and write. It
+        must be quick and must not modify the argument; errors pass through. A result equal to the
+        stored object makes no new version and no event.
         """
         with self._lock:
             current = self.get(resource, namespace, name)
@@ -170,17 +170,14 @@ class Store:
             return self._write(self._table(resource), "MODIFIED", body, current)
 
     def delete(self, resource: str, namespace: str, name: str) -> Record:
-        """Return the last state of the object, which is gone now.
-
-        Raises StatusError: 404 if there is none.
-        """
+        """Remove the object, and return the last state. Raises StatusError: 404."""
         with self._lock:
             return self._remove(resource, self.get(resource, namespace, name))
 
     def since(self, resource: str, version: int) -> tuple[list[Change], int]:
-        """Return the changes after `version`, oldest first, and the version they lead up to.
+        """Return the changes after `version`, oldest first, and the version of the last one.
 
-        Raises StatusError: 410 if some of them are no longer kept, or `version` never existed.
+        Raises StatusError: 410 if some changes were dropped, or `version` is in the future.
         """
         with self._lock:
             table = self._table(resource)
@@ -200,11 +197,11 @@ class Store:
         place: Place | None = None,
         until: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Return on a change after `version` that concerns the caller, or after `timeout` s: the
-        version from which to look on, for nothing up to it concerns the caller.
+        """Wait for a change after `version` that concerns the caller, for `timeout` s at most;
+        return the version from which to continue, as no change up to it concerns the caller. place:
+        a field and a value that each relevant change has, before or after.
 
-        place: a field and the value that it has, before or after, in each change of concern.
-        `wake` ends it too; `until` says whether it happened already, so that nobody misses it.
+        `wake` ends the wait too; `until` tells whether `wake` was called before.
         """
         waiter = Waiter(version, concerns, place)
         with self._lock:
@@ -220,13 +217,13 @@ class Store:
             return self._version if in_vain else waiter.cursor
 
     def wake(self) -> None:
-        """Make every `wait` return, so that its caller can see that it has to stop."""
+        """Make every `wait` return, so that callers notice the end of the server."""
         with self._lock:
             for table in self._tables.values():
                 table.waiters.wake()
 
     def compact(self) -> None:
-        """Forget all history: to watch from any version before the present one is 410."""
+        """Drop all history: a watch from any earlier version is then 410."""
         with self._lock:
             for table in self._tables.values():
                 table.log.clear()

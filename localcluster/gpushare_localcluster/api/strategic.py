@@ -1,4 +1,4 @@
-"""Strategic merge patch: a merge patch that knows which lists of Kubernetes are really maps.
+"""Strategic merge patch: a merge patch that treats some lists of Kubernetes as maps.
 
 Pure, and the only place that knows merge keys and the directives `$patch`, `$retainKeys`,
 `$setElementOrder/…` and `$deleteFromPrimitiveList/…`. Facts: the `patchMergeKey` tags of
@@ -35,7 +35,7 @@ MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""Lists merged item by item. Tolerations and taints are not here: they are replaced whole."""
+"""Lists merged item by item, with the merge key. Tolerations and taints are replaced whole."""
 
 CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContainers"})
 SETS = frozenset({"finalizers", "podCIDRs"})
@@ -43,9 +43,9 @@ SETS = frozenset({"finalizers", "podCIDRs"})
 
 
 def merge_key(parent: str, field: str) -> str | None:
-    """Return the field by which items of a list are told apart, None for a list replaced whole.
+    """Return the merge key of a list, None for a list that is replaced whole.
 
-    Ports of a container are known by containerPort, those of a Service by port.
+    The key of container ports is containerPort, that of Service ports is port.
     """
     if field == "ports":
         return "containerPort" if parent in CONTAINER_LISTS else "port"
@@ -87,7 +87,7 @@ def _directed(patch: Object, directive: str) -> list[str]:
 
 
 def _reorder_untouched(merged: Object, patch: Object, parent: str) -> None:
-    """Order the lists of which the patch gives only the order."""
+    """Order the lists for which the patch has only an order."""
     for field in _directed(patch, ORDER):
         if field not in patch and field in merged:
             _merge_field(merged, field, [], patch, parent)
@@ -96,8 +96,8 @@ def _reorder_untouched(merged: Object, patch: Object, parent: str) -> None:
 def _retained(target: Object, patch: Object) -> Object:
     if RETAIN not in patch:
         return dict(target)
-    kept = _list(patch[RETAIN], RETAIN)
-    return {field: value for field, value in target.items() if field in kept}
+    retained_fields = _list(patch[RETAIN], RETAIN)
+    return {field: value for field, value in target.items() if field in retained_fields}
 
 
 def _merge_field(merged: Object, field: str, value: object, patch: Object, parent: str) -> None:
@@ -108,8 +108,8 @@ def _merge_field(merged: Object, field: str, value: object, patch: Object, paren
         merged[field] = _merge(current if isinstance(current, dict) else {}, value, field)
     elif isinstance(value, list):
         order = patch.get(ORDER + field)
-        held = current if isinstance(current, list) else []
-        merged[field] = _merge_list(held, value, order, field, merge_key(parent, field))
+        items = current if isinstance(current, list) else []
+        merged[field] = _merge_list(items, value, order, field, merge_key(parent, field))
     else:
         merged[field] = value
 
@@ -135,17 +135,17 @@ def _merge_list(
 def _merge_items(current: list[object], patch: list[object], field: str, key: str) -> list[object]:
     items: dict[object, object] = {}
     for index, old in enumerate(current):
-        known = old.get(key) if isinstance(old, dict) else None
-        # What has no usable key cannot be patched, and stays where it is.
-        items[known if isinstance(known, str | int) else (index,)] = old
+        key_value = old.get(key) if isinstance(old, dict) else None
+        # An item without a usable key cannot be patched and keeps its place.
+        items[key_value if isinstance(key_value, str | int) else (index,)] = old
     for item in patch:
         if not isinstance(item, dict) or not isinstance(item.get(key), str | int):
             raise bad_request(f"an item of {field} in the patch lacks its merge key {key!r}")
-        held = items.get(item[key])
+        old_item = items.get(item[key])
         if item.get(DIRECTIVE) == "delete":
             items.pop(item[key], None)
         else:
-            items[item[key]] = _merge(held if isinstance(held, dict) else {}, item, field)
+            items[item[key]] = _merge(old_item if isinstance(old_item, dict) else {}, item, field)
     return list(items.values())
 
 
@@ -155,29 +155,28 @@ def _ordered(
     order: object,
     identity: Callable[[object], object],
 ) -> list[object]:
-    """Return the items in the order that the patch asks for.
+    """Return the items in the order of the patch.
 
-    Items that the patch does not name keep their place among those that were there before, as
-    `mergeSortedSlice` of strategicpatch does it.
+    Other items keep their place among the old ones, as in `mergeSortedSlice` of strategicpatch.
     """
     if not isinstance(order, list):
         return merged
-    wanted = [identity(item) for item in order]
+    order_keys = [identity(item) for item in order]
     before = [identity(item) for item in current]
-    named = [item for item in merged if identity(item) in wanted]
-    named.sort(key=lambda item: wanted.index(identity(item)))
-    others = [item for item in merged if identity(item) not in wanted]
+    ordered_items = [item for item in merged if identity(item) in order_keys]
+    ordered_items.sort(key=lambda item: order_keys.index(identity(item)))
+    remaining = [item for item in merged if identity(item) not in order_keys]
     result: list[object] = []
-    for item in named:
+    for item in ordered_items:
         place = identity(item)
-        while others and place in before and _earlier(before, identity(others[0]), place):
-            result.append(others.pop(0))
+        while remaining and place in before and _earlier(before, identity(remaining[0]), place):
+            result.append(remaining.pop(0))
         result.append(item)
-    return result + others
+    return result + remaining
 
 
-def _earlier(order: list[object], left: object, right: object) -> bool:
-    return left in order and order.index(left) < order.index(right)
+def _earlier(order: list[object], one: object, two: object) -> bool:
+    return one in order and order.index(one) < order.index(two)
 
 
 def _is_directive(item: object) -> bool:

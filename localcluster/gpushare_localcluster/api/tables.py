@@ -1,6 +1,6 @@
 """Tables: objects as the rows that `kubectl get` prints.
 
-Pure. Knows the form of `meta.k8s.io/v1` Table; what stands in the cells is said in `columns.py`.
+Pure. Knows the form of `meta.k8s.io/v1` Table; `columns.py` has the cells.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,24 +21,25 @@ def table(
     *,
     include: str = "",
 ) -> Object:
-    """Return the Table of some objects; ages are counted to `now`.
+    """Return the Table of some objects; `now` is for ages.
 
-    `include` is the parameter `includeObject`: rows carry metadata, or with "Object" everything.
+    `include` is the parameter `includeObject`: rows carry metadata, or with "Object" the whole
+    object.
     """
-    shown = columns(resource.table)
+    shown_columns = columns(resource.table)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": str(version)},
-        "columnDefinitions": [_definition(column) for column in shown],
-        "rows": [_row(record.body, shown, now, include) for record in records],
+        "columnDefinitions": [_definition(column) for column in shown_columns],
+        "rows": [_row(record.body, shown_columns, now, include) for record in records],
     }
 
 
 def row_encoder(
     resource: Resource, clock: Callable[[], datetime], include: str
 ) -> Callable[[Record], bytes]:
-    """Return how a watch writes one object: as a Table of one row."""
+    """Return the function that encodes an object for a watch, as a Table of one row."""
 
     def encode(record: Record) -> bytes:
         one = table(resource, [record], record.version, clock(), include=include)
@@ -57,7 +58,7 @@ def _definition(column: Column) -> Object:
     }
 
 
-def _row(body: Object, shown: Sequence[Column], now: datetime, include: str) -> Object:
+def _row(body: Object, shown_columns: Sequence[Column], now: datetime, include: str) -> Object:
     partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     whole = body if include == "Object" else {**partial, "metadata": metadata(body)}
-    return {"cells": [column.cell(body, now) for column in shown], "object": whole}
+    return {"cells": [column.cell(body, now) for column in shown_columns], "object": whole}

@@ -1,6 +1,6 @@
-"""What every object must be, whatever its kind: shape, names, labels, annotations.
+"""Rules for objects of every kind: shape, names, labels, annotations.
 
-Pure. The wrong JSON type is 400 (a real server fails to decode it), a wrong value is 422.
+Pure. A wrong JSON type is 400 (decoding fails), a wrong value is 422.
 """
 
 import re
@@ -16,7 +16,7 @@ _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 ANNOTATIONS_LIMIT = 256 * 1024
-"""Bytes of all annotations of an object together."""
+"""Upper bound on the bytes of all annotations of an object together."""
 
 SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
@@ -35,12 +35,12 @@ def is_subdomain(text: str) -> bool:
 
 
 def check_type(resource: Resource, body: Object) -> None:
-    """Refuse a body that says that it is something else. Raises StatusError: 400."""
+    """Refuse a body of another kind or API version. Raises StatusError: 400."""
     expected = {"kind": resource.kind, "apiVersion": resource.api_version}
-    for field, wanted in expected.items():
-        if body.get(field, wanted) != wanted:
+    for field, value in expected.items():
+        if body.get(field, value) != value:
             raise bad_request(
-                f"the {field} in the data ({body[field]!r}) does not match the expected {wanted}"
+                f"the {field} in the data ({body[field]!r}) does not match the expected {value}"
             )
 
 
@@ -60,27 +60,27 @@ def check_shape(body: Object) -> None:
 
 def _check_lists(meta: Object) -> None:
     for field, item_type in (("finalizers", str), ("ownerReferences", dict)):
-        found = [] if meta.get(field) is None else meta[field]
-        if not isinstance(found, list) or not all(isinstance(item, item_type) for item in found):
+        items = [] if meta.get(field) is None else meta[field]
+        if not isinstance(items, list) or not all(isinstance(item, item_type) for item in items):
             raise bad_request(f"metadata.{field} must be a list of {item_type.__name__}")
 
 
-def _check_strings(found: object, field: str) -> None:
-    if found is None:
+def _check_strings(pairs: object, field: str) -> None:
+    if pairs is None:
         return
-    if not isinstance(found, dict):
+    if not isinstance(pairs, dict):
         raise bad_request(f"{field} must be an object")
-    for key, value in found.items():
+    for key, value in pairs.items():
         if not isinstance(value, str):
             raise bad_request(f"{field}[{key!r}] must be a string, not {value!r}")
 
 
 def check_metadata(resource: Resource, body: Object) -> None:
-    """Refuse names, labels and annotations against the rules. Raises StatusError: 422."""
+    """Refuse invalid names, labels and annotations. Raises StatusError: 422."""
     meta, name = metadata(body), name_of(body)
 
-    def wrong(field: str, why: str) -> StatusError:
-        return invalid(resource.kind, name, f"metadata.{field}", why)
+    def wrong(field: str, reason: str) -> StatusError:
+        return invalid(resource.kind, name, f"metadata.{field}", reason)
 
     if not name:
         raise wrong("name", "Required value: name or generateName is required")
@@ -115,15 +115,15 @@ def is_qualified(key: str) -> bool:
 
 
 def is_native(resource: str) -> bool:
-    """Return whether Kubernetes itself knows the resource; others are extended, and come whole."""
+    """Return whether the resource is native; amounts of extended resources are integers."""
     return "/" not in resource or "kubernetes.io/" in resource
 
 
-def check_amount(kind: str, name: str, where: str, resource: str, quantity: str) -> None:
-    """Refuse an amount of a resource that there cannot be. Raises StatusError: 422."""
+def check_amount(kind: str, name: str, field_path: str, resource: str, quantity: str) -> None:
+    """Refuse an impossible amount of a resource. Raises StatusError: 422."""
     value, _ = parse(quantity)
     if value < 0:
-        why = "must be greater than or equal to 0"
-        raise invalid(kind, name, where, f"Invalid value: {quantity!r}: {why}")
+        reason = "must be greater than or equal to 0"
+        raise invalid(kind, name, field_path, f"Invalid value: {quantity!r}: {reason}")
     if value != value.to_integral_value() and (resource == "pods" or not is_native(resource)):
-        raise invalid(kind, name, where, f"Invalid value: {quantity!r}: must be an integer")
+        raise invalid(kind, name, field_path, f"Invalid value: {quantity!r}: must be an integer")

@@ -1,7 +1,7 @@
-"""A watch: the changes of one resource as a client with a selector has to see them.
+"""A watch: the changes of one resource, as a client with a selector sees them.
 
-`Watch` is a step machine without threads or clocks: each step says what is new. `stream` is the
-loop around it that waits, sends bookmarks, and ends with its client, its time, or its server.
+`Watch` is a step machine without threads or clocks: each step returns the new lines. `stream` is
+the loop that waits, sends bookmarks, and ends with the client, the timeout, or the server.
 """
 
 import time
@@ -18,19 +18,18 @@ from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.api.waiters import Place
 
 POLL = 1.0
-"""Seconds after which a quiet watch looks whether its client is still there."""
+"""Seconds between two checks of the client by a quiet watch."""
 
 GATHER = 0.01
-"""Seconds for which a watch lets changes gather, so that a burst of them goes in a few writes."""
+"""Seconds in which changes gather, so that a burst takes few writes."""
 
 Encode = Callable[[Record], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a watch is about: which objects, and how they are written.
-
-    place: a field and the value of it that all these objects have, if there is one.
+    """The objects of a watch, and their encoding. place: a field and a value that all these objects
+    have, None for none.
     """
 
     resource: Resource
@@ -40,7 +39,7 @@ class Scope:
     place: Place | None = None
 
     def holds(self, record: Record | None) -> bool:
-        """Return whether an object (None: there is none) is in the scope."""
+        """Return whether an object is in the scope; None is not."""
         if record is None:
             return False
         if self.namespace is not None and record.key[0] != self.namespace:
@@ -53,22 +52,22 @@ class Scope:
 
 
 class Watch:
-    """The changes in a scope after a version; `cursor` is the version seen so far."""
+    """The changes in a scope after a version; `cursor` is the last version shown."""
 
     def __init__(self, store: Store, scope: Scope, cursor: int) -> None:
-        """Look from `cursor` on."""
+        """Start after the version `cursor`."""
         self._store = store
         self._scope = scope
         self.cursor = cursor
 
     def initial(self) -> list[bytes]:
-        """Return an ADDED line for everything there is, and go on from there."""
+        """Return an ADDED line for each object, and continue from the current version."""
         table = self._scope.resource.table
         records, self.cursor = self._store.records(table, self._scope.namespace)
         return [self._line("ADDED", record) for record in records if self._scope.holds(record)]
 
     def step(self) -> list[bytes]:
-        """Return the lines of what has changed since the last step.
+        """Return the lines of the changes since the last step.
 
         Raises StatusError: 410 if the history no longer reaches back to the cursor.
         """
@@ -76,7 +75,7 @@ class Watch:
         return [line for change in changes if (line := self._seen(change)) is not None]
 
     def wait(self, timeout: float, client: Connection) -> None:
-        """Return when the next step has something new, the server stops, or after `timeout` s."""
+        """Wait for a new line, the end of the server, or `timeout` s."""
         self.cursor = self._store.wait(
             self._scope.resource.table,
             self.cursor,
@@ -87,7 +86,7 @@ class Watch:
         )
 
     def _seen(self, change: Change) -> bytes | None:
-        """Return a change as the selector shows it, None if it does not."""
+        """Return the line of a change, None for a change outside the scope."""
         before = self._scope.holds(change.previous)
         if change.type == "DELETED":
             return self._line("DELETED", change.record) if before else None
@@ -96,22 +95,22 @@ class Watch:
             return self._line("MODIFIED" if before else "ADDED", change.record)
         if not before or change.previous is None:
             return None
-        # A real server shows the object as it last matched, with the version of this change.
-        left = with_metadata(change.previous.body, resourceVersion=str(change.version))
-        return self._line("DELETED", Record(left, change.version))
+        # A real server shows the last matching object, with the version of this change.
+        last_match = with_metadata(change.previous.body, resourceVersion=str(change.version))
+        return self._line("DELETED", Record(last_match, change.version))
 
     def _line(self, kind: str, record: Record) -> bytes:
         return b'{"type":"%s","object":%s}\n' % (kind.encode(), self._scope.encode(record))
 
 
 def event_line(kind: str, body: Object) -> bytes:
-    """Return a line of a watch that is about no stored object (BOOKMARK, ERROR)."""
+    """Return a line of a watch without a stored object (BOOKMARK, ERROR)."""
     return to_json({"type": kind, "object": body}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a watch runs: seconds until it ends, and between bookmarks (None: send none)."""
+    """The timing of a watch: seconds until the end, and between bookmarks (None: no bookmarks)."""
 
     timeout: float
     bookmark_every: float | None
@@ -119,7 +118,7 @@ class Course:
 
 
 def stream(watch: Watch, first: list[bytes], course: Course, client: Connection) -> Iterator[bytes]:
-    """Yield the lines of a watch until its time is up, its client gone, or its history lost."""
+    """Yield the lines of a watch until the timeout, the end of the client, or lost history."""
     end = time.monotonic() + course.timeout
     due = time.monotonic() + (course.bookmark_every or course.timeout)
     if first:

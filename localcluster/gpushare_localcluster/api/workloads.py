@@ -1,4 +1,4 @@
-"""What an API server does to Deployments and the like on their way in: defaults, checks.
+"""The rules for Deployments and other workloads: defaults, checks.
 
 Pure: a body in, a body out. Facts: k8s.io/kubernetes pkg/apis/apps/v1/defaults.go,
 pkg/apis/batch/v1/defaults.go and the packages `validation` beside them.
@@ -21,7 +21,7 @@ from gpushare_localcluster.api.status import StatusError, bad_request, invalid
 from gpushare_localcluster.api.validation import check_shape
 
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
-"""Labels of a Job's pods: the first is what its selector asks for."""
+"""Labels of a Job's pods; the selector of the Job is the first one."""
 
 _KEPT: Object = {"whenDeleted": "Retain", "whenScaled": "Retain"}
 _SPECS: dict[str, Object] = {
@@ -44,7 +44,7 @@ _SPECS: dict[str, Object] = {
         "persistentVolumeClaimRetentionPolicy": _KEPT,
     },
 }
-"""Kinds whose pods a controller makes, with the plain defaults of their specs."""
+"""Kinds with pod templates, with the plain defaults of their specs."""
 
 _ROLLING: dict[str, tuple[str, Object]] = {
     "DaemonSet": ("updateStrategy", {"maxUnavailable": 1, "maxSurge": 0}),
@@ -66,51 +66,51 @@ _COUNTS = (
 
 
 def is_workload(resource: Resource) -> bool:
-    """Return whether a controller makes pods of such objects."""
+    """Return whether objects of the resource have a pod template."""
     return resource.kind in _SPECS
 
 
 def with_defaults(resource: Resource, body: Object) -> Object:
-    """Return the object with its defaults and those of its pod template.
+    """Return the object with defaults, also in the pod template.
 
-    Raises StatusError: 400 for values of the wrong type, 422 for an object against the rules.
+    Raises StatusError: 400 for values of the wrong type, 422 for an object that breaks a rule.
     """
-    kind, given = resource.kind, with_fields(section(body, "spec"))
+    kind, client_spec = resource.kind, with_fields(section(body, "spec"))
     for field in ("selector", "template", "strategy", "updateStrategy"):
-        if not isinstance(given.get(field, {}), dict):
+        if not isinstance(client_spec.get(field, {}), dict):
             raise bad_request(f"spec.{field} must be an object")
-    spec = {**_SPECS[kind], **given, "template": _template(resource, body, given)}
+    spec = {**_SPECS[kind], **client_spec, "template": _template(resource, body, client_spec)}
     if kind == "Job":
-        if "completions" not in given and "parallelism" not in given:
+        if "completions" not in client_spec and "parallelism" not in client_spec:
             spec["completions"] = 1
     elif kind == "ReplicationController":
         spec.setdefault("selector", metadata(spec["template"]).get("labels"))
     if kind in _ROLLING:
         field, limits = _ROLLING[kind]
-        spec[field] = _strategy(section(given, field), limits)
-    done = {**body, "spec": spec}
-    _check(resource, done)
-    return done
+        spec[field] = _strategy(section(client_spec, field), limits)
+    complete = {**body, "spec": spec}
+    _check(resource, complete)
+    return complete
 
 
 def with_identity(job: Object, uid: str) -> Object:
-    """Return a new Job that selects its pods by its uid, unless it says itself how."""
+    """Return a new Job that selects pods by its uid, unless it has a manual selector."""
     spec = section(job, "spec")
     if spec.get("manualSelector"):
         return job
-    own = {UID_LABEL: uid, NAME_LABEL: name_of(job)}
+    labels_by_uid = {UID_LABEL: uid, NAME_LABEL: name_of(job)}
     old = {"controller-uid": uid, "job-name": name_of(job)}
     template: Object = spec["template"]
-    labels = {**(metadata(template).get("labels") or {}), **own, **old}
-    made = {
+    labels = {**(metadata(template).get("labels") or {}), **labels_by_uid, **old}
+    fields = {
         "selector": {"matchLabels": {UID_LABEL: uid}},
         "template": with_metadata(template, labels=labels),
     }
-    return {**job, "spec": {**spec, **made}}
+    return {**job, "spec": {**spec, **fields}}
 
 
 def check_update(resource: Resource, old: Object, new: Object) -> None:
-    """Refuse to change what says which pods are an object's own. Raises StatusError: 422."""
+    """Refuse a change of an immutable field, such as the selector. Raises StatusError: 422."""
     if resource.kind == "ReplicationController":
         return
     fixed = ("selector", "template", "completions") if resource.kind == "Job" else ("selector",)
@@ -119,8 +119,8 @@ def check_update(resource: Resource, old: Object, new: Object) -> None:
     before, after = section(old, "spec"), section(new, "spec")
     for field in fixed:
         if before.get(field) != after.get(field):
-            why = "Invalid value: field is immutable"
-            raise invalid(_called(resource), name_of(old), f"spec.{field}", why)
+            reason = "Invalid value: field is immutable"
+            raise invalid(_called(resource), name_of(old), f"spec.{field}", reason)
 
 
 def _template(resource: Resource, body: Object, spec: Object) -> Object:
@@ -132,16 +132,16 @@ def _template(resource: Resource, body: Object, spec: Object) -> Object:
         if error.code != 422:
             raise
         causes = (error.details or {}).get("causes") or [{"field": "spec", "message": str(error)}]
-        where = f"spec.template.{causes[0]['field']}"
-        raise invalid(_called(resource), name_of(body), where, causes[0]["message"]) from error
+        field_path = f"spec.template.{causes[0]['field']}"
+        raise invalid(_called(resource), name_of(body), field_path, causes[0]["message"]) from error
     return {**template, "metadata": with_fields(metadata(template)), "spec": filled}
 
 
-def _strategy(given: Object, limits: Object) -> Object:
-    kind = given.get("type") or "RollingUpdate"
+def _strategy(strategy: Object, limits: Object) -> Object:
+    kind = strategy.get("type") or "RollingUpdate"
     if kind != "RollingUpdate":
-        return {**given, "type": kind}
-    rolling = {**limits, **with_fields(section(given, "rollingUpdate"))}
+        return {**strategy, "type": kind}
+    rolling = {**limits, **with_fields(section(strategy, "rollingUpdate"))}
     for field, limit in rolling.items():
         if not _LIMIT.fullmatch(str(limit)):
             raise bad_request(f"{field} must be a number or a percentage, not {limit!r}")
@@ -156,12 +156,12 @@ def _check(resource: Resource, body: Object) -> None:
     spec: Object = body["spec"]
     policy = spec["template"]["spec"].get("restartPolicy")
     if policy != "Always":
-        told = f'Unsupported value: "{policy}": supported values: "Always"'
-        raise _wrong(resource, body, "template.spec.restartPolicy", told)
+        reason = f'Unsupported value: "{policy}": supported values: "Always"'
+        raise _wrong(resource, body, "template.spec.restartPolicy", reason)
     _check_selector(resource, body)
     if resource.kind == "Deployment" and not _moves(section(spec, "strategy")):
-        told = "Invalid value: 0: may not be 0 when `maxSurge` is 0"
-        raise _wrong(resource, body, "strategy.rollingUpdate.maxUnavailable", told)
+        reason = "Invalid value: 0: may not be 0 when `maxSurge` is 0"
+        raise _wrong(resource, body, "strategy.rollingUpdate.maxUnavailable", reason)
 
 
 def _check_counts(resource: Resource, body: Object) -> None:
@@ -170,15 +170,15 @@ def _check_counts(resource: Resource, body: Object) -> None:
         if isinstance(count, bool) or not isinstance(count, int):
             raise bad_request(f"spec.{field} must be an integer, not {count!r}")
         if count < 0:
-            told = f"Invalid value: {count}: must be greater than or equal to 0"
-            raise _wrong(resource, body, field, told)
+            reason = f"Invalid value: {count}: must be greater than or equal to 0"
+            raise _wrong(resource, body, field, reason)
 
 
 def _check_job(resource: Resource, body: Object) -> None:
     template: Object = body["spec"]["template"]
     if template["spec"].get("restartPolicy") not in ("OnFailure", "Never"):
-        told = 'Required value: valid values: "OnFailure", "Never"'
-        raise _wrong(resource, body, "template.spec.restartPolicy", told)
+        reason = 'Required value: valid values: "OnFailure", "Never"'
+        raise _wrong(resource, body, "template.spec.restartPolicy", reason)
 
 
 def _check_selector(resource: Resource, body: Object) -> None:
@@ -188,12 +188,12 @@ def _check_selector(resource: Resource, body: Object) -> None:
         raise _wrong(resource, body, "selector", "Required value")
     is_map = resource.kind == "ReplicationController"
     if not selects({"matchLabels": selector} if is_map else selector, labels):
-        told = f"Invalid value: {labels}: `selector` does not match template `labels`"
-        raise _wrong(resource, body, "template.metadata.labels", told)
+        reason = f"Invalid value: {labels}: `selector` does not match template `labels`"
+        raise _wrong(resource, body, "template.metadata.labels", reason)
 
 
-def _wrong(resource: Resource, body: Object, field: str, why: str) -> StatusError:
-    return invalid(_called(resource), name_of(body), f"spec.{field}", why)
+def _wrong(resource: Resource, body: Object, field: str, reason: str) -> StatusError:
+    return invalid(_called(resource), name_of(body), f"spec.{field}", reason)
 
 
 def _moves(strategy: Object) -> bool:
@@ -203,5 +203,5 @@ def _moves(strategy: Object) -> bool:
 
 
 def _called(resource: Resource) -> str:
-    """Return the kind as messages of a real server name it: `Deployment.apps`."""
+    """Return the kind as in messages of a real server: `Deployment.apps`."""
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind

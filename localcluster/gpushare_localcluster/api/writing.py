@@ -1,6 +1,6 @@
-"""POST, PUT, PATCH and DELETE: bodies in, the registry's answers out.
+"""POST, PUT, PATCH and DELETE: bodies in, answers of the registry out.
 
-Knows media types, query parameters and status codes of writing; the rules are the registry's.
+Knows media types, query parameters and status codes of writes; the registry has the rules.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from gpushare_localcluster.api.calls import (
     json_answer,
 )
 from gpushare_localcluster.api.deletion import DeleteOptions
-from gpushare_localcluster.api.fieldvalidation import FieldValidation
 from gpushare_localcluster.api.gpu_memory import gpu_memory_warnings
 from gpushare_localcluster.api.objects import Object, metadata, to_json, with_metadata
 from gpushare_localcluster.api.patch import json_patch, merge_patch
@@ -26,12 +25,10 @@ from gpushare_localcluster.api.reading import encoder, selection
 from gpushare_localcluster.api.records import Record
 from gpushare_localcluster.api.registry import Registry
 from gpushare_localcluster.api.resources import PODS, REVIEWS
-from gpushare_localcluster.api.serverside import applied
 from gpushare_localcluster.api.status import (
     StatusError,
     bad_request,
     conflict,
-    invalid,
     method_not_allowed,
     success,
     unsupported_media_type,
@@ -41,7 +38,6 @@ from gpushare_localcluster.api.strategic import strategic_merge
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY = "application/apply-patch+yaml"
 
 
 def media_type(call: Call) -> str:
@@ -52,7 +48,7 @@ def media_type(call: Call) -> str:
 def object_of(call: Call) -> Object:
     """Return the object in the body, from JSON or protobuf.
 
-    Raises StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
+    Raises StatusError: 400, or 415 for an unsupported media type or protobuf kind.
     """
     if media_type(call) == protobuf_kinds.MEDIA_TYPE:
         try:
@@ -76,16 +72,13 @@ def create(registry: Registry, target: Target, call: Call) -> Response:
         return json_answer(success(201), 201)
     if target.resource.namespaced and target.namespace is None:
         raise method_not_allowed(call.method)
-    validation = FieldValidation(target.resource, call)
-    body = validation(body)
     record = registry.create(target.resource, target.home, body, dry_run=call.dry_run)
-    return _answer(target, record, 201, validation)
+    return _written(target, record, 201)
 
 
 def replace(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the object after a PUT, which makes some kinds of objects that are not there (201)."""
-    validation = FieldValidation(target.resource, call)
-    body = validation(object_of(call))
+    """Return the object after a PUT; a PUT of an absent object creates some kinds (201)."""
+    body = object_of(call)
     uid = metadata(body).get("uid")
     if metadata(body).get("name") != target.name:
         raise bad_request("the name of the object does not match the name on the URL")
@@ -95,65 +88,37 @@ def replace(registry: Registry, target: Target, call: Call) -> Response:
         return body
 
     try:
-        return _revise(registry, target, call, replaced, validation)
+        return _revise(registry, target, call, replaced)
     except StatusError as error:
         if error.code != 404 or not target.resource.put_creates or target.subresource:
             raise
     _check_uid(target, uid, "")
     fresh = with_metadata(body, resourceVersion=None)
     record = registry.create(target.resource, target.home, fresh, dry_run=call.dry_run)
-    return _answer(target, record, 201, validation)
+    return _written(target, record, 201)
 
 
-def _check_uid(target: Target, wanted: object, held: str) -> None:
-    if wanted and wanted != held:
-        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {held}"
-        raise conflict(target.resource.qualified, target.name, why)
+def _check_uid(target: Target, expected: object, actual: str) -> None:
+    if expected and expected != actual:
+        reason = (
+            f"Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
+        )
+        raise conflict(target.resource.qualified, target.name, reason)
 
 
 def patch(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the object after a PATCH; an apply makes one that is not there (201)."""
-    if media_type(call) == APPLY:
-        return _apply(registry, target, call)
-    patched, validation = patched_by(call), FieldValidation(target.resource, call)
-    return _revise(
-        registry, target, call, lambda current: validation(patched(current), current), validation
-    )
-
-
-def _apply(registry: Registry, target: Target, call: Call) -> Response:
-    manager = call.query.get("fieldManager", "")
-    if not manager:
-        why = "Required value: is required for apply patch"
-        raise invalid("PatchOptions.meta.k8s.io", "", "fieldManager", why)
-    validation = FieldValidation(target.resource, call)
-    config = validation(decode_object(call.body))
-    if metadata(config).get("name", target.name) != target.name:
-        raise bad_request("the name of the object does not match the name on the URL")
-
-    def change(live: Object) -> Object:
-        now, force = registry.now(), call.flag("force")
-        return applied(target.resource, live, config, manager, now, force=force)
-
-    try:
-        return _revise(registry, target, call, change, validation)
-    except StatusError as error:
-        if error.code != 404 or target.subresource:
-            raise
-    fresh = with_metadata(change({}), name=target.name)
-    record = registry.create(target.resource, target.home, fresh, dry_run=call.dry_run)
-    return _answer(target, record, 201, validation)
+    """Return the object after a PATCH."""
+    return _revise(registry, target, call, patched_by(call))
 
 
 def patched_by(call: Call) -> Callable[[Object], Object]:
-    """Return what the patch in the body does to an object.
+    """Return the function that applies the patch in the body to an object.
 
-    Raises StatusError: 400, or 415 for a kind of patch that is not known.
+    Raises StatusError: 400, or 415 for an unknown kind of patch.
     """
     kind = media_type(call)
     if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
-        known = f"{JSON_PATCH}, {MERGE}, {STRATEGIC}, {APPLY}"
-        raise unsupported_media_type(call.content_type, known)
+        raise unsupported_media_type(call.content_type, f"{JSON_PATCH}, {MERGE}, {STRATEGIC}")
     change = decode(call.body)
 
     def patched(current: Object) -> Object:
@@ -168,7 +133,7 @@ def patched_by(call: Call) -> Callable[[Object], Object]:
 
 
 def changed_by(call: Call) -> Callable[[Object], Object]:
-    """Return what a PUT or a PATCH makes of a view of an object, such as its scale.
+    """Return the function that applies a PUT or a PATCH to a part of an object, such as the Scale.
 
     Raises StatusError: as `object_of` and `patched_by` do.
     """
@@ -179,10 +144,10 @@ def changed_by(call: Call) -> Callable[[Object], Object]:
 
 
 def delete(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the marked object, or for one that is gone its last state or a Status."""
+    """Return the marked object; after the removal the last state of a pod, or a Status."""
     options = _options(call)
-    record, gone = registry.delete(target.resource, target.home, target.name, options)
-    if gone and target.resource is not PODS:
+    record, is_gone = registry.delete(target.resource, target.home, target.name, options)
+    if is_gone and target.resource is not PODS:
         details = {
             "name": target.name,
             "kind": target.resource.plural,
@@ -191,7 +156,7 @@ def delete(registry: Registry, target: Target, call: Call) -> Response:
         if target.resource.group:
             details["group"] = target.resource.group
         return json_answer(success(200, details))
-    return _answer(target, record, 200)
+    return Response(200, encoder(target.resource)(record))
 
 
 def delete_collection(registry: Registry, target: Target, call: Call) -> Response:
@@ -213,7 +178,7 @@ def bind(registry: Registry, target: Target, call: Call) -> Response:
 
 
 def evict(registry: Registry, target: Target, call: Call) -> Response:
-    """Return the Status of an eviction (201): a deletion that a budget may refuse."""
+    """Return the Status of an eviction (201), a deletion that a budget may refuse."""
     body = object_of(call)
     if body.get("kind", "Eviction") != "Eviction" or metadata(body).get("name") != target.name:
         raise bad_request("the body must be an Eviction of the pod in the URL")
@@ -226,12 +191,9 @@ def evict(registry: Registry, target: Target, call: Call) -> Response:
     return json_answer(success(201), 201)
 
 
-def _answer(
-    target: Target, record: Record, status: int, validation: FieldValidation | None = None
-) -> Response:
-    warnings = tuple(validation.warnings) if validation else ()
-    if validation and not target.subresource:
-        warnings += gpu_memory_warnings(target.resource, record.body)
+def _written(target: Target, record: Record, status: int) -> Response:
+    """Return an object that a client wrote, with warnings about its GPU memory."""
+    warnings = () if target.subresource else gpu_memory_warnings(target.resource, record.body)
     return Response(status, encoder(target.resource)(record), warnings=warnings)
 
 
@@ -240,7 +202,6 @@ def _revise(
     target: Target,
     call: Call,
     change: Callable[[Object], Object],
-    validation: FieldValidation,
 ) -> Response:
     record = registry.revise(
         target.resource,
@@ -250,11 +211,11 @@ def _revise(
         part=target.subresource,
         dry_run=call.dry_run,
     )
-    return _answer(target, record, 200, validation)
+    return _written(target, record, 200)
 
 
 def _options(call: Call) -> DeleteOptions:
-    """Return the options of a DELETE: those in its body, or without one those in its query."""
+    """Return the options of a DELETE, from the body or else from the query."""
     if call.body:
         return deletion.decode_options(object_of(call))
     grace = call.number("gracePeriodSeconds") if "gracePeriodSeconds" in call.query else None

@@ -98,13 +98,13 @@ class Autoscaler:
 
     def scale_up(self, nodes: Sequence[Json], pods: Sequence[Json]) -> ScaleUp:
         """Return which nodes come."""
-        there = _infos(nodes, pods)
-        why, unplaced = dict[str, str](), []
-        waiting = (read_pod(pod) for pod in pods if _counts_as_waiting(pod))
-        for pod in sorted(waiting, key=lambda pod: -pod.priority):
-            home = self._place(pod, there)
+        infos = _infos(nodes, pods)
+        outcomes, unplaced = dict[str, str](), []
+        pending_pods = (read_pod(pod) for pod in pods if _counts_as_waiting(pod))
+        for pod in sorted(pending_pods, key=lambda pod: -pod.priority):
+            home = self._place(pod, infos)
             if home:
-                why[pod.key] = f"fits {home}"
+                outcomes[pod.key] = f"fits {home}"
             else:
                 unplaced.append(pod)
         sizes = Counter(map(group_of, nodes))
@@ -113,11 +113,11 @@ class Autoscaler:
             for group in self._groups.values()
         ]
         for pod in unplaced:
-            told = (f"{option.group}: {option.refused[pod.key]}" for option in options)
-            why[pod.key] = "; ".join(told) or "there is no group"
+            refusals = (f"{option.group}: {option.refused[pod.key]}" for option in options)
+            outcomes[pod.key] = "; ".join(refusals) or "there is no group"
         best = max(options, key=lambda option: option.taken, default=_Option("", 0, {}))
-        why |= {key: f"{best.group} grows" for key, text in best.refused.items() if not text}
-        return ScaleUp({best.group: best.count} if best.count else {}, why)
+        outcomes |= {key: f"{best.group} grows" for key, text in best.refused.items() if not text}
+        return ScaleUp({best.group: best.count} if best.count else {}, outcomes)
 
     def scale_down(
         self, nodes: Sequence[Json], pods: Sequence[Json], budgets: Iterable[Json] = ()
@@ -125,9 +125,9 @@ class Autoscaler:
         """Return which nodes may go; budgets: PodDisruptionBudgets."""
         infos = _infos(nodes, pods)
         raw = {str(pod["metadata"]["uid"]): pod for pod in pods}
-        read = [
-            read_budget(each["metadata"]["namespace"], each.get("spec"), each.get("status"))
-            for each in budgets
+        read_budgets = [
+            read_budget(budget["metadata"]["namespace"], budget.get("spec"), budget.get("status"))
+            for budget in budgets
         ]
         sizes = Counter(group_of(node) for node in nodes if not is_going(node))
         may_go, stays = [], {}
@@ -135,15 +135,19 @@ class Autoscaler:
             name = str(node["metadata"]["name"])
             info = infos[name]
             moving = [pod for pod in info.pods.values() if _moves(raw[pod.uid])]
-            why = self._why_it_stays(node, info, sizes)
-            if not why:
-                blocking = (blocks(raw[pod.uid], read) for pod in moving)
-                why = next((f"BlockedByPod {text}" for text in blocking if text), "")
-            others = {other: found for other, found in infos.items() if other != name}
-            if not why and not all(self._place(pod, others) for pod in moving):
-                why = "NoPlaceToMovePods"
-            if why:
-                stays[name] = why
+            reason = self._why_it_stays(node, info, sizes)
+            if not reason:
+                blocking = (blocks(raw[pod.uid], read_budgets) for pod in moving)
+                reason = next((f"BlockedByPod {text}" for text in blocking if text), "")
+            other_infos = {
+                other_name: other_info
+                for other_name, other_info in infos.items()
+                if other_name != name
+            }
+            if not reason and not all(self._place(pod, other_infos) for pod in moving):
+                reason = "NoPlaceToMovePods"
+            if reason:
+                stays[name] = reason
             else:
                 may_go.append(Removal(name, tuple(pod.name for pod in moving)))
         return ScaleDown(tuple(may_go), stays)
@@ -180,19 +184,19 @@ class Autoscaler:
     def _estimate(self, group: Group, room: int, pods: Sequence[PodView]) -> "_Option":
         """Return what new nodes of this group, so many at most, do for the pods."""
         new: dict[str, NodeInfo] = {}
-        why = {}
+        refusals = {}
         for pod in pods:
-            why[pod.key] = ""
+            refusals[pod.key] = ""
             if self._place(pod, new):
                 continue
             name = f"template-node-for-{group.name}-{len(new)}"
             empty = NodeInfo(read_node(group.node(name)))
-            why[pod.key] = self._refusal(pod, empty)
-            if not why[pod.key] and len(new) >= room:
-                why[pod.key] = "max node group size reached"
-            if not why[pod.key]:
+            refusals[pod.key] = self._refusal(pod, empty)
+            if not refusals[pod.key] and len(new) >= room:
+                refusals[pod.key] = "max node group size reached"
+            if not refusals[pod.key]:
                 new[name] = empty.with_pod(pod)
-        return _Option(group.name, len(new), why)
+        return _Option(group.name, len(new), refusals)
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class _Option:
 
     @property
     def taken(self) -> int:
-        return sum(not why for why in self.refused.values())
+        return sum(not refusal for refusal in self.refused.values())
 
 
 def group_of(node: Json) -> str:
@@ -216,7 +220,7 @@ def group_of(node: Json) -> str:
 def is_going(node: Json) -> bool:
     """Return whether the node is being emptied."""
     taints = (node.get("spec") or {}).get("taints") or ()
-    return any(each.get("key") == GOING for each in taints)
+    return any(taint.get("key") == GOING for taint in taints)
 
 
 def to_evict(node: str, pods: Iterable[Json]) -> Iterator[Json]:
@@ -234,20 +238,20 @@ def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
     if safe == "true":
         return ""
     labels = metadata.get("labels") or {}
-    mine = [each for each in budgets if each.selects(namespace, labels)]
-    if not any(each.get("controller") for each in metadata.get("ownerReferences") or ()):
-        why = "NotReplicated"
+    mine = [item for item in budgets if item.selects(namespace, labels)]
+    if not any(item.get("controller") for item in metadata.get("ownerReferences") or ()):
+        reason = "NotReplicated"
     elif namespace == "kube-system" and not mine:
-        why = "UnmovableKubeSystemPod"
+        reason = "UnmovableKubeSystemPod"
     elif safe == "false":
-        why = "NotSafeToEvictAnnotation"
+        reason = "NotSafeToEvictAnnotation"
     elif _has_local_storage(pod):
-        why = "LocalStorageRequested"
-    elif any(each.allowed < 1 for each in mine):
-        why = "NotEnoughPdb"
+        reason = "LocalStorageRequested"
+    elif any(budget.allowed_disruptions < 1 for budget in mine):
+        reason = "NotEnoughPdb"
     else:
         return ""
-    return f"{namespace}/{name} {why}"
+    return f"{namespace}/{name} {reason}"
 
 
 def _infos(nodes: Iterable[Json], pods: Iterable[Json]) -> dict[str, NodeInfo]:
@@ -267,9 +271,9 @@ def _counts_as_waiting(pod: Json) -> bool:
     if pod["metadata"].get("deletionTimestamp"):
         return False
     return any(
-        (each.get("type"), each.get("status"), each.get("reason"))
+        (condition.get("type"), condition.get("status"), condition.get("reason"))
         == ("PodScheduled", "False", "Unschedulable")
-        for each in status.get("conditions") or ()
+        for condition in status.get("conditions") or ()
     )
 
 
@@ -278,16 +282,16 @@ def _moves(pod: Json) -> bool:
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or _note(pod, MIRROR):
         return False
     owners = pod["metadata"].get("ownerReferences") or ()
-    return not any(each.get("kind") == "DaemonSet" for each in owners)
+    return not any(owner.get("kind") == "DaemonSet" for owner in owners)
 
 
 def _has_local_storage(pod: Json) -> bool:
-    listed = {name.strip() for name in _note(pod, SAFE_VOLUMES).split(",")}
+    safe_volumes = {name.strip() for name in _note(pod, SAFE_VOLUMES).split(",")}
     return any(
-        "hostPath" in each
-        or ("emptyDir" in each and (each["emptyDir"] or {}).get("medium") != "Memory")
-        for each in pod["spec"].get("volumes") or ()
-        if each.get("name") not in listed
+        "hostPath" in volume
+        or ("emptyDir" in volume and (volume["emptyDir"] or {}).get("medium") != "Memory")
+        for volume in pod["spec"].get("volumes") or ()
+        if volume.get("name") not in safe_volumes
     )
 
 

@@ -47,17 +47,17 @@ class RunningAutoscaler:
     def __init__(
         self,
         api: ApiClient,
-        read: Callable[[Mapping[str, str]], Sequence[Group]],
+        read_groups: Callable[[Mapping[str, str]], Sequence[Group]],
         *,
-        every: float = 0.25,
+        interval: float = 0.25,
         unneeded: float = 1.0,
-        told: Callable[[str], None] = lambda _text: None,
+        report: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._api = api
-        self._read = read
-        self._every = every
+        self._read = read_groups
+        self._every = interval
         self._unneeded = unneeded
-        self._told = told
+        self._told = report
         self._since: dict[str, float] = {}
         """When each node that may go was first found to."""
         self._loop = WorkLoop[str](_COMPONENT, [], self._look)
@@ -99,14 +99,14 @@ class RunningAutoscaler:
             self._empty(node, pods)
         # One after the other, and none while others come.
         self._let_go(down, nodes, hold=bool(up.new or going))
-        unneeded = {each.node: "NotUnneededLongEnough" for each in down.may_go}
+        unneeded = {removal.node: "NotUnneededLongEnough" for removal in down.may_go}
         self._tell_status({"pods": up.why, "nodes": {**down.stays, **unneeded}})
         return self._every
 
     def _grow(self, group: Group, count: int, nodes: Sequence[Json], pods: Sequence[Json]) -> None:
-        taken = {str(node["metadata"]["name"]) for node in nodes}
-        free = (f"{group.name}-{number}" for number in range(1, len(nodes) + count + 1))
-        names = [name for name in free if name not in taken][:count]
+        used_names = {str(node["metadata"]["name"]) for node in nodes}
+        candidates = (f"{group.name}-{number}" for number in range(1, len(nodes) + count + 1))
+        names = [name for name in candidates if name not in used_names][:count]
         for name in names:
             self._api.create(_NODES, group.node(name))
             self._told(f"node {name} comes, for {', '.join(map(_key_of, pods))}")
@@ -117,43 +117,45 @@ class RunningAutoscaler:
     def _let_go(self, down: ScaleDown, nodes: Sequence[Json], *, hold: bool) -> None:
         """Mark a node that could go for long enough; hold: not now."""
         now = time.monotonic()
-        self._since = {each.node: self._since.get(each.node, now) for each in down.may_go}
-        for each in () if hold else down.may_go:
-            if now - self._since[each.node] < self._unneeded:
+        self._since = {removal.node: self._since.get(removal.node, now) for removal in down.may_go}
+        for removal in () if hold else down.may_go:
+            if now - self._since[removal.node] < self._unneeded:
                 continue
-            (node,) = (item for item in nodes if item["metadata"]["name"] == each.node)
+            (node,) = (item for item in nodes if item["metadata"]["name"] == removal.node)
             taint = {"key": GOING, "value": str(int(time.time())), "effect": "NoSchedule"}
             taints = [*((node.get("spec") or {}).get("taints") or ()), taint]
             self._taint(node, taints)
-            moving = ", ".join(each.evicted) or "nobody"
-            self._told(f"node {each.node} goes, and {moving} has to leave it")
+            moving = ", ".join(removal.evicted) or "nobody"
+            self._told(f"node {removal.node} goes, and {moving} has to leave it")
             return
 
     def _empty(self, node: Json, pods: Sequence[Json]) -> None:
         """Evict what is left on the node; delete it if nothing is."""
         name = str(node["metadata"]["name"])
-        left = list(to_evict(name, pods))
-        for pod in left:
+        remaining = list(to_evict(name, pods))
+        for pod in remaining:
             meta = pod["metadata"]
             if meta.get("deletionTimestamp"):
                 continue
-            where = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction"
+            path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction"
             body = {
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
                 "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
             }
             try:
-                self._api.create(where, body)
+                self._api.create(path, body)
             except ApiNotFound:
                 continue
             except ApiError as error:
                 if error.status != _TOO_MANY_REQUESTS:
                     raise
-                self._taint(node, [each for each in node["spec"]["taints"] if each["key"] != GOING])
+                self._taint(
+                    node, [taint for taint in node["spec"]["taints"] if taint["key"] != GOING]
+                )
                 self._told(f"node {name} stays after all: {error}")
                 return
-        if not left:
+        if not remaining:
             with suppress(ApiNotFound):
                 self._api.delete(f"{_NODES}/{name}", uid=node["metadata"]["uid"])
             self._event(node, "Node", "ScaleDown", "it was not needed any more")
@@ -161,8 +163,8 @@ class RunningAutoscaler:
 
     def _taint(self, node: Json, taints: Sequence[Json]) -> None:
         meta = node["metadata"]
-        known = {"resourceVersion": meta["resourceVersion"]}
-        change = {"metadata": known, "spec": {"taints": list(taints) or None}}
+        precondition = {"resourceVersion": meta["resourceVersion"]}
+        change = {"metadata": precondition, "spec": {"taints": list(taints) or None}}
         with suppress(ApiConflict, ApiNotFound):  # the next look sees what it has become
             self._api.patch(f"{_NODES}/{meta['name']}", change, MERGE_PATCH)
 

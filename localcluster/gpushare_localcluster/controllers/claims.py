@@ -17,10 +17,10 @@ _ENDED = ("Succeeded", "Failed")
 
 def claims_of(pod: Json) -> list[str]:
     """Return the names of the pod's claims, "" for one that is still to be made."""
-    made = {each["name"]: each.get("resourceClaimName") for each in _statuses(pod)}
+    names = {claim["name"]: claim.get("resourceClaimName") for claim in _statuses(pod)}
     return [
-        str(each.get("resourceClaimName") or made.get(each["name"]) or "")
-        for each in pod["spec"].get("resourceClaims") or ()
+        str(claim.get("resourceClaimName") or names.get(claim["name"]) or "")
+        for claim in pod["spec"].get("resourceClaims") or ()
     ]
 
 
@@ -29,20 +29,24 @@ def make(cluster: Cluster, pod: Json) -> float | None:
     if deleting(pod) or phase(pod) in _ENDED:
         return None
     statuses = _statuses(pod)
-    told = {each["name"] for each in statuses}
-    for wanted in pod["spec"].get("resourceClaims") or ():
-        template = wanted.get("resourceClaimTemplateName")
-        if not template or wanted["name"] in told:
+    claim_names = {status["name"] for status in statuses}
+    for pod_claim in pod["spec"].get("resourceClaims") or ():
+        template = pod_claim.get("resourceClaimTemplateName")
+        if not template or pod_claim["name"] in claim_names:
             continue
-        claim = _made(cluster, pod, wanted["name"])
+        claim = _made(cluster, pod, pod_claim["name"])
         if claim is None:
-            found = cluster.get("ResourceClaimTemplate", pod["metadata"]["namespace"], template)
-            if found is None:
-                why = f'resourceclaimtemplate.resource.k8s.io "{template}" not found'
-                cluster.tell(pod, "FailedResourceClaimCreation", why, kind="Warning")
+            claim_template = cluster.get(
+                "ResourceClaimTemplate", pod["metadata"]["namespace"], template
+            )
+            if claim_template is None:
+                message = f'resourceclaimtemplate.resource.k8s.io "{template}" not found'
+                cluster.tell(pod, "FailedResourceClaimCreation", message, kind="Warning")
                 return RETRY
-            claim = cluster.create("ResourceClaim", pod, _from_template(pod, wanted["name"], found))
-        statuses = [*statuses, {"name": wanted["name"], "resourceClaimName": name(claim)}]
+            claim = cluster.create(
+                "ResourceClaim", pod, _from_template(pod, pod_claim["name"], claim_template)
+            )
+        statuses = [*statuses, {"name": pod_claim["name"], "resourceClaimName": name(claim)}]
         cluster.patch(pod, {"status": {"resourceClaimStatuses": statuses}}, "/status")
     return None
 
@@ -57,19 +61,19 @@ def clean(cluster: Cluster, claim: Json) -> None:
             cluster.delete(claim)
             return
     reserved: list[Json] = status.get("reservedFor") or []
-    valid = [each for each in reserved if _uses(cluster, meta["namespace"], each)]
+    valid = [item for item in reserved if _uses(cluster, meta["namespace"], item)]
     if len(valid) == len(reserved) and not (deleting(claim) and not valid):
         return
     change: Json = {"reservedFor": valid or None}
     if not valid:
         change["allocation"] = None
-    read = {"resourceVersion": meta["resourceVersion"]}
+    precondition = {"resourceVersion": meta["resourceVersion"]}
     if valid != reserved or status.get("allocation"):
-        claim = cluster.patch(claim, {"metadata": read, "status": change}, "/status")
-    kept = [each for each in meta.get("finalizers") or () if each != FINALIZER]
-    if not valid and kept != (meta.get("finalizers") or []):
-        read = {"resourceVersion": claim["metadata"]["resourceVersion"]}
-        cluster.patch(claim, {"metadata": {**read, "finalizers": kept or None}})
+        claim = cluster.patch(claim, {"metadata": precondition, "status": change}, "/status")
+    finalizers = [item for item in meta.get("finalizers") or () if item != FINALIZER]
+    if not valid and finalizers != (meta.get("finalizers") or []):
+        precondition = {"resourceVersion": claim["metadata"]["resourceVersion"]}
+        cluster.patch(claim, {"metadata": {**precondition, "finalizers": finalizers or None}})
 
 
 def _uses(cluster: Cluster, namespace: str, consumer: Json) -> bool:
@@ -97,14 +101,14 @@ def _made(cluster: Cluster, pod: Json, called: str) -> Json | None:
 
 
 def _from_template(pod: Json, called: str, template: Json) -> Json:
-    given = template["spec"].get("metadata") or {}
-    annotations = {**(given.get("annotations") or {}), POD_CLAIM: called}
+    template_meta = template["spec"].get("metadata") or {}
+    annotations = {**(template_meta.get("annotations") or {}), POD_CLAIM: called}
     meta = {"generateName": f"{name(pod)}-{called}-", "annotations": annotations}
-    if given.get("labels"):
-        meta["labels"] = given["labels"]
+    if template_meta.get("labels"):
+        meta["labels"] = template_meta["labels"]
     return {"metadata": meta, "spec": template["spec"]["spec"]}
 
 
 def _statuses(pod: Json) -> list[Json]:
-    found: list[Json] = (pod.get("status") or {}).get("resourceClaimStatuses") or []
-    return found
+    statuses: list[Json] = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    return statuses

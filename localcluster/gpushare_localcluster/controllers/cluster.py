@@ -20,7 +20,6 @@ from gpushare_localcluster.event_writer import write_event
 
 ROOTS = {
     "ControllerRevision": "/apis/apps/v1",
-    "DaemonSet": "/apis/apps/v1",
     "Deployment": "/apis/apps/v1",
     "Job": "/apis/batch/v1",
     "JobSet": "/apis/jobset.x-k8s.io/v1alpha2",
@@ -72,19 +71,23 @@ class Cluster:
         selector = owner["spec"].get("selector") or {}
         if owner["kind"] == "ReplicationController":
             selector = {"matchLabels": selector}
-        found = []
+        claimed_items = []
         for item in self.items(kind, meta["namespace"]):
             controller = controller_of(item)
             chosen = selects(selector, item["metadata"].get("labels") or {})
             if controller and controller["uid"] == meta["uid"]:
                 if chosen:
-                    found.append(item)
+                    claimed_items.append(item)
                 else:
                     self.disown(item, meta["uid"])
             elif chosen and not controller and not deleting(item) and fits(item):
                 references = [*(item["metadata"].get("ownerReferences") or ()), reference(owner)]
-                found.append(self.patch(item, {"metadata": {"ownerReferences": references}}))
-        return sorted(found, key=lambda item: (item["metadata"]["creationTimestamp"], name(item)))
+                claimed_items.append(
+                    self.patch(item, {"metadata": {"ownerReferences": references}})
+                )
+        return sorted(
+            claimed_items, key=lambda item: (item["metadata"]["creationTimestamp"], name(item))
+        )
 
     def owned(self, owner: Json, kind: str) -> list[Json]:
         """Return the objects of a kind whose controller is the owner, whatever their labels."""
@@ -98,34 +101,36 @@ class Cluster:
     def create(self, kind: str, owner: Json, body: Json) -> Json:
         """Return the new object of an owner."""
         meta = {**body["metadata"], "ownerReferences": [reference(owner)]}
-        made = self._api.create(
+        created = self._api.create(
             path(kind, owner["metadata"]["namespace"]), {**body, "metadata": meta}
         )
-        return {**made, "kind": kind}
+        return {**created, "kind": kind}
 
     def create_pod(self, owner: Json, template: Json, **meta: object) -> bool:
         """Create a pod from a template; where it is refused, tell by an event and return False."""
-        given = template.get("metadata") or {}
+        template_meta = template.get("metadata") or {}
         merged: Json = {
-            field: given[field] for field in ("labels", "annotations") if field in given
+            field: template_meta[field]
+            for field in ("labels", "annotations")
+            if field in template_meta
         }
         for field, value in meta.items():
             merged[field] = {**merged.get(field, {}), **value} if isinstance(value, dict) else value
         merged.setdefault("generateName", f"{name(owner)}-")
         try:
-            made = self.create("Pod", owner, {"metadata": merged, "spec": template["spec"]})
+            pod = self.create("Pod", owner, {"metadata": merged, "spec": template["spec"]})
         except ApiError as error:
             self.tell(owner, "FailedCreate", f"Error creating: {error}", kind="Warning")
             return False
-        self.tell(owner, "SuccessfulCreate", f"Created pod: {name(made)}")
+        self.tell(owner, "SuccessfulCreate", f"Created pod: {name(pod)}")
         return True
 
     def delete(self, item: Json, policy: str = "Background") -> None:
         """Delete this object, not one that has come under its name."""
         meta = item["metadata"]
-        where = path(item["kind"], meta.get("namespace", ""), meta["name"])
+        item_path = path(item["kind"], meta.get("namespace", ""), meta["name"])
         with suppress(ApiNotFound, ApiConflict):
-            self._api.delete(where, uid=meta["uid"], propagation=policy)
+            self._api.delete(item_path, uid=meta["uid"], propagation=policy)
 
     def delete_pod(self, owner: Json, pod: Json) -> None:
         """Delete a pod and tell by an event."""
@@ -136,14 +141,14 @@ class Cluster:
         """Return the object after a merge patch; one that has come under its name is left alone."""
         meta = item["metadata"]
         change = {**change, "metadata": {**change.get("metadata", {}), "uid": meta["uid"]}}
-        where = path(item["kind"], meta.get("namespace", ""), meta["name"]) + below
-        return {**self._api.patch(where, change, MERGE_PATCH), "kind": item["kind"]}
+        item_path = path(item["kind"], meta.get("namespace", ""), meta["name"]) + below
+        return {**self._api.patch(item_path, change, MERGE_PATCH), "kind": item["kind"]}
 
     def disown(self, item: Json, uid: str) -> None:
         """Remove the references to one owner."""
         references = item["metadata"].get("ownerReferences") or ()
-        kept = [each for each in references if each["uid"] != uid]
-        self.patch(item, {"metadata": {"ownerReferences": kept or None}})
+        remaining = [reference for reference in references if reference["uid"] != uid]
+        self.patch(item, {"metadata": {"ownerReferences": remaining or None}})
 
     def set_status(self, item: Json, status: Json) -> None:
         """Write the status where it differs; None removes a field."""
@@ -161,25 +166,25 @@ class Cluster:
 
     def revision(self, owner: Json) -> tuple[Json, list[Json]]:
         """Return the ControllerRevision of the owner's template, the newest, and the others."""
-        found = self.claimed(owner, "ControllerRevision")
+        revisions = self.claimed(owner, "ControllerRevision")
         data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
-        newest = max((item["revision"] for item in found), default=0)
-        same = [item for item in found if item.get("data") == data]
+        newest = max((item["revision"] for item in revisions), default=0)
+        same = [item for item in revisions if item.get("data") == data]
         if not same:
             digest = hashed(owner["spec"]["template"])
             labels = {**(owner["spec"]["template"]["metadata"].get("labels") or {})}
             meta = {"name": f"{name(owner)}-{digest}", "labels": {**labels, REVISION_LABEL: digest}}
             body = {"metadata": meta, "data": data, "revision": newest + 1}
-            return self.create("ControllerRevision", owner, body), found
+            return self.create("ControllerRevision", owner, body), revisions
         (current,) = same[:1]
         if current["revision"] < newest:
             current = self.patch(current, {"revision": newest + 1})
-        return current, [item for item in found if name(item) != name(current)]
+        return current, [item for item in revisions if name(item) != name(current)]
 
-    def forget_revisions(self, owner: Json, others: list[Json]) -> None:
+    def forget_revisions(self, owner: Json, revisions: list[Json]) -> None:
         """Delete the oldest revisions beyond the limit of the history."""
-        excess = max(0, len(others) - owner["spec"]["revisionHistoryLimit"])
-        for item in sorted(others, key=lambda item: int(item["revision"]))[:excess]:
+        excess = max(0, len(revisions) - owner["spec"]["revisionHistoryLimit"])
+        for item in sorted(revisions, key=lambda item: int(item["revision"]))[:excess]:
             self.delete(item)
 
 
@@ -219,7 +224,7 @@ def reference(owner: Json) -> Json:
 def controller_of(item: Json) -> Json | None:
     """Return the reference to the object's controller."""
     references: list[Json] = item["metadata"].get("ownerReferences") or []
-    return next((each for each in references if each.get("controller")), None)
+    return next((reference for reference in references if reference.get("controller")), None)
 
 
 def hashed(value: object) -> str:
@@ -247,14 +252,14 @@ def seconds_since(moment: str) -> float:
 
 
 def with_condition(
-    conditions: list[Json], kind: str, status: str, reason: str, why: str
+    conditions: list[Json], kind: str, status: str, reason: str, message: str
 ) -> list[Json]:
     """Return the conditions with one set; its times change only where it does."""
     now = timestamp()
-    new = {"type": kind, "status": status, "reason": reason, "message": why}
-    old = next((each for each in conditions if each["type"] == kind), {})
+    new = {"type": kind, "status": status, "reason": reason, "message": message}
+    old = next((condition for condition in conditions if condition["type"] == kind), {})
     if all(old.get(field) == value for field, value in new.items()):
         return conditions
-    changed = old.get("lastTransitionTime", now) if old.get("status") == status else now
-    new |= {"lastUpdateTime": now, "lastTransitionTime": changed}
-    return [*(each for each in conditions if each["type"] != kind), new]
+    transition_time = old.get("lastTransitionTime", now) if old.get("status") == status else now
+    new |= {"lastUpdateTime": now, "lastTransitionTime": transition_time}
+    return [*(condition for condition in conditions if condition["type"] != kind), new]

@@ -81,17 +81,17 @@ def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -
     none.
     """
     number = max([revision(old) for old in olds], default=0) + 1
-    given = owner["metadata"].get("annotations") or {}
-    notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
+    annotations = owner["metadata"].get("annotations") or {}
+    notes = {key: value for key, value in annotations.items() if key not in _NOT_COPIED}
     if new is None:
         new = _create(cluster, owner, olds, {**notes, REVISION: str(number)})
     else:
         notes[REVISION] = str(max(number, revision(new)))
         if not notes.items() <= (new["metadata"].get("annotations") or {}).items():
             new = cluster.patch(new, {"metadata": {"annotations": notes}})
-    if given.get(REVISION) != str(revision(new)):
-        annotations = {REVISION: str(revision(new))}
-        cluster.patch(owner, {"metadata": {"annotations": annotations}})
+    if annotations.get(REVISION) != str(revision(new)):
+        revision_note = {REVISION: str(revision(new))}
+        cluster.patch(owner, {"metadata": {"annotations": revision_note}})
     return new
 
 
@@ -118,11 +118,11 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
     }
     new = cluster.create("ReplicaSet", owner, body)
     tell_scaled(cluster, owner, new, 0)
-    why = f'Created new replica set "{name(new)}"'
+    message = f'Created new replica set "{name(new)}"'
     # In the object at hand, which the next write of its status shows.
-    held = owner.setdefault("status", {})
-    held["conditions"] = with_condition(
-        held.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", why
+    status = owner.setdefault("status", {})
+    status["conditions"] = with_condition(
+        status.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", message
     )
     return new
 
@@ -134,45 +134,45 @@ def _room(owner: Json, now: int, olds: list[Json]) -> int:
     A ReplicaSet that has been told to delete pods counts with them until its status shows that they
     go. kube-controller-manager counts what was told alone, and can be above maxSurge for a moment.
     """
-    wanted: int = owner["spec"]["replicas"]
+    desired: int = owner["spec"]["replicas"]
     if owner["spec"]["strategy"]["type"] == "Recreate":
-        return wanted
+        return desired
     total = now + sum(max(replicas(old), count(old, "replicas")) for old in olds)
-    return min(wanted, now + max(0, wanted + surge(owner) - total))
+    return min(desired, now + max(0, desired + surge(owner) - total))
 
 
 def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
     """Scale the newest ReplicaSet to what it may have; return whether that changed it."""
     now = replicas(new)
-    wanted = min(owner["spec"]["replicas"], _room(owner, now, olds))
-    scale(cluster, owner, new, wanted)
-    return bool(wanted != now)
+    size = min(owner["spec"]["replicas"], _room(owner, now, olds))
+    scale(cluster, owner, new, size)
+    return bool(size != now)
 
 
 def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
     """Scale the others down: pods that are not available first, then as many as can be missed."""
-    least = owner["spec"]["replicas"] - _max_unavailable(owner)
+    min_available = owner["spec"]["replicas"] - _max_unavailable(owner)
     missing = replicas(new) - count(new, "availableReplicas")
-    most = replicas(new) + sum(map(replicas, olds)) - least - missing
-    if most <= 0:
+    removable = replicas(new) + sum(map(replicas, olds)) - min_available - missing
+    if removable <= 0:
         return
     for old in olds:
-        unhealthy = max(0, min(most, replicas(old) - count(old, "availableReplicas")))
+        unhealthy = max(0, min(removable, replicas(old) - count(old, "availableReplicas")))
         scale(cluster, owner, old, replicas(old) - unhealthy)
-        most -= unhealthy
+        removable -= unhealthy
     # What a ReplicaSet has been told to delete may still be counted as available.
-    available = (min(replicas(each), count(each, "availableReplicas")) for each in (new, *olds))
-    spare = min(most, sum(available) - least)
+    available = (min(replicas(item), count(item, "availableReplicas")) for item in (new, *olds))
+    spare = min(removable, sum(available) - min_available)
     for old in olds:
-        gone = max(0, min(replicas(old), spare))
-        scale(cluster, owner, old, replicas(old) - gone)
-        spare -= gone
+        removed = max(0, min(replicas(old), spare))
+        scale(cluster, owner, old, replicas(old) - removed)
+        spare -= removed
 
 
 def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
     """Write the status; return when the progress deadline is to be looked at."""
     sets = [item for item in (new, *olds) if item]
-    wanted, before = owner["spec"]["replicas"], owner.get("status") or {}
+    desired, before = owner["spec"]["replicas"], owner.get("status") or {}
     counts = {
         "replicas": sum(count(item, "replicas") for item in sets),
         "updatedReplicas": count(new, "replicas"),
@@ -181,7 +181,7 @@ def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> 
     }
     available = counts["availableReplicas"]
     complete = (
-        wanted == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
+        desired == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
     )
     conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
     conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
@@ -195,49 +195,51 @@ def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> 
 
 def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
     if available >= owner["spec"]["replicas"] - _max_unavailable(owner):
-        why = "Deployment has minimum availability."
-        return "Available", "True", "MinimumReplicasAvailable", why
-    why = "Deployment does not have minimum availability."
-    return "Available", "False", "MinimumReplicasUnavailable", why
+        message = "Deployment has minimum availability."
+        return "Available", "True", "MinimumReplicasAvailable", message
+    message = "Deployment does not have minimum availability."
+    return "Available", "False", "MinimumReplicasUnavailable", message
 
 
 def _progressed(
     owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
 ) -> tuple[list[Json], float | None]:
     """Return the conditions with what is to be said of the progress, and when it is due."""
-    held = condition(owner, _PROGRESSING)
-    reason = held.get("reason")
+    progressing = condition(owner, _PROGRESSING)
+    reason = progressing.get("reason")
     if owner["spec"].get("paused"):
         return with_condition(conditions, _PROGRESSING, "Unknown", *_PAUSED), None
     if reason == _PAUSED[0]:
         # The deadline counts from now.
         conditions = with_condition(conditions, _PROGRESSING, "Unknown", *_RESUMED)
-        held = condition({"status": {"conditions": conditions}}, _PROGRESSING)
+        progressing = condition({"status": {"conditions": conditions}}, _PROGRESSING)
     if new is None or (reason == _AVAILABLE and counts["replicas"] == counts["updatedReplicas"]):
         return conditions, None
     title = f'ReplicaSet "{name(new)}"'
     if complete:
-        why = f"{title} has successfully progressed."
-        return with_condition(conditions, _PROGRESSING, "True", _AVAILABLE, why), None
+        message = f"{title} has successfully progressed."
+        return with_condition(conditions, _PROGRESSING, "True", _AVAILABLE, message), None
     if _has_progressed(owner.get("status") or {}, counts):
-        why = f"{title} is progressing."
-        (fresh,) = with_condition([], _PROGRESSING, "True", "ReplicaSetUpdated", why)
-        if held.get("status") == "True":
-            fresh["lastTransitionTime"] = held["lastTransitionTime"]
-        conditions = [*(each for each in conditions if each["type"] != _PROGRESSING), fresh]
-        held = fresh
-    since = seconds_since(held.get("lastUpdateTime", timestamp()))
-    left = owner["spec"]["progressDeadlineSeconds"] - since
-    if left > 0:
-        return conditions, left + 1
-    why = f"{title} has timed out progressing."
-    return with_condition(conditions, _PROGRESSING, "False", "ProgressDeadlineExceeded", why), None
+        message = f"{title} is progressing."
+        (fresh,) = with_condition([], _PROGRESSING, "True", "ReplicaSetUpdated", message)
+        if progressing.get("status") == "True":
+            fresh["lastTransitionTime"] = progressing["lastTransitionTime"]
+        conditions = [*(item for item in conditions if item["type"] != _PROGRESSING), fresh]
+        progressing = fresh
+    since = seconds_since(progressing.get("lastUpdateTime", timestamp()))
+    remaining = owner["spec"]["progressDeadlineSeconds"] - since
+    if remaining > 0:
+        return conditions, remaining + 1
+    message = f"{title} has timed out progressing."
+    return with_condition(
+        conditions, _PROGRESSING, "False", "ProgressDeadlineExceeded", message
+    ), None
 
 
 def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
     """Return whether more new pods are there, or fewer old ones."""
-    left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
-    return counts["replicas"] - counts["updatedReplicas"] < left or any(
+    old_replicas = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    return counts["replicas"] - counts["updatedReplicas"] < old_replicas or any(
         counts[field] > before.get(field, 0) for field in _GROWING
     )
 
@@ -254,7 +256,7 @@ def _max_unavailable(owner: Json) -> int:
     spec: Json = owner["spec"]
     if spec["strategy"]["type"] == "Recreate" or not spec["replicas"]:
         return 0
-    rolling, wanted = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
-    limit = share(rolling["maxUnavailable"], wanted, up=False)
+    rolling, desired = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
+    limit = share(rolling["maxUnavailable"], desired, up=False)
     # Percentages of few replicas may both come to nothing; then one pod at a time is replaced.
-    return min(wanted, limit or int(not surge(owner)))
+    return min(desired, limit or int(not surge(owner)))

@@ -12,7 +12,6 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 _OWNED = ("ReplicaSet", "Pod", "Job", "ControllerRevision", "Lease")
 _OWNERS = (
-    "DaemonSet",
     "Deployment",
     "Job",
     "JobSet",
@@ -33,14 +32,14 @@ def collect(cluster: Cluster) -> None:
         if not deleting(item) and _is_lost(item, owners.keys()):
             cluster.delete(item)
     for uid, owner in owners.items():
-        held = owner["metadata"].get("finalizers") or []
-        own = [item for item in owned if uid in _owner_uids(item)]
-        if ORPHAN in held and deleting(owner):
-            for item in own:
+        finalizers = owner["metadata"].get("finalizers") or []
+        dependents = [item for item in owned if uid in _owner_uids(item)]
+        if ORPHAN in finalizers and deleting(owner):
+            for item in dependents:
                 cluster.disown(item, uid)
             _let_go(cluster, owner, ORPHAN)
-        elif FOREGROUND in held and deleting(owner):
-            _delete_first(cluster, owner, own)
+        elif FOREGROUND in finalizers and deleting(owner):
+            _delete_first(cluster, owner, dependents)
 
 
 def _is_lost(item: Json, owners: Collection[str]) -> bool:
@@ -48,27 +47,29 @@ def _is_lost(item: Json, owners: Collection[str]) -> bool:
     of them is left.
     """
     references = _references(item)
-    judged = bool(references) and all(each["kind"] in _OWNERS for each in references)
-    return judged and not any(each["uid"] in owners for each in references)
+    is_collected = bool(references) and all(
+        reference["kind"] in _OWNERS for reference in references
+    )
+    return is_collected and not any(reference["uid"] in owners for reference in references)
 
 
-def _delete_first(cluster: Cluster, owner: Json, own: list[Json]) -> None:
-    for item in own:
+def _delete_first(cluster: Cluster, owner: Json, dependents: list[Json]) -> None:
+    for item in dependents:
         if not deleting(item):
             cluster.delete(item, "Foreground")
-    if not own:
+    if not dependents:
         _let_go(cluster, owner, FOREGROUND)
 
 
 def _references(item: Json) -> list[Json]:
-    found: list[Json] = item["metadata"].get("ownerReferences") or []
-    return found
+    references: list[Json] = item["metadata"].get("ownerReferences") or []
+    return references
 
 
 def _owner_uids(item: Json) -> set[str]:
-    return {each["uid"] for each in _references(item)}
+    return {reference["uid"] for reference in _references(item)}
 
 
 def _let_go(cluster: Cluster, owner: Json, finalizer: str) -> None:
-    left = [each for each in owner["metadata"]["finalizers"] if each != finalizer]
-    cluster.patch(owner, {"metadata": {"finalizers": left or None}})
+    remaining = [item for item in owner["metadata"]["finalizers"] if item != finalizer]
+    cluster.patch(owner, {"metadata": {"finalizers": remaining or None}})

@@ -23,37 +23,37 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     if finished(owner):
         return _expire(cluster, owner)
     pods = cluster.claimed(owner, "Pod")
-    done = _successes(spec, pods)
+    succeeded = _successes(spec, pods)
     failed = [pod for pod in pods if phase(pod) == "Failed"]
     running = [pod for pod in pods if active(pod)]
     started = None if spec["suspend"] else status.get("startTime") or timestamp()
-    left = _time_left(spec, started)
-    reason, why = _failure(spec, failed, left)
-    refused = False
+    time_left = _time_left(spec, started)
+    reason, message = _failure(spec, failed, time_left)
+    is_refused = False
     conditions = _suspended(owner, status.get("conditions") or [])
     if reason or spec["suspend"]:
         for pod in running:
             cluster.delete_pod(owner, pod)
-    elif _complete(spec, done, running):
+    elif _complete(spec, succeeded, running):
         conditions = _ended(conditions, "SuccessCriteriaMet", "Complete", "CompletionsReached", "")
         cluster.tell(owner, "Completed", "Job completed")
     else:
-        refused = not _start(cluster, owner, done, running)
+        is_refused = not _start(cluster, owner, succeeded, running)
     if reason:
-        conditions = _ended(conditions, "FailureTarget", "Failed", reason, why)
-        cluster.tell(owner, reason, why, kind="Warning")
-    counts = {"active": len(running), "succeeded": len(done), "failed": len(failed)}
+        conditions = _ended(conditions, "FailureTarget", "Failed", reason, message)
+        cluster.tell(owner, reason, message, kind="Warning")
+    counts = {"active": len(running), "succeeded": len(succeeded), "failed": len(failed)}
     if reason or spec["suspend"]:
         counts = {**counts, "active": 0, "failed": len(failed) + len(running if reason else ())}
-    fresh = {**counts, **_told(spec, done, conditions), "startTime": started}
+    fresh = {**counts, **_told(spec, succeeded, conditions), "startTime": started}
     cluster.set_status(owner, {**fresh, "ready": sum(map(ready, running))})
-    return RETRY if refused else left
+    return RETRY if is_refused else time_left
 
 
-def _told(spec: Json, done: list[Json], conditions: list[Json]) -> Json:
+def _told(spec: Json, succeeded: list[Json], conditions: list[Json]) -> Json:
     """Return the parts of the status that are no numbers; None for those that are absent."""
-    complete = any(each["type"] == "Complete" for each in conditions)
-    indexes = ",".join(map(str, sorted(map(_index, done))))
+    complete = any(item["type"] == "Complete" for item in conditions)
+    indexes = ",".join(map(str, sorted(map(_index, succeeded))))
     return {
         "completionTime": timestamp() if complete else None,
         "completedIndexes": indexes if spec["completionMode"] == "Indexed" else None,
@@ -65,9 +65,9 @@ def _told(spec: Json, done: list[Json], conditions: list[Json]) -> Json:
 
 def _successes(spec: Json, pods: list[Json]) -> list[Json]:
     """Return the pods that have ended well; a second one of an index counts for nothing."""
-    done = [pod for pod in pods if phase(pod) == "Succeeded"]
+    succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
     is_indexed = spec["completionMode"] == "Indexed"
-    return list({_index(pod): pod for pod in done}.values()) if is_indexed else done
+    return list({_index(pod): pod for pod in succeeded}.values()) if is_indexed else succeeded
 
 
 def finished(job: Json) -> bool:
@@ -80,9 +80,9 @@ def _expire(cluster: Cluster, job: Json) -> float | None:
     if lifetime is None:
         return None
     ended = condition(job, "Complete") or condition(job, "Failed")
-    left = lifetime - seconds_since(ended["lastTransitionTime"])
-    if left > 0:
-        return float(left)
+    seconds = lifetime - seconds_since(ended["lastTransitionTime"])
+    if seconds > 0:
+        return float(seconds)
     cluster.delete(job)
     return None
 
@@ -92,47 +92,56 @@ def _time_left(spec: Json, started: str | None) -> float | None:
     return None if limit is None or started is None else limit - seconds_since(started)
 
 
-def _failure(spec: Json, failed: list[Json], left: float | None) -> tuple[str, str]:
+def _failure(spec: Json, failed: list[Json], time_left: float | None) -> tuple[str, str]:
     if len(failed) > spec["backoffLimit"]:
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if left is not None and left <= 0:
+    if time_left is not None and time_left <= 0:
         return "DeadlineExceeded", "Job was active longer than specified deadline"
     return "", ""
 
 
-def _complete(spec: Json, done: list[Json], running: list[Json]) -> bool:
-    wanted = spec.get("completions")
-    return len(done) >= wanted if wanted is not None else bool(done) and not running
+def _complete(spec: Json, succeeded: list[Json], running: list[Json]) -> bool:
+    completions = spec.get("completions")
+    return (
+        len(succeeded) >= completions
+        if completions is not None
+        else bool(succeeded) and not running
+    )
 
 
-def _start(cluster: Cluster, owner: Json, done: list[Json], running: list[Json]) -> bool:
+def _start(cluster: Cluster, owner: Json, succeeded: list[Json], running: list[Json]) -> bool:
     """Make or delete pods until as many run as should; whether none was refused."""
     spec = owner["spec"]
-    wanted = spec.get("completions")
-    most = (
-        min(spec["parallelism"], wanted - len(done)) if wanted is not None else spec["parallelism"]
+    completions = spec.get("completions")
+    limit = (
+        min(spec["parallelism"], completions - len(succeeded))
+        if completions is not None
+        else spec["parallelism"]
     )
-    if wanted is None and done:
-        most = len(running)  # One has ended well: no more begin.
-    for pod in running[most:]:
+    if completions is None and succeeded:
+        limit = len(running)  # One has ended well: no more begin.
+    for pod in running[limit:]:
         cluster.delete_pod(owner, pod)
-    count = max(0, most - len(running))
+    count = max(0, limit - len(running))
     if spec["completionMode"] != "Indexed":
         return all(cluster.create_pod(owner, spec["template"]) for _ in range(count))
-    taken = {_index(pod) for pod in (*done, *running)}
-    free = [number for number in range(wanted or 0) if number not in taken][:count]
-    return all(_start_index(cluster, owner, number) for number in free)
+    used_indexes = {_index(pod) for pod in (*succeeded, *running)}
+    free_indexes = [number for number in range(completions or 0) if number not in used_indexes][
+        :count
+    ]
+    return all(_start_index(cluster, owner, number) for number in free_indexes)
 
 
 def _start_index(cluster: Cluster, owner: Json, number: int) -> bool:
     note, title = {_INDEX: str(number)}, owner["metadata"]["name"]
-    template, made = owner["spec"]["template"], f"{title}-{number}-"
+    template, prefix = owner["spec"]["template"], f"{title}-{number}-"
     env = {"name": "JOB_COMPLETION_INDEX", "value": str(number)}
     containers = [
-        {**each, "env": [*(each.get("env") or ()), env]} for each in template["spec"]["containers"]
+        {**container, "env": [*(container.get("env") or ()), env]}
+        for container in template["spec"]["containers"]
     ]
     indexed = {**template, "spec": {**template["spec"], "containers": containers}}
-    return cluster.create_pod(owner, indexed, generateName=made, annotations=note, labels=note)
+    return cluster.create_pod(owner, indexed, generateName=prefix, annotations=note, labels=note)
 
 
 def _index(pod: Json) -> int:
@@ -141,14 +150,14 @@ def _index(pod: Json) -> int:
 
 def _suspended(job: Json, conditions: list[Json]) -> list[Json]:
     """Return the conditions with the one that says whether the job is suspended, once it was."""
-    held = condition(job, "Suspended").get("status")
+    old_status = condition(job, "Suspended").get("status")
     if job["spec"]["suspend"]:
         return with_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")
-    if held == "True":
+    if old_status == "True":
         return with_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
     return conditions
 
 
-def _ended(conditions: list[Json], first: str, last: str, reason: str, why: str) -> list[Json]:
-    conditions = with_condition(conditions, first, "True", reason, why)
-    return with_condition(conditions, last, "True", reason, why)
+def _ended(conditions: list[Json], first: str, last: str, reason: str, message: str) -> list[Json]:
+    conditions = with_condition(conditions, first, "True", reason, message)
+    return with_condition(conditions, last, "True", reason, message)

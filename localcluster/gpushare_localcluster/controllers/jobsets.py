@@ -17,13 +17,17 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     jobs = {name(job): job for job in cluster.owned(owner, "Job")}
     statuses = []
     for replicated in owner["spec"]["replicatedJobs"]:
-        own = []
+        group_jobs = []
         for index in range(replicated.get("replicas", 1)):
             title = f"{name(owner)}-{replicated['name']}-{index}"
-            own.append(jobs.get(title) or _create(cluster, owner, replicated, title, index))
-        succeeded = sum(condition(job, "Complete").get("status") == "True" for job in own)
-        failed = sum(map(finished, own)) - succeeded
-        counts = {"active": len(own) - succeeded - failed, "succeeded": succeeded, "failed": failed}
+            group_jobs.append(jobs.get(title) or _create(cluster, owner, replicated, title, index))
+        succeeded = sum(condition(job, "Complete").get("status") == "True" for job in group_jobs)
+        failed = sum(map(finished, group_jobs)) - succeeded
+        counts = {
+            "active": len(group_jobs) - succeeded - failed,
+            "succeeded": succeeded,
+            "failed": failed,
+        }
         statuses.append({"name": replicated["name"], **counts})
     cluster.set_status(owner, {"restarts": 0, "replicatedJobsStatus": statuses})
     return None
@@ -39,10 +43,10 @@ def _create(cluster: Cluster, owner: Json, replicated: Json, title: str, index: 
     }
     spec = replicated["template"]["spec"]
     pods = spec["template"]
-    given = pods.get("metadata") or {}
+    template_meta = pods.get("metadata") or {}
     metadata = {
-        "labels": {**(given.get("labels") or {}), **labels},
-        "annotations": {**(given.get("annotations") or {}), **labels},
+        "labels": {**(template_meta.get("labels") or {}), **labels},
+        "annotations": {**(template_meta.get("annotations") or {}), **labels},
     }
     indexed = {"completionMode": "Indexed", "completions": spec.get("parallelism", 1)}
     body = {

@@ -18,17 +18,17 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     template = owner["spec"]["leaderWorkerTemplate"]
     replicas, size = owner["spec"].get("replicas", 1), template.get("size", 1)
     pods = {name(pod): pod for pod in cluster.owned(owner, "Pod")}
-    refused = False
+    is_refused = False
     for group in range(replicas):
         for worker in range(size):
             if _title(owner, group, worker) not in pods:
-                refused |= not _create(cluster, owner, group, worker)
+                is_refused |= not _create(cluster, owner, group, worker)
     for title in pods.keys() - {_title(owner, g, w) for g in range(replicas) for w in range(size)}:
         cluster.delete_pod(owner, pods[title])
     leaders = [pods.get(_title(owner, group, 0)) for group in range(replicas)]
     alive = [leader for leader in leaders if leader is not None and active(leader)]
     cluster.set_status(owner, {"replicas": len(alive), "readyReplicas": sum(map(ready, alive))})
-    return RETRY if refused else None
+    return RETRY if is_refused else None
 
 
 def _title(owner: Json, group: int, worker: int) -> str:
@@ -47,7 +47,9 @@ def _create(cluster: Cluster, owner: Json, group: int, worker: int) -> bool:
     annotations = {f"{_PREFIX}/size": str(template.get("size", 1))}
     if worker:
         annotations[f"{_PREFIX}/leader-name"] = leader
-    own = template["workerTemplate"]
-    made = own if worker else template.get("leaderTemplate") or own
+    worker_template = template["workerTemplate"]
+    pod_template = worker_template if worker else template.get("leaderTemplate") or worker_template
     title = _title(owner, group, worker)
-    return cluster.create_pod(owner, made, name=title, labels=labels, annotations=annotations)
+    return cluster.create_pod(
+        owner, pod_template, name=title, labels=labels, annotations=annotations
+    )

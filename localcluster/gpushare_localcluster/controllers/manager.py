@@ -3,14 +3,12 @@
 Informers say which objects to look at; what is done follows from fresh lists (`cluster.py`).
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.controllers import (
     claims,
-    daemonsets,
     deployments,
     garbage,
     jobs,
@@ -29,7 +27,6 @@ Key = tuple[str, str, str]
 """Kind, namespace and name."""
 
 _RECONCILE: dict[str, Reconcile] = {
-    "DaemonSet": daemonsets.reconcile,
     "Deployment": deployments.reconcile,
     "Job": jobs.reconcile,
     "JobSet": jobsets.reconcile,
@@ -50,8 +47,6 @@ class ControllerManager:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._cluster = Cluster(api)
-        self._lock = threading.Lock()
-        self._sets: set[Key] = set()
         informers = [
             Informer(api, path(kind), partial(self._on_change, kind))
             for kind in (*_RECONCILE, *_OF_CLAIMS)
@@ -75,16 +70,8 @@ class ControllerManager:
         key = (kind, str(meta.get("namespace", "")), str(meta["name"]))
         if kind in _RECONCILE:
             self._loop.add(key)
-        for each in _of_claims(key, item):
-            self._loop.add(each)
-        if kind == "DaemonSet":
-            with self._lock:
-                (self._sets.add if after else self._sets.discard)(key)
-        if kind == "Node" and not (before and after and _same_place(before, after)):
-            with self._lock:
-                concerned = list(self._sets)
-            for daemon_set in concerned:
-                self._loop.add(daemon_set)
+        for claim_key in _of_claims(key, item):
+            self._loop.add(claim_key)
         if owner := controller_of(item):
             self._loop.add((owner["kind"], key[1], owner["name"]))
         if kind not in _OF_CLAIMS and (
@@ -117,9 +104,3 @@ def _of_claims(key: Key, item: Json) -> Iterator[Key]:
     elif key[0] == "Pod" and (names := claims.claims_of(item)):
         yield key
         yield from (("ResourceClaim", key[1], name) for name in names if name)
-
-
-def _same_place(before: Json, after: Json) -> bool:
-    """Return whether nothing has changed that decides which pods a node may have."""
-    same_labels = before["metadata"].get("labels") == after["metadata"].get("labels")
-    return same_labels and before.get("spec") == after.get("spec")

@@ -19,10 +19,10 @@ def reconcile(cluster: Cluster, node: Json) -> None:
     """Add or remove the taint, where it differs from what the node says."""
     before: list[Json] = (node.get("spec") or {}).get("taints") or []
     mine = [{"key": key, "effect": "NoSchedule"} for key in _KEYS.values()]
-    wanted = _KEYS.get(str(condition(node, "Ready").get("status")))
-    taints = [taint for taint in before if _bare(taint) not in mine or taint["key"] == wanted]
-    if wanted and not any(_bare(taint) in mine for taint in taints):
-        taints.append({"key": wanted, "effect": "NoSchedule"})
+    taint_key = _KEYS.get(str(condition(node, "Ready").get("status")))
+    taints = [taint for taint in before if _bare(taint) not in mine or taint["key"] == taint_key]
+    if taint_key and not any(_bare(taint) in mine for taint in taints):
+        taints.append({"key": taint_key, "effect": "NoSchedule"})
     if taints != before:
         cluster.patch(node, {"spec": {"taints": taints or None}})
 

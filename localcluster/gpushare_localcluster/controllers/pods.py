@@ -25,8 +25,8 @@ def active(pod: Json) -> bool:
 
 def condition(item: Json, kind: str) -> Json:
     """Return a condition of an object, empty if it has none."""
-    found: list[Json] = (item.get("status") or {}).get("conditions") or []
-    return next((each for each in found if each["type"] == kind), {})
+    conditions: list[Json] = (item.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
 def ready(pod: Json) -> bool:
@@ -38,9 +38,11 @@ def wait_until_available(pod: Json, owner: Json) -> float:
     """Return the seconds until a pod counts as available: 0 if it does, infinite if not ready."""
     if not ready(pod):
         return math.inf
-    least = owner["spec"].get("minReadySeconds") or 0
+    min_ready_seconds = owner["spec"].get("minReadySeconds") or 0
     since = condition(pod, "Ready").get("lastTransitionTime")
-    return max(0.0, least - seconds_since(since)) if least and since else 0.0
+    return (
+        max(0.0, min_ready_seconds - seconds_since(since)) if min_ready_seconds and since else 0.0
+    )
 
 
 def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:

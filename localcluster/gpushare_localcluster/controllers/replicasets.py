@@ -13,19 +13,19 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     pods = [pod for pod in cluster.claimed(owner, "Pod") if active(pod)]
     excess = len(pods) - int(owner["spec"]["replicas"])
     template: Json = owner["spec"]["template"]
-    refused = any(not cluster.create_pod(owner, template) for _ in range(-excess))
+    is_refused = any(not cluster.create_pod(owner, template) for _ in range(-excess))
     for pod in sorted(pods, key=first_to_go)[: max(0, excess)]:
         cluster.delete_pod(owner, pod)
     is_ready, available, later = counted(pods, owner)
     conditions = (owner.get("status") or {}).get("conditions") or []
-    if refused:
-        why = "a pod was refused; the events of this object say why"
-        conditions = with_condition(conditions, "ReplicaFailure", "True", "FailedCreate", why)
+    if is_refused:
+        message = "a pod was refused; the events of this object say why"
+        conditions = with_condition(conditions, "ReplicaFailure", "True", "FailedCreate", message)
     else:
-        conditions = [each for each in conditions if each["type"] != "ReplicaFailure"]
+        conditions = [item for item in conditions if item["type"] != "ReplicaFailure"]
     counts = {"replicas": len(pods), "readyReplicas": is_ready, "availableReplicas": available}
     labels = template["metadata"].get("labels") or {}
     alike = [p for p in pods if labels.items() <= (p["metadata"].get("labels") or {}).items()]
     counts["fullyLabeledReplicas"] = len(alike)
     cluster.set_status(owner, {**counts, "conditions": conditions or None})
-    return RETRY if refused else later
+    return RETRY if is_refused else later

@@ -17,9 +17,9 @@ def was_rescaled(owner: Json, sets: list[Json]) -> bool:
     """Return whether the Deployment wants another number of pods than its ReplicaSets were made
     for.
     """
-    wanted = str(owner["spec"]["replicas"])
-    notes = [each["metadata"].get("annotations") or {} for each in sets if replicas(each)]
-    return any(note.get(_DESIRED, wanted) != wanted for note in notes)
+    desired = str(owner["spec"]["replicas"])
+    notes = [item["metadata"].get("annotations") or {} for item in sets if replicas(item)]
+    return any(note.get(_DESIRED, desired) != desired for note in notes)
 
 
 def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> None:
@@ -27,27 +27,27 @@ def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -
 
     One that has no pods gets none, unless all are so: an old one does not come back.
     """
-    wanted = int(owner["spec"]["replicas"])
+    desired = int(owner["spec"]["replicas"])
     sets = [*olds, *([new] if new else [])]
-    held = [each for each in sets if replicas(each)]
-    if len(held) > 1 and new and _saturated(new, wanted):
+    nonempty = [item for item in sets if replicas(item)]
+    if len(nonempty) > 1 and new and _saturated(new, desired):
         for old in olds:
             scale(cluster, owner, old, 0)
-    elif len(held) > 1:
-        for each, size in zip(*_in_proportion(owner, held), strict=True):
-            scale(cluster, owner, each, size)
+    elif len(nonempty) > 1:
+        for item, size in zip(*_in_proportion(owner, nonempty), strict=True):
+            scale(cluster, owner, item, size)
     elif sets:
-        scale(cluster, owner, (held or [new or max(olds, key=revision)])[0], wanted)
+        scale(cluster, owner, (nonempty or [new or max(olds, key=revision)])[0], desired)
 
 
 def scale(cluster: Cluster, owner: Json, item: Json, size: int) -> None:
     """Give a ReplicaSet that many pods, and have it say for how many of the Deployment's."""
-    before, told = replicas(item), item["metadata"].get("annotations") or {}
+    before, annotations = replicas(item), item["metadata"].get("annotations") or {}
     notes = scale_notes(owner)
-    if before == size and (not size or notes.items() <= told.items()):
+    if before == size and (not size or notes.items() <= annotations.items()):
         return
     cluster.patch(item, {"metadata": {"annotations": notes}, "spec": {"replicas": size}})
-    item["metadata"] = {**item["metadata"], "annotations": {**told, **notes}}
+    item["metadata"] = {**item["metadata"], "annotations": {**annotations, **notes}}
     item["spec"] = {**item["spec"], "replicas": size}
     tell_scaled(cluster, owner, item, before)
 
@@ -57,14 +57,14 @@ def tell_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
     after = replicas(item)
     if before != after:
         way = "up" if after > before else "down"
-        why = f"Scaled {way} replica set {name(item)} from {before} to {after}"
-        cluster.tell(owner, "ScalingReplicaSet", why)
+        message = f"Scaled {way} replica set {name(item)} from {before} to {after}"
+        cluster.tell(owner, "ScalingReplicaSet", message)
 
 
 def scale_notes(owner: Json) -> dict[str, str]:
     """Return the annotations that say for how many pods of the Deployment a ReplicaSet is."""
-    wanted = int(owner["spec"]["replicas"])
-    return {_DESIRED: str(wanted), _MOST: str(wanted + surge(owner))}
+    desired = int(owner["spec"]["replicas"])
+    return {_DESIRED: str(desired), _MOST: str(desired + surge(owner))}
 
 
 def surge(owner: Json) -> int:
@@ -91,40 +91,42 @@ def revision(item: Json) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _saturated(new: Json, wanted: int) -> bool:
-    told = (new["metadata"].get("annotations") or {}).get(_DESIRED)
+def _saturated(new: Json, desired: int) -> bool:
+    noted = (new["metadata"].get("annotations") or {}).get(_DESIRED)
     return (
-        replicas(new) == wanted
-        and told == str(wanted)
-        and count(new, "availableReplicas") == wanted
+        replicas(new) == desired
+        and noted == str(desired)
+        and count(new, "availableReplicas") == desired
     )
 
 
-def _in_proportion(owner: Json, held: list[Json]) -> tuple[list[Json], list[int]]:
+def _in_proportion(owner: Json, nonempty: list[Json]) -> tuple[list[Json], list[int]]:
     """Return the ReplicaSets, the largest first, and the size of each; what rounding leaves goes
     to the largest.
     """
     if owner["spec"]["strategy"]["type"] == "Recreate":
-        return held, [replicas(each) for each in held]
-    wanted = int(owner["spec"]["replicas"])
-    most = wanted + surge(owner) if wanted else 0
-    missing = most - sum(map(replicas, held))
+        return nonempty, [replicas(item) for item in nonempty]
+    desired = int(owner["spec"]["replicas"])
+    limit = desired + surge(owner) if desired else 0
+    missing = limit - sum(map(replicas, nonempty))
     # Of equal ones the newest grows first and the oldest shrinks first.
-    held = sorted(held, key=lambda each: (each["metadata"]["creationTimestamp"], revision(each)))
-    held = sorted(held[::-1] if missing > 0 else held, key=replicas, reverse=True)
-    sizes, left = [], missing
-    for each in held:
-        step = _step(owner, each, most)
-        step = min(step, left) if missing > 0 else max(step, left)
-        sizes.append(replicas(each) + step)
-        left -= step
-    return held, [max(0, sizes[0] + left), *sizes[1:]]
+    nonempty = sorted(
+        nonempty, key=lambda each: (each["metadata"]["creationTimestamp"], revision(each))
+    )
+    nonempty = sorted(nonempty[::-1] if missing > 0 else nonempty, key=replicas, reverse=True)
+    sizes, remaining = [], missing
+    for item in nonempty:
+        step = _step(owner, item, limit)
+        step = min(step, remaining) if missing > 0 else max(step, remaining)
+        sizes.append(replicas(item) + step)
+        remaining -= step
+    return nonempty, [max(0, sizes[0] + remaining), *sizes[1:]]
 
 
-def _step(owner: Json, item: Json, most: int) -> int:
+def _step(owner: Json, item: Json, limit: int) -> int:
     """Return by how much the ReplicaSet grows with the whole; negative: shrinks."""
-    if not most:
+    if not limit:
         return -replicas(item)
-    told = (item["metadata"].get("annotations") or {}).get(_MOST, "0")
-    before = (int(told) if told.isdecimal() else 0) or count(owner, "replicas")
-    return math.floor(replicas(item) * most / before + 0.5) - replicas(item) if before else 0
+    noted = (item["metadata"].get("annotations") or {}).get(_MOST, "0")
+    before = (int(noted) if noted.isdecimal() else 0) or count(owner, "replicas")
+    return math.floor(replicas(item) * limit / before + 0.5) - replicas(item) if before else 0

@@ -22,11 +22,11 @@ _POD_NAME = "statefulset.kubernetes.io/pod-name"
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
     """Bring the numbered pods of a StatefulSet one step further; return when to look again."""
     spec = owner["spec"]
-    update, others = cluster.revision(owner)
-    held = (owner.get("status") or {}).get("currentRevision")
-    current = next((item for item in others if name(item) == held), update)
-    own = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
-    pods = {_number(owner, pod): pod for pod in own}
+    update, revisions = cluster.revision(owner)
+    current_name = (owner.get("status") or {}).get("currentRevision")
+    current = next((item for item in revisions if name(item) == current_name), update)
+    owned_pods = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
+    pods = {_number(owner, pod): pod for pod in owned_pods}
     rolling = spec["updateStrategy"].get("rollingUpdate") or {}
     numbers = _Numbers(cluster, owner, pods, update, current, rolling.get("partition") or 0)
     later = numbers.step()
@@ -35,7 +35,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     updated = [pod for pod in alive if revision_of(pod) == name(update)]
     if len(updated) == is_ready == len(alive) == spec["replicas"]:
         current = update
-        cluster.forget_revisions(owner, others)
+        cluster.forget_revisions(owner, revisions)
     cluster.set_status(
         owner,
         {
@@ -100,8 +100,8 @@ class _Numbers:
             "hostname": title,
             **({"subdomain": service} if service else {}),
         }
-        made = {**template, "spec": spec}
-        return self.cluster.create_pod(self.owner, made, name=title, labels=labels)
+        pod_template = {**template, "spec": spec}
+        return self.cluster.create_pod(self.owner, pod_template, name=title, labels=labels)
 
     def _remove_surplus(self) -> bool:
         """Delete pods beyond the number, the highest first; return whether there still are any."""

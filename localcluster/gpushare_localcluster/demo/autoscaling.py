@@ -36,12 +36,12 @@ class Autoscaling:
     """
 
     def __init__(
-        self, api: ApiClient, url: str, extender: ExtenderProcess, told: Callable[[str], None]
+        self, api: ApiClient, url: str, extender: ExtenderProcess, report: Callable[[str], None]
     ) -> None:
         self._api = api
         self._url = url
         self._extender = extender
-        self._told = told
+        self._told = report
         self._running: RunningAutoscaler | None = None
 
     @property
@@ -59,7 +59,7 @@ class Autoscaling:
         options = ("--scale-down-guard", "--placeholders", PLACEHOLDERS)
         self._extender.start(*options, module=_HURRIED)
         client = ApiClient(self._url, user_agent="gpushare-local-autoscaler")
-        self._running = RunningAutoscaler(client, read_groups, told=self._told)
+        self._running = RunningAutoscaler(client, read_groups, report=self._told)
         self._running.start()
 
     def off(self) -> str | None:
@@ -73,9 +73,9 @@ class Autoscaling:
         self._extender.stop()
         self._extender.start(module=_HURRIED)
         deadline = time.monotonic() + _PATIENCE
-        while (left := self._left()) and time.monotonic() < deadline:
+        while (leftovers := self._left()) and time.monotonic() < deadline:
             time.sleep(_POLL)
-        return left
+        return leftovers
 
     def stop(self) -> None:
         """End the autoscaler alone; the extender stays as it is."""
@@ -84,15 +84,15 @@ class Autoscaling:
         self._running = None
 
     def _left(self) -> str | None:
-        found = [
+        leftovers = [
             f"placeholder {pod['metadata']['name']}"
             for pod in self._api.get("/api/v1/pods")["items"]
             if FOR in (pod["metadata"].get("labels") or {})
         ]
         for node in self._api.get("/api/v1/nodes")["items"]:
             notes = {*KEYS, OURS} & (node["metadata"].get("annotations") or {}).keys()
-            found += [f"{note} of node {node['metadata']['name']}" for note in sorted(notes)]
-        return ", ".join(found) or None
+            leftovers += [f"{note} of node {node['metadata']['name']}" for note in sorted(notes)]
+        return ", ".join(leftovers) or None
 
 
 def read_groups(data: Mapping[str, str]) -> list[Group]:
@@ -104,17 +104,17 @@ def read_groups(data: Mapping[str, str]) -> list[Group]:
 
 
 def _group(name: str, text: str) -> Group:
-    shape, *rest = text.split(",")
-    found = SHAPE.fullmatch(shape)
+    shape, *options = text.split(",")
+    match = SHAPE.fullmatch(shape)
     bounds = {"min": 0, "max": 10}
-    good = found is not None and found[3] != "MiB" and int(found[1]) <= _MOST_DEVICES
-    for word in rest:
+    good = match is not None and match[3] != "MiB" and int(match[1]) <= _MOST_DEVICES
+    for word in options:
         key, _, value = word.partition("=")
         good = good and key in bounds and value.isascii() and value.isdigit()
         bounds[key] = int(value) if good else 0
-    if found is None or not good:
+    if match is None or not good:
         raise SettingsError(f"{GROUPS}: {name}: {text!r} is not as 4x24GiB or 4x24GiB,min=0,max=10")
-    plan = NodePlan(name, devices=(int(found[2]),) * int(found[1]))
+    plan = NodePlan(name, devices=(int(match[2]),) * int(match[1]))
     template = node_document(plan, 0)
     # That of a node is its own.
     del template["status"]["addresses"]

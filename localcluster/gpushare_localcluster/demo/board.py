@@ -74,9 +74,9 @@ def read_state(pod: Json) -> PodState:
 
 def told_of(pods: Iterable[PodState]) -> str:
     """Return what the scheduler says of those that wait, as the end of a sentence; "" for none."""
-    why = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
-    more = f"; and {len(why) - _MOST_REASONS} more wait" if len(why) > _MOST_REASONS else ""
-    return "".join(f"; {text}" for text in why[:_MOST_REASONS]) + more
+    lines = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
+    more = f"; and {len(lines) - _MOST_REASONS} more wait" if len(lines) > _MOST_REASONS else ""
+    return "".join(f"; {text}" for text in lines[:_MOST_REASONS]) + more
 
 
 class Board:
@@ -108,10 +108,10 @@ class Board:
             with self._changed:
                 if true(self._pods):
                     return True
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(remaining)
             # Changes come in bursts, and each look is at all pods.
             time.sleep(_GATHER_SECONDS)
 

@@ -105,18 +105,18 @@ def claim_books(slices: Iterable[Json], claims: Iterable[Json]) -> list[Json]:
     pods: dict[tuple[str, str, str], list[Json]] = defaultdict(list)
     for claim in claims:
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
-        names = ", ".join(each["name"] for each in reserved)
+        names = ", ".join(item["name"] for item in reserved)
         for result in _gpus(claim):
             key = (result["driver"], result["pool"], result["device"])
             pods[key].append({"name": names, "usedGPU": _gib(result.get("consumedCapacity"))})
     nodes = []
-    for spec in (each["spec"] for each in slices if each["spec"]["driver"] != NIC_DRIVER):
+    for spec in (item["spec"] for item in slices if item["spec"]["driver"] != NIC_DRIVER):
         devices = []
         for index, device in enumerate(spec["devices"]):
-            held = pods[spec["driver"], spec["pool"]["name"], device["name"]]
+            device_pods = pods[spec["driver"], spec["pool"]["name"], device["name"]]
             total = _gib({"memory": device["capacity"]["memory"]["value"]})
-            used = sum(pod["usedGPU"] for pod in held)
-            devices.append({"id": index, "totalGPU": total, "usedGPU": used, "pods": held})
+            used = sum(pod["usedGPU"] for pod in device_pods)
+            devices.append({"id": index, "totalGPU": total, "usedGPU": used, "pods": device_pods})
         total = sum(device["totalGPU"] for device in devices)
         nodes.append({"name": spec["nodeName"], "totalGPU": total, "devs": devices})
     return nodes
@@ -124,11 +124,11 @@ def claim_books(slices: Iterable[Json], claims: Iterable[Json]) -> list[Json]:
 
 def held_by_claims(books: Iterable[Json]) -> dict[str, tuple[int, ...]]:
     """Return the cards that each pod has by its claims, by index."""
-    found: dict[str, tuple[int, ...]] = {}
+    devices: dict[str, tuple[int, ...]] = {}
     for device in (device for node in books for device in node["devs"]):
         for name in (name for pod in device["pods"] for name in pod["name"].split(", ")):
-            found[name] = (*found.get(name, ()), device["id"])
-    return found
+            devices[name] = (*devices.get(name, ()), device["id"])
+    return devices
 
 
 def given(claim: Json) -> dict[int, int]:

@@ -43,8 +43,9 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's.
-    told: what to say of the user's file for it.
+    """A running cluster, as far as scenarios need it.
+
+    told: what to say of the user's file for the scheduler.
     """
 
     runner: Runner
@@ -55,7 +56,6 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
-    metrics: str
     told: Sequence[str]
 
     def check(self) -> None:
@@ -93,7 +93,7 @@ def running(
         api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
-        whole, told = with_extender(configuration, port)
+        whole, remarks = with_extender(configuration, port)
         settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
         devices, processes = _device_plugins(folder, kubeconfig, report, ends)
         driver = DRIVER if claims else ""
@@ -111,7 +111,7 @@ def running(
             ends.callback(running.stop)
             running.start()
         config = decode_scheduler_config(whole)
-        told += config.warnings
+        remarks += config.warnings
         files = [config]
         if claims:
             files.append(decode_scheduler_config(claims_scheduler_config(port)))
@@ -133,7 +133,6 @@ def running(
         for scheduler in schedulers:
             ends.callback(scheduler.stop)
             scheduler.start()
-        metrics = schedulers[0].serve_metrics()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
         board = Board(api, report.on_pod)
@@ -148,7 +147,7 @@ def running(
         processes = [extender, *processes]
         yield DemoCluster(
             *(runner, board, report, autoscaling, extender, processes),
-            *(kubeconfig, settings, metrics, told),
+            *(kubeconfig, settings, remarks),
         )
 
 

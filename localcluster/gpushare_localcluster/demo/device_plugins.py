@@ -28,10 +28,10 @@ def missing() -> str:
     """Return the first package that device plug-ins lack, or ""."""
     for name in _NEEDED:
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         except ModuleNotFoundError:
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             return name
     return ""
 
@@ -52,12 +52,12 @@ def start(
         short = tempfile.TemporaryDirectory(prefix="gpushare-demo-", dir="/tmp")
         sockets = Path(ends.enter_context(short))
     log = folder / "device-plugins.log"
-    most = most_nodes()
+    node_limit = most_nodes()
     words = (str(kubeconfig), str(sockets), str(os.getpid()))
     process = DemoProcess("the device plug-ins' process", log, _MODULE, *words)
     ends.callback(process.stop)
     process.start()
-    devices = NodeDevices(sockets, most)
+    devices = NodeDevices(sockets, node_limit)
     ends.callback(devices.stop)
     return devices, process
 

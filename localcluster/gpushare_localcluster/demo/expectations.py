@@ -105,8 +105,8 @@ def _about_pod(
     node = fields.get("node")
     if node is not None and node.text() not in nodes:
         raise node.unknown("node", nodes)
-    listed = fields.get("devices")
-    devices = None if listed is None else tuple(item.whole() for item in listed.names())
+    device_list = fields.get("devices")
+    devices = None if device_list is None else tuple(item.whole() for item in device_list.names())
     words = f"{pod.text()} is on {node.text() if node else 'some node'}"
     if devices is not None:
         words += f" {_devices_words(devices)}"
@@ -127,12 +127,12 @@ def _about_device(fields: Fields, nodes: Mapping[str, NodePlan]) -> Expect:
 
 
 def _about_count(fields: Fields, pods: Mapping[str, PodPlan]) -> Expect:
-    given = fields.get("pods")
-    pattern = given.text() if given else "*"
-    if given is not None and not any(fnmatchcase(name, pattern) for name in pods):
-        raise given.unknown("pod", pods, "was applied before this step")
+    pod_pattern = fields.get("pods")
+    pattern = pod_pattern.text() if pod_pattern else "*"
+    if pod_pattern is not None and not any(fnmatchcase(name, pattern) for name in pods):
+        raise pod_pattern.unknown("pod", pods, "was applied before this step")
     count = fields.need("bound").whole()
-    some = f"of the pods {pattern}" if given else f"pod{'s' * (count != 1)}"
+    some = f"of the pods {pattern}" if pod_pattern else f"pod{'s' * (count != 1)}"
     words = f"{count} {some} {'is' if count == 1 else 'are'} bound"
     return Expect(BoundCount(pattern, count), words)
 
@@ -169,9 +169,9 @@ def _device_used(check: DeviceUsed, facts: Facts) -> str | None:
 
 
 def _bound_count(check: BoundCount, facts: Facts) -> str | None:
-    asked = [pod for name, pod in facts.pods.items() if fnmatchcase(name, check.pattern)]
-    bound = sum(bool(pod.node) for pod in asked)
-    return None if bound == check.count else f"{bound} are bound{told_of(asked)}"
+    matching = [pod for name, pod in facts.pods.items() if fnmatchcase(name, check.pattern)]
+    bound_count = sum(bool(pod.node) for pod in matching)
+    return None if bound_count == check.count else f"{bound_count} are bound{told_of(matching)}"
 
 
 def _allocated(check: Allocated, facts: Facts) -> str | None:
@@ -216,8 +216,8 @@ def _would_fit(facts: Facts) -> str | None:
             continue
         for node_name, free in rooms.items():
             if _has_room(pod, free, devices.get(node_name, ())):
-                said = f": {pod.why}" if pod.why else ""
-                return f"pod {pod.name} is pending although node {node_name} has room{said}"
+                reason = f": {pod.why}" if pod.why else ""
+                return f"pod {pod.name} is pending although node {node_name} has room{reason}"
     return None
 
 
@@ -231,8 +231,8 @@ def _free(node: Json, pods: Mapping[str, PodState]) -> dict[str, int]:
 
 
 def _has_room(pod: PodState, free: Mapping[str, int], devices: Sequence[Json]) -> bool:
-    wanted = read_pod(pod.raw).requests
-    if any(amount > free.get(resource, 0) for resource, amount in wanted.items()):
+    requests = read_pod(pod.raw).requests
+    if any(amount > free.get(resource, 0) for resource, amount in requests.items()):
         return False
     share = pod.units // pod.gpu_count
     roomy = sum(1 for device in devices if device["totalGPU"] - device["usedGPU"] >= share)

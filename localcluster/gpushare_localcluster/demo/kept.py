@@ -47,6 +47,6 @@ def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:
     if shutil.which("kubectl") is None:
         yield "(kubectl is not on PATH: https://kubernetes.io/docs/tasks/tools/)"
     yield "\nthen, for example:"
-    for command, why in _TRY:
-        yield f"  {command}{f'  # {why}' if why else ''}".format(node=node, doctor=doctor)
+    for command, remark in _TRY:
+        yield f"  {command}{f'  # {remark}' if remark else ''}".format(node=node, doctor=doctor)
     yield f"\n{_MISSING}"

@@ -10,7 +10,7 @@ from typing import Any
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import SPLIT
-from gpushare.wire.inventory import Device, Inventory, encode_inventory
+from gpushare.wire.inventory import Inventory, InventoryDevice, encode_inventory
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
 
@@ -34,7 +34,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
         labels["gpushare"] = "true"
     meta: Json = {"name": plan.name, "labels": labels}
     if plan.mixed and not plan.driver:
-        inventory = Inventory(_UNIT, tuple(Device(units) for units in plan.devices))
+        inventory = Inventory(_UNIT, tuple(InventoryDevice(units) for units in plan.devices))
         meta["annotations"] = {ALIYUN.inventory: encode_inventory(inventory)}
     spec: Json = {}
     if plan.cordoned:

@@ -29,18 +29,18 @@ class Placed:
     line: int
     path: str = ""
 
-    def error(self, what: str) -> ScenarioError:
+    def error(self, message: str) -> ScenarioError:
         """Return the error to raise about this value."""
-        where = f"{self.path}: " if self.path else ""
-        return ScenarioError(f"{self.file}:{self.line}: {where}{what}")
+        prefix = f"{self.path}: " if self.path else ""
+        return ScenarioError(f"{self.file}:{self.line}: {prefix}{message}")
 
     def unknown(
-        self, kind: str, known: Collection[str], how: str = "is in this scenario"
+        self, kind: str, names: Collection[str], how: str = "is in this scenario"
     ) -> ScenarioError:
         """Return the error to raise about a name that is not among those known."""
-        shown = ", ".join(list(known)[:_MOST_NAMES]) or "none"
-        more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-        return self.error(f"no {kind} {self.value!r} {how}; there are: {shown}{more}")
+        listed_names = ", ".join(list(names)[:_MOST_NAMES]) or "none"
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return self.error(f"no {kind} {self.value!r} {how}; there are: {listed_names}{more}")
 
     def under(self, path: str) -> "Placed":
         """Return the same value, named by a path."""
@@ -59,12 +59,12 @@ class Placed:
         dot = "." if self.path else ""
         return {key: item.under(f"{self.path}{dot}{key}") for key, item in self.value.items()}
 
-    def fields(self, *known: str) -> "Fields":
+    def fields(self, *keys: str) -> "Fields":
         """Return the entries of a mapping with these keys and no others."""
         entries = self.mapping()
         for key, item in entries.items():
-            if key not in known:
-                raise item.error(f"unknown key; known here: {', '.join(known)}")
+            if key not in keys:
+                raise item.error(f"unknown key; known here: {', '.join(keys)}")
         return Fields(self, entries)
 
     def text(self) -> str:
@@ -82,10 +82,10 @@ class Placed:
             raise self.error(f"{name!r} is no name: lower case letters, digits and -, at most 63")
         return name
 
-    def whole(self, least: int = 0, most: int = 1_000_000) -> int:
+    def whole(self, minimum: int = 0, maximum: int = 1_000_000) -> int:
         """Return a whole number in range."""
-        if type(self.value) is not int or not least <= self.value <= most:
-            raise self.error(f"must be a whole number from {least} to {most}")
+        if type(self.value) is not int or not minimum <= self.value <= maximum:
+            raise self.error(f"must be a whole number from {minimum} to {maximum}")
         return self.value
 
     def seconds(self) -> float:
@@ -129,27 +129,27 @@ class Fields:
 
     def get(self, key: str) -> Placed | None:
         """Return the value, or None when the key is absent or has no value."""
-        found = self.entries.get(key)
-        return None if found is None or found.value is None else found
+        value = self.entries.get(key)
+        return None if value is None or value.value is None else value
 
     def need(self, key: str) -> Placed:
         """Return the value of a key that must be there."""
-        found = self.get(key)
-        if found is None:
+        value = self.get(key)
+        if value is None:
             raise self.whole.error(f"{key} is missing")
-        return found
+        return value
 
-    def number(self, key: str, default: int, *, least: int = 0, most: int = 1_000_000) -> int:
+    def number(self, key: str, default: int, *, minimum: int = 0, maximum: int = 1_000_000) -> int:
         """Return a whole number, or the default when the key is absent."""
-        found = self.get(key)
-        return default if found is None else found.whole(least, most)
+        value = self.get(key)
+        return default if value is None else value.whole(minimum, maximum)
 
     def quantity(self, key: str, default: str) -> str:
         """Return a quantity, or the default when the key is absent."""
-        found = self.get(key)
-        return default if found is None else found.quantity(cpu=key == "cpu")
+        value = self.get(key)
+        return default if value is None else value.quantity(cpu=key == "cpu")
 
     def labels(self, key: str) -> dict[str, str]:
         """Return a mapping of texts, empty when the key is absent."""
-        found = self.get(key)
-        return {} if found is None else found.labels()
+        value = self.get(key)
+        return {} if value is None else value.labels()

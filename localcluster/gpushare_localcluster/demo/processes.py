@@ -79,11 +79,11 @@ class DemoProcess:
         if self._process is not None and self._process.poll() is not None:
             raise self.failed(f"{self._name} ended with status {self._process.returncode}")
 
-    def failed(self, what: str) -> ProcessFailed:
+    def failed(self, message: str) -> ProcessFailed:
         """Return the error that says so, with the last lines of its log."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        shown = "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
-        return ProcessFailed(f"{what}; its last log lines:\n{shown or '    (none)'}")
+        log_tail = "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
+        return ProcessFailed(f"{message}; its last log lines:\n{log_tail or '    (none)'}")
 
 
 class ExtenderProcess(DemoProcess):

@@ -114,8 +114,8 @@ class Report:
     def told(self, containers: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
         """Print what (pod, container, variables) were told by device plug-ins, of the first few."""
         for pod, container, variables in containers[:_MOST_TOLD]:
-            shown = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
-            self._print(f"   {pod}, container {container}: {shown}")
+            variables_text = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
+            self._print(f"   {pod}, container {container}: {variables_text}")
         if len(containers) > _MOST_TOLD:
             self._print(f"   and {len(containers) - _MOST_TOLD} containers more (kubectl logs)")
 
@@ -141,12 +141,12 @@ class Report:
             of = f" of {size}" if size else ""
             places.append(f"device {device} (+{units}; {self._used[key]}{of} used before)")
             self._used[key] += units
-        where = _shortened(places) if places else "no device"
-        why = ""
+        place = _shortened(places) if places else "no device"
+        remark = ""
         if decision is not None:
-            why = f"  [{decision.feasible} of {decision.evaluated} nodes fit]"
+            remark = f"  [{decision.feasible} of {decision.evaluated} nodes fit]"
         arrow = self._painted("good", f"pod {pod.name} -> node {pod.node}")
-        return f"{arrow} {where}{self._painted('dim', why)}"
+        return f"{arrow} {place}{self._painted('dim', remark)}"
 
     def _waiting(self, pod: PodState) -> list[str]:
         uid = str(pod.raw["metadata"]["uid"])
@@ -163,8 +163,8 @@ class Report:
 
     def _ended(self, pod: PodState) -> str:
         reason = (pod.raw.get("status") or {}).get("reason")
-        shown = f"{pod.phase} ({reason})" if reason else pod.phase
-        return f"pod {pod.name} ended: {shown}{self._freed(pod)}"
+        phase_text = f"{pod.phase} ({reason})" if reason else pod.phase
+        return f"pod {pod.name} ended: {phase_text}{self._freed(pod)}"
 
     def _freed(self, pod: PodState) -> str:
         shares = self._held.pop(str(pod.raw["metadata"]["uid"]), None) or granted(pod.raw)
@@ -172,8 +172,10 @@ class Report:
             self._used[pod.node, device] -= units
         if not shares:
             return ""
-        listed = ", ".join(f"{units} units of device {index}" for index, units in shares.items())
-        return f", which frees {listed} of node {pod.node}"
+        shares_text = ", ".join(
+            f"{units} units of device {index}" for index, units in shares.items()
+        )
+        return f", which frees {shares_text} of node {pod.node}"
 
     def _painted(self, colour: str, text: str) -> str:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self._colours and text else text
@@ -205,8 +207,8 @@ def _node_rows(node: Json, *, short: bool) -> list[_Row]:
     if devices and (short or not used) and len(devices) > 1:
         indices = f"{devices[0]['id']}-{devices[-1]['id']}"
         names = {pod["name"] for device in devices for pod in device["pods"]}
-        told = f"{len(names)} pods" if names else ""
-        rows.append((name, indices, *_amount(used, int(node["totalGPU"])), told))
+        pod_count = f"{len(names)} pods" if names else ""
+        rows.append((name, indices, *_amount(used, int(node["totalGPU"])), pod_count))
     else:
         rows += [_device_row(name, device) for device in devices]
     for pod in node.get("unplaced") or ():
@@ -216,9 +218,9 @@ def _node_rows(node: Json, *, short: bool) -> list[_Row]:
 
 def _device_row(node: str, device: Json) -> _Row:
     pods = ", ".join(f"{pod['name']} ({pod['usedGPU']})" for pod in device["pods"])
-    shown = pods if len(pods) <= _LONGEST_LIST else f"{pods[:_LONGEST_LIST]}..."
+    pod_names = pods if len(pods) <= _LONGEST_LIST else f"{pods[:_LONGEST_LIST]}..."
     amounts = _amount(int(device["usedGPU"]), int(device["totalGPU"]))
-    return (node, str(device["id"]), *amounts, shown)
+    return (node, str(device["id"]), *amounts, pod_names)
 
 
 def _amount(used: int, total: int) -> tuple[str, str]:

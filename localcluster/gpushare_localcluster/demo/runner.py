@@ -119,14 +119,16 @@ class Runner:
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
         self._start_drivers([node for node in scenario.nodes if node.driver])
-        wanted = {node.name for node in scenario.nodes if node.devices and not node.driver}
-        if not self._wait_for_books(wanted):
+        device_nodes = {node.name for node in scenario.nodes if node.devices and not node.driver}
+        if not self._wait_for_books(device_nodes):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
         if bare := self._devices.beyond:
-            told = f"device plug-ins run on {len(wanted) - len(bare)} of {len(wanted)}"
+            remark = (
+                f"device plug-ins run on {len(device_nodes) - len(bare)} of {len(device_nodes)}"
+            )
             self._report.say(
-                f"{told} nodes, which is the limit; the kubelet stands in on the others"
+                f"{remark} nodes, which is the limit; the kubelet stands in on the others"
             )
         if not self._wait_for_scheduler([node.name for node in scenario.nodes], True):
             self._report.expectation("the scheduler knows all nodes", "it does not")
@@ -134,9 +136,9 @@ class Runner:
         self._report.sizes(self.books())
         good = True
         for step in scenario.steps:
-            held = self._step(step)
-            good = good and held
-            if not held and isinstance(step, WaitFor):
+            is_good = self._step(step)
+            good = good and is_good
+            if not is_good and isinstance(step, WaitFor):
                 # What follows builds on what did not come; its complaints would only confuse.
                 return False
         return good
@@ -203,12 +205,12 @@ class Runner:
 
     def _claimed(self, pod: Json) -> dict[int, int]:
         """Return the units by device that a bound pod has by its claims, as far as known."""
-        found: dict[int, int] = {}
+        units: dict[int, int] = {}
         for name in filter(None, claims_of(pod)):
             with contextlib.suppress(ApiError):
                 path = f"{API}/namespaces/{pod['metadata']['namespace']}/resourceclaims/{name}"
-                found |= given(self._api.get(path))
-        return found
+                units |= given(self._api.get(path))
+        return units
 
     def _start_drivers(self, nodes: Sequence[NodePlan]) -> None:
         """Publish what DRA drivers have on these nodes, and make the classes of claims."""
@@ -216,7 +218,7 @@ class Runner:
         for name in {CLASS, NIC_DRIVER, *(node.driver for node in nodes)} if nodes else ():
             with contextlib.suppress(ApiConflict):
                 self._api.create(f"{API}/deviceclasses", class_document(name))
-        for document in (each for node in nodes for each in slice_documents(node)):
+        for document in (item for node in nodes for item in slice_documents(node)):
             self._api.create(f"{API}/resourceslices", document)
 
     def _stop_drivers(self) -> None:
@@ -294,52 +296,54 @@ class Runner:
             return True
         pods = self._board.pods()
         names = _late(step, pods)
-        told = told_of(pods[name] for name in names if name in pods)
+        reasons = told_of(pods[name] for name in names if name in pods)
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         late = ", ".join(names[:_MOST_NAMES]) + more
         self._report.expectation(
             f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s",
-            f"not so: {late}{told}",
+            f"not so: {late}{reasons}",
         )
         return False
 
     def _expect(self, step: Expect) -> bool:
         deadline = time.monotonic() + _PATIENCE * self._stretch
         while True:
-            found = complaint(step.check, self._facts())
-            if found is None or time.monotonic() > deadline:
-                self._report.expectation(step.words, found)
-                return found is None
+            text = complaint(step.check, self._facts())
+            if text is None or time.monotonic() > deadline:
+                self._report.expectation(step.words, text)
+                return text is None
             time.sleep(_POLL)
 
     def _facts(self) -> Facts:
         nodes = self._api.get("/api/v1/nodes")["items"]
         books = self.books()
-        held = held_by_claims(each for each in books if each["name"] in self._by_driver)
+        claimed_devices = held_by_claims(book for book in books if book["name"] in self._by_driver)
         pods = {
-            name: replace(pod, devices=held[name]) if pod.node and name in held else pod
+            name: replace(pod, devices=claimed_devices[name])
+            if pod.node and name in claimed_devices
+            else pod
             for name, pod in self._board.pods().items()
         }
         return Facts(pods, nodes, books, self._cycles.all())
 
-    def _wait_for_books(self, wanted: set[str]) -> bool:
+    def _wait_for_books(self, names: set[str]) -> bool:
         """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
         serve; return whether it came to.
         """
         return self._wait_until(
             lambda: (
-                self._devices.serve(wanted)
+                self._devices.serve(names)
                 and {node["name"] for node in self._inspected() if node["devs"]} - self._by_driver
-                == wanted
+                == names
             ),
-            len(wanted),
+            len(names),
         )
 
-    def _wait_for_scheduler(self, nodes: Sequence[str], seen: bool) -> bool:
+    def _wait_for_scheduler(self, nodes: Sequence[str], is_known: bool) -> bool:
         """Wait until the scheduler sees these nodes, or none of them; return whether it came to."""
         sees = self._sees
         return sees is None or self._wait_until(
-            lambda: all(sees(node) is seen for node in nodes), len(nodes)
+            lambda: all(sees(node) is is_known for node in nodes), len(nodes)
         )
 
     def _wait_until(self, true: Callable[[], bool], nodes: int) -> bool:

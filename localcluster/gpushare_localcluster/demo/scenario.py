@@ -33,8 +33,8 @@ def load_scenario(file: Path) -> Scenario:
                 raise ScenarioError(f"{file}:1: the file is empty")
             _refuse_manifest(root, file)
             if loader.check_node():
-                where = f"{file}:{root.end_mark.line + 1}"
-                raise ScenarioError(f"{where}: a scenario is one document, and here is another")
+                place = f"{file}:{root.end_mark.line + 1}"
+                raise ScenarioError(f"{place}: a scenario is one document, and here is another")
             document = _placed(loader, root, str(file), 0)
         finally:
             loader.dispose()
@@ -66,8 +66,8 @@ def load_program(file: Path) -> Program:
     program = getattr(module, "scenario", None)
     if not callable(program):
         raise ScenarioError(f"{file}: defines no function scenario(client)")
-    found: Program = program
-    return found
+    result: Program = program
+    return result
 
 
 def _read(file: Path) -> str:
@@ -93,9 +93,9 @@ def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> 
     entries: dict[str, Placed] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)
-        where = key_node.start_mark.line + 1
+        key_line = key_node.start_mark.line + 1
         if key in entries:
-            raise ScenarioError(f"{file}:{where}: {key} is there twice")
+            raise ScenarioError(f"{file}:{key_line}: {key} is there twice")
         entries[key] = _placed(loader, value_node, file, depth + 1)
     return Placed(entries, file, line)
 
@@ -103,10 +103,10 @@ def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> 
 def _refuse_manifest(root: yaml.Node, file: Path) -> None:
     """Say what to do with an object of Kubernetes, which people hand in."""
     entries = root.value if isinstance(root, yaml.MappingNode) else ()
-    found = {str(key.value): str(value.value) for key, value in entries}
-    if {"apiVersion", "kind"} <= found.keys():
+    head = {str(key.value): str(value.value) for key, value in entries}
+    if {"apiVersion", "kind"} <= head.keys():
         raise ScenarioError(
-            f"{file}:{root.start_mark.line + 1}: a manifest ({found['kind']}) is no scenario:"
+            f"{file}:{root.start_mark.line + 1}: a manifest ({head['kind']}) is no scenario:"
             " start a cluster with"
             f" `gpushare demo --keep`, and in another terminal `kubectl apply -f {file}`;"
             " docs/scenarios.md tells how a scenario is written"

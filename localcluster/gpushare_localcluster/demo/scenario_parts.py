@@ -58,13 +58,13 @@ def read_scenario(document: Placed, file: Path) -> Scenario:
 
 def _nodes(top: Fields, file: Path) -> tuple[NodePlan, ...]:
     nodes: list[NodePlan] = []
-    listed = top.get("nodes")
-    for item in listed.items() if listed else ():
+    node_list = top.get("nodes")
+    for item in node_list.items() if node_list else ():
         nodes.extend(_node(item))
     traced = top.get("traceNodes")
     if traced is not None:
         fields = traced.fields("file", "units")
-        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
+        units = fields.number("units", _UNITS_PER_DEVICE, minimum=1)
         nodes.extend(trace_nodes(file.parent / fields.need("file").text(), units))
     return tuple(nodes)
 
@@ -111,13 +111,13 @@ def _devices(fields: Fields) -> tuple[int, ...]:
             raise memory.error(f"lists {len(devices)} devices, gpus says {count}")
         return devices
     units = memory.whole(1) if memory else _UNITS_PER_DEVICE
-    return (units,) * fields.number("gpus", 1, most=_MOST_DEVICES)
+    return (units,) * fields.number("gpus", 1, maximum=_MOST_DEVICES)
 
 
 def _taints(fields: Fields) -> tuple[dict[str, str], ...]:
-    listed = fields.get("taints")
+    taint_list = fields.get("taints")
     taints = []
-    for item in listed.items() if listed else ():
+    for item in taint_list.items() if taint_list else ():
         parts = item.fields("key", "value", "effect")
         effect = parts.need("effect")
         if effect.text() not in EFFECTS:
@@ -129,12 +129,12 @@ def _taints(fields: Fields) -> tuple[dict[str, str], ...]:
 
 
 def _tolerations(fields: Fields) -> tuple[dict[str, str], ...]:
-    listed = fields.get("tolerations")
+    toleration_list = fields.get("tolerations")
     tolerations = []
-    for item in listed.items() if listed else ():
+    for item in toleration_list.items() if toleration_list else ():
         parts = item.fields("key", "operator", "value", "effect")
-        given = {word: parts.get(word) for word in ("key", "operator", "value", "effect")}
-        tolerations.append({word: part.text() for word, part in given.items() if part})
+        values = {word: parts.get(word) for word in ("key", "operator", "value", "effect")}
+        tolerations.append({word: part.text() for word, part in values.items() if part})
     return tuple(tolerations)
 
 
@@ -177,7 +177,7 @@ class _Steps:
 
     def _apply_trace(self, value: Placed) -> Step:
         fields = value.fields("file", "units")
-        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
+        units = fields.number("units", _UNITS_PER_DEVICE, minimum=1)
         return self._applied(
             value, trace_pods(self._file.parent / fields.need("file").text(), units)
         )
@@ -244,7 +244,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
         PodPlan(
             name=name,
             containers=containers,
-            gpu_count=fields.number("gpuCount", 1, least=1, most=_MOST_DEVICES),
+            gpu_count=fields.number("gpuCount", 1, minimum=1, maximum=_MOST_DEVICES),
             gpu_cores=fields.number("gpuCores", 0),
             gpu_split=split.text() if split else "",
             cpu=fields.quantity("cpu", "100m"),
@@ -272,8 +272,8 @@ def _claim(fields: Fields, classes: Collection[str]) -> str:
     if claim.text() not in classes:
         raise claim.unknown("device class", sorted(classes))
     for key in ("gpuCores", "gpuSplit", "containers", "policy"):
-        if (other := fields.get(key)) is not None:
-            raise other.error("goes with device plug-ins alone, not with a claim")
+        if (value := fields.get(key)) is not None:
+            raise value.error("goes with device plug-ins alone, not with a claim")
     if not fields.number("gpuMem", 0) or fields.number("gpuMem", 0) % fields.number("gpuCount", 1):
         raise claim.error("needs gpuMem, which gpuCount divides")
     return claim.text()
@@ -289,12 +289,12 @@ def _protect(value: Placed) -> Step:
 
 def _containers(fields: Fields) -> tuple[int, ...]:
     """Return the units of each container: gpuMem for a single one, or a list."""
-    listed = fields.get("containers")
-    if listed is None:
+    container_list = fields.get("containers")
+    if container_list is None:
         return (fields.number("gpuMem", 0),)
     if fields.get("gpuMem") is not None:
-        raise listed.error("give either gpuMem or containers")
-    units = tuple(item.whole() for item in listed.items())
+        raise container_list.error("give either gpuMem or containers")
+    units = tuple(item.whole() for item in container_list.items())
     if not units:
-        raise listed.error("must list at least one container")
+        raise container_list.error("must list at least one container")
     return units

@@ -33,8 +33,8 @@ def read_file(file: Path | None) -> Json:
         whole, _ = with_extender(document, 1)
         build_frameworks(decode_scheduler_config(whole).profiles, Handle())
     except SettingsError as error:
-        where = "" if str(error).startswith(str(file)) else f"{file}: "
-        raise ScenarioError(f"{where}{error}") from error
+        prefix = "" if str(error).startswith(str(file)) else f"{file}: "
+        raise ScenarioError(f"{prefix}{error}") from error
     return document
 
 
@@ -46,40 +46,40 @@ def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list
     port: where the extender listens on loopback. Raises SettingsError.
     """
     plain = scheduler_config(port)
-    (ours,) = _entries(plain)
-    entries, told = [], []
+    (demo_entry,) = _entries(plain)
+    entries, remarks = [], []
     urls = {entry.get("urlPrefix") for entry in _entries(document) if _is_ours(entry)}
     for number, entry in enumerate(_entries(document)):
         if entry.get("urlPrefix") in urls:
-            kept = {key: value for key, value in entry.items() if key not in _REPLACED}
-            entries.append({**kept, "urlPrefix": ours["urlPrefix"]})
-            told.append(
+            fields = {key: value for key, value in entry.items() if key not in _REPLACED}
+            entries.append({**fields, "urlPrefix": demo_entry["urlPrefix"]})
+            remarks.append(
                 f"extenders[{number}] of the file is the demo's extender, with weight"
-                f" {entry.get('weight', 'none')}, called at {ours['urlPrefix']}"
+                f" {entry.get('weight', 'none')}, called at {demo_entry['urlPrefix']}"
             )
         else:
             entries.append(entry)
-            told.append(f"extenders[{number}] of the file is called as it says")
+            remarks.append(f"extenders[{number}] of the file is called as it says")
     if not any(map(_is_ours, entries)):
-        entries.append(ours)
+        entries.append(demo_entry)
         if document:
-            added = f"weight {ours['weight']}: above all other scores together"
-            told.append(f"the demo's extender is added to the file, with {added}")
+            added = f"weight {demo_entry['weight']}: above all other scores together"
+            remarks.append(f"the demo's extender is added to the file, with {added}")
     if document.get("kind") == "Policy":
-        return {**document, "extenders": entries}, told
-    return {**plain, **document, "extenders": entries}, told
+        return {**document, "extenders": entries}, remarks
+    return {**plain, **document, "extenders": entries}, remarks
 
 
 def _entries(document: Mapping[str, object]) -> list[Json]:
     """Return the entries of extenders. Raises SettingsError for what is no list of objects."""
-    found = document.get("extenders") or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    entries = document.get("extenders") or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise SettingsError("extenders: not a list of objects")
-    return found
+    return entries
 
 
 def _is_ours(entry: Json) -> bool:
-    managed = entry.get("managedResources")
-    return isinstance(managed, list) and any(
-        isinstance(each, dict) and each.get("name") in _OURS for each in managed
+    resources = entry.get("managedResources")
+    return isinstance(resources, list) and any(
+        isinstance(resource, dict) and resource.get("name") in _OURS for resource in resources
     )

@@ -93,13 +93,13 @@ def load(file: Path) -> Part:
 
 def complaint(part: Part, error: Exception) -> str:
     """Return what a program ended with, and the line of its file that led there."""
-    own = [
+    lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if Path(frame.filename).resolve() == part.file.resolve()
     ]
-    where = f"{part.file}:{own[-1]}: " if own else ""
-    return f"{where}{type(error).__name__}: {error}".removesuffix(": ")
+    place = f"{part.file}:{lines[-1]}: " if lines else ""
+    return f"{place}{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _means(word: str, name: str) -> bool:

@@ -30,11 +30,13 @@ class _Row:
             raise ScenarioError(f"{self._where}: {column} is missing")
         return value
 
-    def whole(self, column: str, most: int = 2**40) -> int:
+    def whole(self, column: str, maximum: int = 2**40) -> int:
         """Return the column's whole number, at least 0."""
         text = self.text(column)
-        if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) > most:
-            raise ScenarioError(f"{self._where}: {column}: {text!r} is no number from 0 to {most}")
+        if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) > maximum:
+            raise ScenarioError(
+                f"{self._where}: {column}: {text!r} is no number from 0 to {maximum}"
+            )
         return int(text)
 
 

@@ -48,9 +48,13 @@ class DeviceManager(Sockets):
     """The device manager of one node, for one resource."""
 
     def __init__(
-        self, folder: Path, resource: str, changed: Callable[[], None] = lambda: None, seed: int = 0
+        self,
+        folder: Path,
+        resource: str,
+        on_change: Callable[[], None] = lambda: None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(folder, resource, changed, seed)
+        super().__init__(folder, resource, on_change, seed)
         self.pods: dict[str, Json] = {}
         self.failed: dict[str, str] = {}
         """Why pods were not admitted, by uid."""
@@ -74,7 +78,7 @@ class DeviceManager(Sockets):
                     self._allocate(pod, container)
             except AdmissionError as error:
                 self.failed[uid] = str(error)
-                self.held = [each for each in self.held if each.uid != uid]
+                self.held = [grant for grant in self.held if grant.uid != uid]
                 raise
 
     def remove(self, uid: str) -> None:
@@ -82,15 +86,15 @@ class DeviceManager(Sockets):
         with self._admission:
             self.failed.pop(uid, None)
             if self.pods.pop(uid, None) is not None:
-                self.held = [each for each in self.held if each.uid != uid]
+                self.held = [grant for grant in self.held if grant.uid != uid]
                 self.write_checkpoint()
 
     def start_container(self, uid: str, name: str) -> dict[str, str]:
         """Return the variables of a container that starts. Raises RpcError where it must not."""
-        held = self._held(uid, name)
-        request = pb.PreStartContainerRequest(devices_ids=self.shuffled(held.ids))
+        grant = self._held(uid, name)
+        request = pb.PreStartContainerRequest(devices_ids=self.shuffled(grant.ids))
         self.call("PreStartContainer", request, pb.Empty)
-        return held.envs
+        return grant.envs
 
     def envs(self, uid: str, name: str) -> dict[str, str]:
         """Return what the container was told at its admission."""
@@ -98,24 +102,26 @@ class DeviceManager(Sockets):
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         """Return what the container of these ids is told. Raises AdmissionError."""
-        asked = pb.ContainerAllocateRequest(devices_ids=ids)
-        request = pb.AllocateRequest(container_requests=[asked])
+        container = pb.ContainerAllocateRequest(devices_ids=ids)
+        request = pb.AllocateRequest(container_requests=[container])
         return self._asked("Allocate", request, pb.AllocateResponse).container_responses[0]
 
     def listed(self) -> Iterable[pb.PodResources]:
         """Return the pods with the ids of their containers; no plain init containers."""
-        shown = self.shown()
+        pods = self.shown()
         return [
             pb.PodResources(
                 name=pod["metadata"]["name"],
                 namespace=pod["metadata"]["namespace"],
                 containers=[
-                    pb.ContainerResources(name=each["name"], devices=self._devices(uid, each))
-                    for each in containers(pod)
-                    if not is_plain_init(pod, each)
+                    pb.ContainerResources(
+                        name=container["name"], devices=self._devices(uid, container)
+                    )
+                    for container in containers(pod)
+                    if not is_plain_init(pod, container)
                 ],
             )
-            for uid, pod in shown.items()
+            for uid, pod in pods.items()
         ]
 
     def shown(self) -> Mapping[str, Json]:
@@ -126,13 +132,13 @@ class DeviceManager(Sockets):
         """Put on record what is held."""
         entries = [
             {
-                "PodUID": each.uid,
-                "ContainerName": each.container,
+                "PodUID": grant.uid,
+                "ContainerName": grant.container,
                 "ResourceName": self.resource,
-                "DeviceIDs": {"-1": sorted(each.ids)},
-                "AllocResp": base64.b64encode(each.response).decode(),
+                "DeviceIDs": {"-1": sorted(grant.ids)},
+                "AllocResp": base64.b64encode(grant.response).decode(),
             }
-            for each in self.held
+            for grant in self.held
         ]
         data = {"PodDeviceEntries": entries, "RegisteredDevices": {self.resource: [*self.devices]}}
         new = self.folder / "checkpoint.new"
@@ -142,40 +148,40 @@ class DeviceManager(Sockets):
     def _allocate(self, pod: Json, container: Json) -> None:
         uid, name = pod["metadata"]["uid"], container["name"]
         needed = container_units(container)
-        if not needed or any((each.uid, each.container) == (uid, name) for each in self.held):
+        if not needed or any((grant.uid, grant.container) == (uid, name) for grant in self.held):
             return
         reusable = self._reusable[1] if self._reusable[0] == uid else set[str]()
         ids = self._to_allocate(needed, reusable)
         response = self.allocate(self.shuffled(ids)).SerializeToString()
         self.held.append(Held(uid, name, frozenset(ids), response))
         self.write_checkpoint()
-        left = reusable | ids if is_plain_init(pod, container) else reusable - ids
-        self._reusable = (uid, left)
+        reusable_next = reusable | ids if is_plain_init(pod, container) else reusable - ids
+        self._reusable = (uid, reusable_next)
 
     def _to_allocate(self, needed: int, reusable: set[str]) -> set[str]:
         """Return the ids to take. Raises AdmissionError where there are too few."""
         chosen = set(self.shuffled(reusable)[:needed])
         if len(chosen) == needed:
             return chosen
-        used = {device for each in self.held for device in each.ids} | chosen
+        used = {device for item in self.held for device in item.ids} | chosen
         free = {device for device, health in self.devices.items() if health == HEALTHY} - used
         if len(free) < needed - len(chosen):
             raise AdmissionError(
                 f"requested number of devices unavailable for {self.resource}. Requested:"
                 f" {needed}, Available: {len(free) + len(chosen)}"
             )
-        preferred = [each for each in self._preferred(free, chosen, needed) if each in free]
+        preferred = [item for item in self._preferred(free, chosen, needed) if item in free]
         chosen |= set(preferred[: needed - len(chosen)])
         return chosen | set(self.shuffled(free - chosen)[: needed - len(chosen)])
 
     def _preferred(self, free: set[str], chosen: set[str], needed: int) -> list[str]:
         """Return the ids that the plug-in prefers. Raises AdmissionError."""
-        asked = pb.ContainerPreferredAllocationRequest(
+        container = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=self.shuffled(free | chosen),
             must_include_deviceIDs=self.shuffled(chosen),
             allocation_size=needed,
         )
-        request = pb.PreferredAllocationRequest(container_requests=[asked])
+        request = pb.PreferredAllocationRequest(container_requests=[container])
         answer = self._asked("GetPreferredAllocation", request, pb.PreferredAllocationResponse)
         return [*answer.container_responses[0].deviceIDs]
 
@@ -186,24 +192,24 @@ class DeviceManager(Sockets):
             raise AdmissionError(f"{method}: {said(error)}") from error
 
     def _held(self, uid: str, name: str) -> Held:
-        (held,) = (each for each in self.held if (each.uid, each.container) == (uid, name))
-        return held
+        (grant,) = (item for item in self.held if (item.uid, item.container) == (uid, name))
+        return grant
 
     def _devices(self, uid: str, container: Json) -> list[pb.ContainerDevices]:
         ids = [
             device
-            for each in self.held
-            if (each.uid, each.container) == (uid, container["name"])
-            for device in each.ids
+            for grant in self.held
+            if (grant.uid, grant.container) == (uid, container["name"])
+            for device in grant.ids
         ]
         return [pb.ContainerDevices(resource_name=self.resource, device_ids=ids)] if ids else []
 
     def _read_checkpoint(self) -> Iterator[Held]:
         document = json.loads((self.plugins / CHECKPOINT).read_text(encoding="utf-8"))
-        for each in document["Data"]["PodDeviceEntries"]:
-            ids = frozenset(device for group in each["DeviceIDs"].values() for device in group)
-            response = base64.b64decode(each["AllocResp"])
-            yield Held(each["PodUID"], each["ContainerName"], ids, response)
+        for entry in document["Data"]["PodDeviceEntries"]:
+            ids = frozenset(device for group in entry["DeviceIDs"].values() for device in group)
+            response = base64.b64decode(entry["AllocResp"])
+            yield Held(entry["PodUID"], entry["ContainerName"], ids, response)
 
 
 def said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well

@@ -49,11 +49,11 @@ class _Node:
 class NodeDevices(Devices):
     """All nodes with devices."""
 
-    def __init__(self, folder: Path, most: int) -> None:
+    def __init__(self, folder: Path, node_limit: int) -> None:
         """Begin without nodes; most: how many may have a device plug-in at once."""
         super().__init__()
         self.folder = folder
-        self._most = most
+        self._most = node_limit
         self._nodes: dict[str, _Node] = {}
         self._bare: set[str] = set()
         """Nodes that get no device plug-in."""
@@ -62,8 +62,8 @@ class NodeDevices(Devices):
     def see(self, node: Json) -> None:
         """Give the node a device manager, where it has devices and none yet. Raises WireError."""
         name, uid = str(node["metadata"]["name"]), str(node["metadata"]["uid"])
-        known = self._nodes.get(name)
-        if known is not None and known.uid == uid:
+        old_node = self._nodes.get(name)
+        if old_node is not None and old_node.uid == uid:
             return
         self.forget(name)
         spec = node_spec(NODES.decode(json.dumps(node).encode()), ALIYUN, UNIT)
@@ -88,10 +88,10 @@ class NodeDevices(Devices):
         """End the device manager of a node that is gone."""
         self._bare.discard(node)
         self.beyond.discard(node)
-        known = self._nodes.pop(node, None)
-        if known is not None:
-            (known.manager.folder / NODE_FILE).unlink(missing_ok=True)
-            known.manager.stop()
+        old_node = self._nodes.pop(node, None)
+        if old_node is not None:
+            (old_node.manager.folder / NODE_FILE).unlink(missing_ok=True)
+            old_node.manager.stop()
 
     def stop(self) -> None:
         """End all."""
@@ -100,14 +100,14 @@ class NodeDevices(Devices):
 
     def amounts(self, node: str) -> tuple[int, int] | None:
         """Return (units, healthy units) of a node; None before its device plug-in has told."""
-        known = self._nodes.get(node)
-        devices = known.manager.devices if known else {}
+        known_node = self._nodes.get(node)
+        devices = known_node.manager.devices if known_node else {}
         return (len(devices), [*devices.values()].count(HEALTHY)) if devices else None
 
     def serve(self, nodes: Set[str]) -> bool:
         """Return whether the device plug-ins of these nodes, if any, have told of their devices."""
-        known = [self._nodes.get(name) for name in nodes - self._bare]
-        return all(node is not None and node.manager.devices for node in known)
+        known_nodes = [self._nodes.get(name) for name in nodes - self._bare]
+        return all(node is not None and node.manager.devices for node in known_nodes)
 
     def admit(self, pod: Json) -> Told | None:
         """Return what its containers are told; None: ask again in a moment. Raises AdmissionError.
@@ -124,7 +124,7 @@ class NodeDevices(Devices):
             raise AdmissionError(manager.failed[uid])
         if uid not in manager.pods:
             manager.add(pod)
-        names = [each.container for each in manager.held if each.uid == uid]
+        names = [grant.container for grant in manager.held if grant.uid == uid]
         try:
             return {name: manager.start_container(uid, name) for name in names}
         except (grpc.RpcError, AdmissionError) as error:
@@ -139,10 +139,10 @@ class NodeDevices(Devices):
     def told(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
         """Yield (pod, container, variables) of the containers that hold devices."""
         for node in list(self._nodes.values()):
-            for each in list(node.manager.held):
+            for grant in list(node.manager.held):
                 with contextlib.suppress(KeyError):  # it is gone in this moment
-                    pod = node.manager.pods[each.uid]
-                    yield pod["metadata"]["name"], each.container, each.envs
+                    pod = node.manager.pods[grant.uid]
+                    yield pod["metadata"]["name"], grant.container, grant.envs
 
 
 def _cards(spec: NodeSpec) -> list[Json]:

@@ -31,10 +31,10 @@ def main(argv: Sequence[str]) -> None:
     logging.basicConfig(level=logging.INFO)
     running: dict[Path, DevicePlugin | None] = {}
     while os.getppid() == int(parent):
-        there = set(Path(folder).glob(f"*/{NODE_FILE}"))
-        for path in there - running.keys():
+        node_files = set(Path(folder).glob(f"*/{NODE_FILE}"))
+        for path in node_files - running.keys():
             running[path] = _started(path, kubeconfig)
-        for path in running.keys() - there:
+        for path in running.keys() - node_files:
             plugin = running.pop(path)
             if plugin is not None:
                 threading.Thread(target=_stop, args=(plugin,)).start()

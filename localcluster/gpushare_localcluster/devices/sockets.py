@@ -38,7 +38,11 @@ class Sockets:
     """
 
     def __init__(
-        self, folder: Path, resource: str, changed: Callable[[], None] = lambda: None, seed: int = 0
+        self,
+        folder: Path,
+        resource: str,
+        on_change: Callable[[], None] = lambda: None,
+        seed: int = 0,
     ) -> None:
         self.folder = folder
         self.plugins = folder / "plugins"
@@ -48,7 +52,7 @@ class Sockets:
         """The health of each device by its id, as the plug-in tells it."""
         self.registered = 0
         """How many times a plug-in has registered since the start."""
-        self._changed = changed
+        self._changed = on_change
         self._random = random.Random(seed)
         self._news = threading.Condition()
         self._servers: list[grpc.Server] = []
@@ -61,8 +65,8 @@ class Sockets:
             path.unlink()
         register = {"Register": (self._register, pb.RegisterRequest)}
         self._serve(self.plugins / "kubelet.sock", "v1beta1.Registration", register)
-        shown = {"List": (self._list, pb.Empty)}
-        self._serve(self.pod_resources, "v1.PodResourcesLister", shown)
+        pod_resources = {"List": (self._list, pb.Empty)}
+        self._serve(self.pod_resources, "v1.PodResourcesLister", pod_resources)
 
     def stop(self) -> None:
         """Close all sockets; what was given stays on record."""
@@ -113,8 +117,8 @@ class Sockets:
 
     def _register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
         if request.version != "v1beta1" or request.resource_name != self.resource:
-            asked = f"{request.resource_name} by {request.version}"
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {asked}")
+            description = f"{request.resource_name} by {request.version}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {description}")
         clients = self._clients
         options = [("grpc.max_receive_message_length", _LARGEST_LIST), _IN_ITS_THREAD]
         channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
@@ -130,8 +134,8 @@ class Sockets:
             pb.Empty.SerializeToString,
             pb.ListAndWatchResponse.FromString,
         )
-        told = (clients, request.endpoint, follow(pb.Empty()))
-        threading.Thread(target=self._follow, args=told, daemon=True).start()
+        arguments = (clients, request.endpoint, follow(pb.Empty()))
+        threading.Thread(target=self._follow, args=arguments, daemon=True).start()
         with self._news:
             self.registered += 1
             self._news.notify_all()
@@ -143,8 +147,8 @@ class Sockets:
                 if clients is not self._clients:
                     break
                 self._take({device.ID: device.health for device in answer.devices})
-        gone = self._gone_with(endpoint, clients)
-        channels = [channel for each in gone if (channel := clients.pop(each, None))]
+        ended = self._gone_with(endpoint, clients)
+        channels = [channel for name in ended if (channel := clients.pop(name, None))]
         for channel in channels:
             channel.close()
         if channels and not clients and clients is self._clients:

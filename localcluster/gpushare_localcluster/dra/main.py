@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.daemon.logs import configure, start_logging
-from gpushare.device_plugin.cards import Cards, make_cards, unit_mib
+from gpushare.device_plugin.cards import NodeCards, make_cards, unit_mib
 from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
 from gpushare.errors import SettingsError
 from gpushare.kube.client import connect
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         unit_mib(options.memory_unit)
         source = FileSource(options.devices_file)
 
-        def read() -> Cards:
+        def read() -> NodeCards:
             return make_cards(source.read(), options.memory_unit, 0)
 
         read()
@@ -97,8 +97,8 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     )
 
     def add(flag: str, default: object, text: str, **more: object) -> None:
-        shown = " (default: %(default)s)" if default else ""
-        parser.add_argument(flag, default=default, help=text + shown, **more)  # type: ignore[arg-type]  # argparse's own arguments
+        suffix = " (default: %(default)s)" if default else ""
+        parser.add_argument(flag, default=default, help=text + suffix, **more)  # type: ignore[arg-type]  # argparse's own arguments
 
     node = environ.get("NODE_NAME", "")
     add("--node-name", node, "this node (NODE_NAME)", metavar="NAME")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpushare.device_plugin.cards import Card, Cards
+from gpushare.device_plugin.cards import Card, NodeCards
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.identity import Grant
 from gpushare.errors import QuantityError, RequestRefused
@@ -73,7 +73,7 @@ class Preparer:
     driver: str
     cdi: Path
     """The folder of generated CDI files."""
-    read: Callable[[], Cards]
+    read: Callable[[], NodeCards]
     """Returns the GPUs as they are now; raises GpuShareError."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -127,12 +127,12 @@ class Preparer:
             raise RequestRefused(f"claim {ref} is another one by now")
         devices = claim.allocation and claim.allocation.devices
         results = (devices and devices.results) or ()
-        ours = [result for result in results if result.driver == self.driver]
-        if not ours:
+        driver_results = [result for result in results if result.driver == self.driver]
+        if not driver_results:
             raise RequestRefused(f"claim {ref} has no device of {self.driver}")
-        if any(result.admin_access for result in ours):
+        if any(result.admin_access for result in driver_results):
             raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
-        return ours
+        return driver_results
 
 
 def _request(result: Result) -> str:
@@ -145,7 +145,7 @@ def _mark(results: Sequence[Result]) -> str:
     return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
 
 
-def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str, Any]:
+def _document(uid: str, results: Sequence[Result], cards: NodeCards) -> Mapping[str, Any]:
     """Return the CDI file: for each request what a container with it is told.
 
     Raises RequestRefused if a GPU is not there, or not well.
@@ -155,8 +155,8 @@ def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str,
     for result in results:
         card = by_name.get(result.device or "")
         if card is None or card.problem:
-            why = card.problem if card else "is not there any more"
-            raise RequestRefused(f"device {result.device}: {why}")
+            reason = card.problem if card else "is not there any more"
+            raise RequestRefused(f"device {result.device}: {reason}")
         shares.setdefault(_request(result), []).append((card, _units(result, card, cards.unit_mib)))
     total = sum(units for of_request in shares.values() for _, units in of_request)
     contract = Contract(ALIYUN, cards.unit_mib, isolation="driver")

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpushare.device_plugin.cards import Card, Cards
+from gpushare.device_plugin.cards import Card, NodeCards
 from gpushare.errors import GpuShareError
 from gpushare.kube.api import Api
 from gpushare.kube.listwatch import ListWatch
@@ -41,10 +41,12 @@ _WRITE_SECONDS = 5.0
 class Publisher:
     """The thread. read: returns the GPUs as they are now; raises GpuShareError."""
 
-    def __init__(self, api: Api, driver: str, node: str, read: Callable[[], Cards]) -> None:
+    def __init__(
+        self, api: Api, driver: str, node: str, read_cards: Callable[[], NodeCards]
+    ) -> None:
         self._api = api
         self._driver, self._node = driver, node
-        self._read = read
+        self._read = read_cards
         self.name = f"{node}-{driver}"
         """Of the slice. It is the same each time, so that there are never two."""
         self._slice: ResourceSlice | None = None
@@ -97,11 +99,11 @@ class Publisher:
             return
         pool = current.spec and current.spec.pool
         generation = (pool and pool.generation) or 0
-        wanted = {"spec": self._spec(cards, generation)}
-        if RESOURCE_SLICES.decode(json.dumps(wanted).encode()).spec != current.spec:
+        desired = {"spec": self._spec(cards, generation)}
+        if RESOURCE_SLICES.decode(json.dumps(desired).encode()).spec != current.spec:
             version = current.metadata and current.metadata.resource_version
-            changed = self._spec(cards, generation + 1)
-            self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, changed)
+            spec = self._spec(cards, generation + 1)
+            self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, spec)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -117,7 +119,7 @@ class Publisher:
             except Exception:  # the thread must go on
                 log.exception("slice not written")
 
-    def _spec(self, cards: Cards, generation: int) -> dict[str, Any]:
+    def _spec(self, cards: NodeCards, generation: int) -> dict[str, Any]:
         """Return the spec of the pool's only slice, as the API server would write it."""
         return {
             "driver": self._driver,

@@ -133,13 +133,13 @@ class Scene:
 
     def _nodes(self) -> list[str]:
         nodes = self._core.list_node(label_selector="gpushare=true").items
-        return [each.metadata.name for each in nodes]
+        return [item.metadata.name for item in nodes]
 
     def _kept(self) -> dict[str, str]:
         """Return why nodes are kept, by the extender's own annotation."""
         notes = {
-            each.metadata.name: (each.metadata.annotations or {}).get(GUARD)
-            for each in self._core.list_node().items
+            item.metadata.name: (item.metadata.annotations or {}).get(GUARD)
+            for item in self._core.list_node().items
         }
         return {name: json.loads(note)["why"] for name, note in notes.items() if note}
 
@@ -148,16 +148,16 @@ class Scene:
 
     def _status(self) -> Object:
         """Return what the autoscaler thinks."""
-        for each in self._core.list_namespaced_config_map(SYSTEM).items:
-            if each.metadata.name == "cluster-autoscaler-status":
-                found: Object = json.loads(each.data["status"])
-                return found
+        for config_map in self._core.list_namespaced_config_map(SYSTEM).items:
+            if config_map.metadata.name == "cluster-autoscaler-status":
+                status: Object = json.loads(config_map.data["status"])
+                return status
         return {}
 
     def _thinks(self, of: str, name: str) -> list[str]:
         """Return what it thinks of those pods or nodes."""
-        listed = self._status().get(of, {}).items()
-        return [text for key, text in listed if key.rpartition("/")[2].startswith(name)]
+        entries = self._status().get(of, {}).items()
+        return [text for key, text in entries if key.rpartition("/")[2].startswith(name)]
 
 
 def node(name: str) -> Object:

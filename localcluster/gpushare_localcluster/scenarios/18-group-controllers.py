@@ -94,12 +94,12 @@ def node(name: str) -> k8s.V1Node:
 def job_set(name: str, jobs: int, pods: int = 2, *, launcher: bool = False) -> Object:
     """Return a JobSet of Jobs that each run so many pods of 10 GiB at once."""
     workers = {"name": "workers", "replicas": jobs, "template": job(pods, 10)}
-    own = [{"name": "launcher", "replicas": 1, "template": job(1, 0)}] if launcher else []
+    annotations = [{"name": "launcher", "replicas": 1, "template": job(1, 0)}] if launcher else []
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": name},
-        "spec": {"replicatedJobs": [*own, workers]},
+        "spec": {"replicatedJobs": [*annotations, workers]},
     }
 
 

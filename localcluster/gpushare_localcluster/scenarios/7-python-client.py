@@ -52,8 +52,8 @@ def pod(name: str, units: int) -> k8s.V1Pod:
 
 def device_of(core: k8s.CoreV1Api, name: str) -> str | None:
     """The device a pod was given, None while it has none."""
-    found = core.read_namespaced_pod(name, "default")
-    return (found.metadata.annotations or {}).get(DEVICE) if found.spec.node_name else None
+    index = core.read_namespaced_pod(name, "default")
+    return (index.metadata.annotations or {}).get(DEVICE) if index.spec.node_name else None
 
 
 def expect(true: object, text: str) -> None:

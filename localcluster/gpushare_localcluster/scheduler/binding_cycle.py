@@ -34,11 +34,11 @@ class BindingCycle:
         return status
 
     def _wait_on_permit(self, decision: Decision) -> Status:
-        waiting = self._handle.waiting.get(decision.pod.uid)
-        if waiting is None:
+        waiting_pod = self._handle.waiting.get(decision.pod.uid)
+        if waiting_pod is None:
             return SUCCESS
         try:
-            return waiting.wait()
+            return waiting_pod.wait()
         finally:
             self._handle.waiting.remove(decision.pod.uid)
 

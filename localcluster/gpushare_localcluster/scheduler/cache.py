@@ -63,7 +63,7 @@ class NodeInfo:
             return self
         return replace(
             self,
-            pods={other: value for other, value in self.pods.items() if other != uid},
+            pods={pod_uid: value for pod_uid, value in self.pods.items() if pod_uid != uid},
             requested=subtract(self.requested, pod.requests),
             scored=subtract(self.scored, pod.scored),
             affine=self.affine - pod.affine,
@@ -107,9 +107,9 @@ class Cache:
     def set_node(self, node: NodeView) -> None:
         """Add a node or take over its new state; pods seen on it earlier are counted."""
         with self._lock:
-            known = self._nodes.get(node.name)
-            if known is not None:
-                self._nodes[node.name] = replace(known, node=node)
+            old_info = self._nodes.get(node.name)
+            if old_info is not None:
+                self._nodes[node.name] = replace(old_info, node=node)
                 return
             info = NodeInfo(node)
             for pod in self._homes.values():
@@ -165,9 +165,9 @@ class Cache:
             self._nodes[pod.node_name] = home.with_pod(pod)
 
     def _drop(self, uid: str) -> None:
-        known = self._homes.pop(uid, None)
-        if known is None:
+        old_pod = self._homes.pop(uid, None)
+        if old_pod is None:
             return
-        home = self._nodes.get(known.node_name)
+        home = self._nodes.get(old_pod.node_name)
         if home is not None:
-            self._nodes[known.node_name] = home.without_pod(uid)
+            self._nodes[old_pod.node_name] = home.without_pod(uid)

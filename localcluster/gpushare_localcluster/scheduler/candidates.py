@@ -43,8 +43,8 @@ def best(candidates: Sequence[Candidate]) -> Candidate:
         total = sum(priority + _OFFSET for priority in priorities)
         return (candidate.violations, priorities[0], total, len(priorities))
 
-    least = min(loss(candidate) for candidate in candidates)
-    equal = [candidate for candidate in candidates if loss(candidate) == least]
+    min_loss = min(loss(candidate) for candidate in candidates)
+    equal = [candidate for candidate in candidates if loss(candidate) == min_loss]
     return max(equal, key=_earliest)
 
 

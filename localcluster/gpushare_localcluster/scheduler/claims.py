@@ -146,16 +146,20 @@ class Claims:
         """Return the devices that claims ask for. Raises MessageError, also without a class."""
         with self._lock:
             records = {name: record for name, (record, _) in self._classes.items()}
-        found = []
+        requests = []
         for claim in claims:
             request = claim.request()
             complete = request.with_classes(records)
             if complete is None:
-                names = {each.device_class for r in request.requests for each in r.alternatives}
+                names = {
+                    alternative.device_class
+                    for r in request.requests
+                    for alternative in r.alternatives
+                }
                 missing = min(names - records.keys())
                 raise MessageError(f"device class {missing} does not exist")
-            found.append(complete)
-        return PodClaims(tuple(found))
+            requests.append(complete)
+        return PodClaims(tuple(requests))
 
     def class_config(self, name: str) -> list[Json]:
         """Return the configuration of a class; none if there is no such class."""
@@ -175,9 +179,9 @@ class Claims:
         with self._lock:
             for index, uid in enumerate(uids):
                 self._assumed[uid] = tuple(
-                    Holding(taken.device.key, taken.consumed)
-                    for taken in fit.taken
-                    if taken.claim == index and not taken.has_admin_access
+                    Holding(allocated.device.key, allocated.consumed)
+                    for allocated in fit.taken
+                    if allocated.claim == index and not allocated.has_admin_access
                 )
 
     def is_assumed(self, uid: str) -> bool:
@@ -192,22 +196,24 @@ class Claims:
 
     def _devices(self, node: NodeView) -> NodeDevices:
         """Return the devices of a node; the lock is held."""
-        known = self._nodes.get(node.name)
-        if known is None or known[0] != node.labels:
+        cached = self._nodes.get(node.name)
+        if cached is None or cached[0] != node.labels:
             pools: dict[tuple[str, str], list[Slice]] = {}
             for item in self._slices.values():
                 pools.setdefault((item.driver, item.pool), []).append(item)
             rules = tuple(self._rules.values())
             devices = gather_pools(node.name, node.labels, self._slices.values(), pools, rules)
-            known = self._nodes[node.name] = (node.labels, devices)
-        return known[1]
+            cached = self._nodes[node.name] = (node.labels, devices)
+        return cached[1]
 
     def _use(self) -> Use:
         """Return the devices that claims hold; the lock is held."""
-        held = [claim.held for claim in self._claims.values() if claim.held]
+        claim_holdings = [claim.held for claim in self._claims.values() if claim.held]
         exclusive: set[DeviceKey] = set()
         shares: dict[DeviceKey, Amounts] = {}
-        for holding in (each for some in (*held, *self._assumed.values()) for each in some):
+        for holding in (
+            item for some in (*claim_holdings, *self._assumed.values()) for item in some
+        ):
             if holding.consumed is None:
                 exclusive.add(holding.key)
                 continue

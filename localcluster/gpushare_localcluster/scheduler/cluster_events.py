@@ -89,7 +89,7 @@ def node_actions(old: Json, new: Json) -> Action:
     old_meta, new_meta = old["metadata"], new["metadata"]
     old_status, new_status = old.get("status") or {}, new.get("status") or {}
     uncordoned = old_spec.get("unschedulable") and not new_spec.get("unschedulable")
-    changed = {
+    changes = {
         Action.UPDATE_NODE_ALLOCATABLE: old_status.get("allocatable")
         != new_status.get("allocatable"),
         Action.UPDATE_NODE_LABEL: old_meta.get("labels") != new_meta.get("labels"),
@@ -97,7 +97,7 @@ def node_actions(old: Json, new: Json) -> Action:
         Action.UPDATE_NODE_CONDITION: _conditions(old_status) != _conditions(new_status),
         Action.UPDATE_NODE_ANNOTATION: old_meta.get("annotations") != new_meta.get("annotations"),
     }
-    return _joined(changed)
+    return _joined(changes)
 
 
 def pod_actions(old: Json, new: Json) -> Action:
@@ -117,7 +117,7 @@ def pod_actions(old: Json, new: Json) -> Action:
     ):
         return Action(0)
     before, after = pod_requests(old_spec), pod_requests(new_spec)
-    changed = {
+    changes = {
         Action.UPDATE_POD_LABEL: old_meta.get("labels") != new_meta.get("labels"),
         Action.UPDATE_POD_SCALE_DOWN: any(n > after.get(name, 0) for name, n in before.items()),
         Action.UPDATE_POD_TOLERATION: old_spec.get("tolerations") != new_spec.get("tolerations"),
@@ -125,15 +125,15 @@ def pod_actions(old: Json, new: Json) -> Action:
         and not new_spec.get("schedulingGates"),
         Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM: claims[0] != claims[1],
     }
-    return _joined(changed) or Action.UPDATE_OTHER
+    return _joined(changes) or Action.UPDATE_OTHER
 
 
-def _joined(changed: dict[Action, object]) -> Action:
-    found = Action(0)
-    for action, holds in changed.items():
+def _joined(changes: dict[Action, object]) -> Action:
+    actions = Action(0)
+    for action, holds in changes.items():
         if holds:
-            found |= action
-    return found
+            actions |= action
+    return actions
 
 
 def _conditions(status: Json) -> dict[object, object]:

@@ -6,7 +6,6 @@ random numbers given.
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -167,7 +166,7 @@ class SchedulingCycle:
         total = len(nodes)
         enough = nodes_to_find(total, framework.percentage)
         feasible: list[NodeInfo] = []
-        looked, begun = 0, time.perf_counter()
+        looked = 0
         for offset in range(total):
             node = nodes[(self._start + offset) % total]
             looked += 1
@@ -178,8 +177,6 @@ class SchedulingCycle:
             feasible.append(node)
             if len(feasible) >= enough:
                 break
-        code = Code.SUCCESS if feasible or not total else Code.UNSCHEDULABLE
-        framework.observe("Filter", code.value, time.perf_counter() - begun)
         self._start = (self._start + looked) % max(len(self._handle.snapshot.nodes), 1)
         return feasible
 

@@ -18,9 +18,9 @@ def unschedulable_message(total: int, statuses: Mapping[str, Status], post_filte
 
     Sorted by the whole counted text, the number included (kube-scheduler FitError.Error).
     """
-    counted = Counter(reason for status in statuses.values() for reason in status.reasons)
+    counts = Counter(reason for status in statuses.values() for reason in status.reasons)
     text = f"0/{total} nodes are available:"
-    reasons = sorted(f"{count} {reason}" for reason, count in counted.items())
+    reasons = sorted(f"{count} {reason}" for reason, count in counts.items())
     if reasons:
         text += f" {', '.join(reasons)}."
     return f"{text} {post_filter}" if post_filter else text

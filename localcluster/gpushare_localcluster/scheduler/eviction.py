@@ -19,9 +19,9 @@ Told = Callable[[PodView, str], None]
 class Evictor:
     """Evicts through the API server; `told` is given each victim and the text of its event."""
 
-    def __init__(self, api: ApiClient, told: Told) -> None:
+    def __init__(self, api: ApiClient, report: Told) -> None:
         self._api = api
-        self._told = told
+        self._told = report
 
     def carry_out(self, pod: PodView, candidate: Candidate) -> None:
         """Evict the victims and nominate the pod. Raises ApiError."""

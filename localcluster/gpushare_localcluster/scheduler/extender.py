@@ -76,9 +76,11 @@ class HttpExtender:
         answer = self._answer(self.config.filter_verb, self._args(pod, nodes))
         if error := answer.get("error"):
             raise ExtenderError(str(error))
-        known = {node.name: node for node in nodes}
-        left = [known[name] for name in self._surviving(answer, known)]
-        return FilterResult(tuple(left), _objections(answer, known, {node.name for node in left}))
+        nodes_by_name = {node.name: node for node in nodes}
+        remaining = [nodes_by_name[name] for name in self._surviving(answer, nodes_by_name)]
+        return FilterResult(
+            tuple(remaining), _objections(answer, nodes_by_name, {node.name for node in remaining})
+        )
 
     def prioritize(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
         """Return what the extender adds to each node's score, weight and scale applied.
@@ -86,9 +88,9 @@ class HttpExtender:
         Raises ExtenderError.
         """
         url = f"{self._url}/{self.config.prioritize_verb}"
-        listed = _decode(self._send(self.config.prioritize_verb, self._args(pod, nodes)), url)
+        priorities = _decode(self._send(self.config.prioritize_verb, self._args(pod, nodes)), url)
         scores: dict[str, int] = {}
-        for item in listed if isinstance(listed, list) else []:
+        for item in priorities if isinstance(priorities, list) else []:
             entry = {key.lower(): value for key, value in item.items()}
             score = entry.get("score", 0)
             if type(score) is not int:
@@ -123,7 +125,7 @@ class HttpExtender:
         def named(victim: PodView) -> Json:
             return {"UID": victim.uid} if capable else _body(victim)
 
-        listed: Json = {
+        victims_by_node: Json = {
             candidate.node: {
                 "Pods": [named(victim) for victim in candidate.pods],
                 "NumPDBViolations": candidate.violations,
@@ -132,8 +134,8 @@ class HttpExtender:
         }
         args = {
             "Pod": _body(pod),
-            "NodeNameToVictims": None if capable else listed,
-            "NodeNameToMetaVictims": listed if capable else None,
+            "NodeNameToVictims": None if capable else victims_by_node,
+            "NodeNameToMetaVictims": victims_by_node if capable else None,
         }
         answer = self._answer(self.config.preempt_verb, args)
         nodes = answer.get("nodenametometavictims") or {}
@@ -196,14 +198,14 @@ class HttpExtender:
             raise ExtenderError(f"failed {verb} with extender at URL {url}, code {answer.status}")
         return answer.body
 
-    def _surviving(self, answer: Json, known: Mapping[str, NodeInfo]) -> list[str]:
+    def _surviving(self, answer: Json, nodes_by_name: Mapping[str, NodeInfo]) -> list[str]:
         """Return the names that are left: NodeNames where both sides speak names, else Nodes;
         neither means none.
         """
         names = answer.get("nodenames")
         if self.config.node_cache_capable and names is not None:
             for name in names:
-                if name not in known:
+                if name not in nodes_by_name:
                     raise ExtenderError(
                         f'extender "{self.name}" claims a filtered node "{name}"'
                         " which is not found in the input node list"
@@ -212,8 +214,8 @@ class HttpExtender:
         nodes = answer.get("nodes")
         if nodes is None:
             return []
-        listed = [str(item["metadata"]["name"]) for item in nodes.get("items") or ()]
-        return [name for name in dict.fromkeys(listed) if name in known]
+        node_names = [str(item["metadata"]["name"]) for item in nodes.get("items") or ()]
+        return [name for name in dict.fromkeys(node_names) if name in nodes_by_name]
 
 
 def go_json(value: object) -> bytes:
@@ -240,7 +242,7 @@ def _decode(body: bytes, url: str) -> object:
 
 
 def _objections(
-    answer: Json, known: Mapping[str, NodeInfo], surviving: set[str]
+    answer: Json, nodes_by_name: Mapping[str, NodeInfo], surviving: set[str]
 ) -> dict[str, Status]:
     """Return a status for every node dropped; one without a reason is taken as unresolvable (>=
     1.30).
@@ -248,7 +250,7 @@ def _objections(
     failed: Mapping[str, str] = answer.get("failednodes") or {}
     hopeless: Mapping[str, str] = answer.get("failedandunresolvablenodes") or {}
     statuses: dict[str, Status] = {}
-    for name in known.keys() - surviving:
+    for name in nodes_by_name.keys() - surviving:
         reason = hopeless.get(name, failed.get(name))
         helps = name in failed and name not in hopeless
         code = Code.UNSCHEDULABLE if helps else Code.UNRESOLVABLE

@@ -28,12 +28,12 @@ class Feed:
         self,
         queue: SchedulingQueue,
         cache: Cache,
-        waiting: WaitingPods,
+        waiting_pods: WaitingPods,
         scheduler_names: frozenset[str],
     ) -> None:
         self._queue = queue
         self._cache = cache
-        self._waiting = waiting
+        self._waiting = waiting_pods
         self._names = scheduler_names
 
     def pod(self, before: Json | None, after: Json | None, now: float) -> None:
@@ -68,11 +68,11 @@ class Feed:
 
     def _pod_gone(self, pod: PodView, now: float) -> None:
         self._queue.remove(pod.uid)
-        if waiting := self._waiting.get(pod.uid):
-            waiting.reject("", "removed")
-        held = self._cache.holds(pod.uid)
+        if waiting_pod := self._waiting.get(pod.uid):
+            waiting_pod.reject("", "removed")
+        was_counted = self._cache.holds(pod.uid)
         self._cache.remove_pod(pod.uid)
-        if held or pod.node_name:
+        if was_counted or pod.node_name:
             self._queue.move(Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod), now)
 
     def _pod_assigned(self, pod: PodView, before: Json | None, now: float) -> None:

@@ -14,7 +14,6 @@ from gpushare_localcluster.scheduler.candidates import Candidate
 from gpushare_localcluster.scheduler.claims import Claims
 from gpushare_localcluster.scheduler.cluster_events import Change
 from gpushare_localcluster.scheduler.extender import HttpExtender
-from gpushare_localcluster.scheduler.metrics import Metrics
 from gpushare_localcluster.scheduler.objects import Json, PodView
 from gpushare_localcluster.scheduler.runtime import Framework
 from gpushare_localcluster.scheduler.waiting import WaitingPods
@@ -60,7 +59,6 @@ class Handle:
     claims: Claims = field(default_factory=Claims)
     uses_claims: bool = False
     empty_candidates: bool = True
-    metrics: Metrics = field(default_factory=Metrics)
 
     def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
         """Return whether a change can make a rejected pod fit, by the hints of its profile."""

@@ -108,10 +108,10 @@ class NodeView:
     @cached_property
     def images(self) -> Mapping[str, int]:
         """The images that it has: the bytes of each by each of its names."""
-        listed = (self.raw.get("status") or {}).get("images") or ()
+        images = (self.raw.get("status") or {}).get("images") or ()
         return {
             str(name): int(image.get("sizeBytes") or 0)
-            for image in listed
+            for image in images
             for name in image.get("names") or ()
         }
 
@@ -175,20 +175,22 @@ def pod_requests(spec: Json, missing: Amounts | None = None) -> dict[str, int]:
     By Kubernetes' formula (`gpushare.wire.quantity`), plus overhead.
     """
     none = missing or {}
-    regular = [{**none, **_container_requests(each)} for each in spec.get("containers") or ()]
+    regular = [
+        {**none, **_container_requests(container)} for container in spec.get("containers") or ()
+    ]
     inits = [
-        ({**none, **_container_requests(each)}, each.get("restartPolicy"))
-        for each in spec.get("initContainers") or ()
+        ({**none, **_container_requests(container)}, container.get("restartPolicy"))
+        for container in spec.get("initContainers") or ()
     ]
     overhead = read_amounts(spec.get("overhead") or {})
-    every = (*regular, *(amounts for amounts, _ in inits), overhead)
+    all_amounts = (*regular, *(amounts for amounts, _ in inits), overhead)
     return {
         name: overhead.get(name, 0)
         + peak(
             [amounts.get(name, 0) for amounts in regular],
             [(amounts.get(name, 0), policy) for amounts, policy in inits],
         )
-        for name in dict.fromkeys(name for amounts in every for name in amounts)
+        for name in dict.fromkeys(name for amounts in all_amounts for name in amounts)
     }
 
 

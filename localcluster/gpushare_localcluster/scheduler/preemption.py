@@ -63,24 +63,24 @@ class Preemption:
     ) -> Candidate:
         """Return whom to evict where. Raises NoPreemption."""
         _check_eligible(pod, snapshot, statuses)
-        asked = [extender for extender in self._extenders if extender.is_interested(pod)]
-        told = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
+        extenders = [extender for extender in self._extenders if extender.is_interested(pod)]
+        reasons = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
         candidates: list[Candidate] = []
         nominated = self._nominated()
         for node in snapshot.nodes:
             if statuses.get(node.name, Status()).code is not Code.UNSCHEDULABLE:
                 continue
             trial = _Trial(framework, state, pod, node, nominated.get(node.name, ()))
-            found = self._dry_run(trial, empty=self._empty_candidates and bool(asked))
-            if isinstance(found, Status):
-                told[node.name] = found
+            result = self._dry_run(trial, empty=self._empty_candidates and bool(extenders))
+            if isinstance(result, Status):
+                reasons[node.name] = result
             else:
-                candidates.append(found)
+                candidates.append(result)
             if self._has_enough(candidates, len(snapshot.nodes)):
                 break
         if not candidates:
-            raise NoPreemption(_no_candidates(told))
-        candidates = [c for c in self._ask(asked, pod, candidates, snapshot) if c.pods]
+            raise NoPreemption(_no_candidates(reasons))
+        candidates = [c for c in self._ask(extenders, pod, candidates, snapshot) if c.pods]
         if not candidates:
             raise NoPreemption("no candidate node for preemption")
         return best(candidates)
@@ -97,18 +97,18 @@ class Preemption:
         )
         if not lower:
             return _NO_VICTIMS
-        for other in lower:
-            trial.remove(other)
+        for pod in lower:
+            trial.remove(pod)
         status = trial.run()
         if not status.ok:
             return status
         protected = _protected(lower, self._budgets())
         victims: list[PodView] = []
-        for other in sorted(lower, key=lambda p: p.uid not in protected):
-            trial.add(other)
+        for pod in sorted(lower, key=lambda p: p.uid not in protected):
+            trial.add(pod)
             if not trial.run().ok:
-                trial.remove(other)
-                victims.append(other)
+                trial.remove(pod)
+                victims.append(pod)
         violations = sum(victim.uid in protected for victim in victims)
         if victims or empty:
             return Candidate(node, tuple(sorted(victims, key=importance)), violations)
@@ -118,18 +118,18 @@ class Preemption:
 
     def _has_enough(self, candidates: Sequence[Candidate], nodes: int) -> bool:
         percent, number = self._enough
-        wanted = min(max(nodes * percent // 100, number), nodes)
-        return len(candidates) >= wanted and any(not c.violations for c in candidates)
+        limit = min(max(nodes * percent // 100, number), nodes)
+        return len(candidates) >= limit and any(not c.violations for c in candidates)
 
     def _ask(
         self,
-        asked: Sequence[HttpExtender],
+        extenders: Sequence[HttpExtender],
         pod: PodView,
         candidates: Sequence[Candidate],
         snapshot: Snapshot,
     ) -> Sequence[Candidate]:
         """Return what the extenders leave, each getting what the one before it left."""
-        for extender in asked:
+        for extender in extenders:
             try:
                 candidates = _checked(
                     extender, candidates, extender.preempt(pod, candidates, snapshot)
@@ -160,15 +160,15 @@ class _Trial:
         self.pod = pod
         self.node = node
 
-    def add(self, other: PodView) -> None:
+    def add(self, victim: PodView) -> None:
         """Have the pod on the node."""
-        self.node = self.node.with_pod(other)
-        self._framework.run_add_pod(self._state, self.pod, other, self.node)
+        self.node = self.node.with_pod(victim)
+        self._framework.run_add_pod(self._state, self.pod, victim, self.node)
 
-    def remove(self, other: PodView) -> None:
+    def remove(self, victim: PodView) -> None:
         """Have the pod away."""
-        self.node = self.node.without_pod(other.uid)
-        self._framework.run_remove_pod(self._state, self.pod, other, self.node)
+        self.node = self.node.without_pod(victim.uid)
+        self._framework.run_remove_pod(self._state, self.pod, victim, self.node)
 
     def run(self) -> Status:
         """Return what the filters say now."""
@@ -186,8 +186,8 @@ def _check_eligible(pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Sta
         return
     if statuses.get(nominated.name, Status()).code is Code.UNRESOLVABLE:
         return
-    for other in nominated.pods.values():
-        if other.priority < pod.priority and _ends_by_preemption(other):
+    for node_pod in nominated.pods.values():
+        if node_pod.priority < pod.priority and _ends_by_preemption(node_pod):
             raise NoPreemption("not eligible due to a terminating pod on the nominated node.")
 
 
@@ -200,25 +200,25 @@ def _ends_by_preemption(pod: PodView) -> bool:
     )
 
 
-def _no_candidates(told: Mapping[str, Status]) -> str:
+def _no_candidates(reasons: Mapping[str, Status]) -> str:
     """Return why no node is a candidate; an error on a node takes the place of the count."""
-    errors = [status.message for status in told.values() if status.code is Code.ERROR]
-    return ", ".join(errors) or unschedulable_message(len(told), told)
+    errors = [status.message for status in reasons.values() if status.code is Code.ERROR]
+    return ", ".join(errors) or unschedulable_message(len(reasons), reasons)
 
 
 def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> set[str]:
     """Return the uids of the pods whose going breaks a budget when all go, the most important
     first.
     """
-    left = [budget.allowed for budget in budgets]
-    found: set[str] = set()
+    remaining = [budget.allowed_disruptions for budget in budgets]
+    protected_uids: set[str] = set()
     for pod in pods:
         for index, budget in enumerate(budgets):
             if budget.covers(pod.namespace, pod.name, pod.labels):
-                left[index] -= 1
-                if left[index] < 0:
-                    found.add(pod.uid)
-    return found
+                remaining[index] -= 1
+                if remaining[index] < 0:
+                    protected_uids.add(pod.uid)
+    return protected_uids
 
 
 def _checked(
@@ -230,10 +230,10 @@ def _checked(
     An ignorable extender only loses such a node.
     """
     empty = {candidate.node for candidate in before if not candidate.pods}
-    left: list[Candidate] = []
+    remaining: list[Candidate] = []
     for candidate in after:
         if candidate.pods or candidate.node in empty:
-            left.append(candidate)
+            remaining.append(candidate)
         elif not extender.config.ignorable:
             raise ExtenderError(f'expected at least one victim pod on node "{candidate.node}"')
-    return left
+    return remaining

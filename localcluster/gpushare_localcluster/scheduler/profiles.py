@@ -7,7 +7,6 @@ small one has not is left out with a warning; one that nobody knows is refused.
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.metadata import entry_points
 
 from gpushare.errors import SettingsError
@@ -27,12 +26,12 @@ GROUP = "gpushare.scheduler_plugins"
 
 def registry() -> dict[str, Factory]:
     """Return the factories of all plug-ins by name: those in tree, then those of entry points."""
-    found: dict[str, Factory] = dict(IN_TREE)
+    factories: dict[str, Factory] = dict(IN_TREE)
     for entry in entry_points(group=GROUP):
-        if entry.name in found:
+        if entry.name in factories:
             raise SettingsError(f"a plugin named {entry.name} already exists ({entry.value})")
-        found[entry.name] = entry.load()
-    return found
+        factories[entry.name] = entry.load()
+    return factories
 
 
 def build_frameworks(
@@ -52,7 +51,7 @@ def build_framework(
     ignored: resources that an extender alone counts; as in kube-scheduler they take the place of
     NodeResourcesFit's own `ignoredResources`. Raises SettingsError.
     """
-    where = f'profile "{profile.scheduler_name}"'
+    title = f'profile "{profile.scheduler_name}"'
     sets = {point: profile.plugins.get(point, PluginSet()) for point in ("multiPoint", *POINTS)}
     multi = _merged(PluginSet(enabled=DEFAULTS[profile.defaults]), sets["multiPoint"])
     args = dict(profile.args)
@@ -61,45 +60,47 @@ def build_framework(
             **args.get("NodeResourcesFit", {}),
             "ignoredResources": sorted(ignored),
         }
-    listed = [name for name, _ in multi]
-    listed += [name for point in POINTS for name, _ in sets[point].enabled]
-    plugins = _made(listed, args, handle, factories, where)
+    names = [name for name, _ in multi]
+    names += [name for point in POINTS for name, _ in sets[point].enabled]
+    plugins = _made(names, args, handle, factories, title)
     points = {
-        point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, where)]
+        point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, title)]
         for point in POINTS
     }
     if profile.defaults == POLICY:  # a predicate or priority brings what prepares it
         for before, point in (("preFilter", "filter"), ("preScore", "score")):
             points[before] = [plugin for plugin in points[point] if joins(plugin, before)]
     if len(points["queueSort"]) != 1:
-        raise SettingsError(f"{where}: one queue sort plugin is needed, not {points['queueSort']}")
+        raise SettingsError(f"{title}: one queue sort plugin is needed, not {points['queueSort']}")
     if not points["bind"]:
-        raise SettingsError(f"{where}: at least one bind plugin is needed")
+        raise SettingsError(f"{title}: at least one bind plugin is needed")
     weights = {name: weight or 1 for name, weight in (*multi, *sets["score"].enabled)}
-    made = Framework(
+    framework = Framework(
         tuple(plugins.values()),
         points=points,
         weights=weights,
         percentage=profile.percentage,
         check_all_filters=profile.check_all_filters,
-        observe=partial(handle.metrics.ran, profile.scheduler_name),
     )
-    handle.profiles[profile.scheduler_name] = made
-    return made
+    handle.profiles[profile.scheduler_name] = framework
+    return framework
 
 
 def _merged(defaults: PluginSet, custom: PluginSet) -> tuple[tuple[str, int], ...]:
     """Return the defaults that stay, with the weights that `custom` gives them, then its own."""
-    own = dict(custom.enabled)
-    kept: list[tuple[str, int]] = []
+    custom_weights = dict(custom.enabled)
+    merged_plugins: list[tuple[str, int]] = []
     if "*" not in custom.disabled:
-        kept = [
-            (name, own.get(name, weight))
+        merged_plugins = [
+            (name, custom_weights.get(name, weight))
             for name, weight in defaults.enabled
             if name not in custom.disabled
         ]
-    names = {name for name, _ in kept}
-    return (*kept, *((name, weight) for name, weight in custom.enabled if name not in names))
+    names = {name for name, _ in merged_plugins}
+    return (
+        *merged_plugins,
+        *((name, weight) for name, weight in custom.enabled if name not in names),
+    )
 
 
 def _made(
@@ -107,53 +108,55 @@ def _made(
     args: Mapping[str, Fields],
     handle: Handle,
     factories: Mapping[str, Factory],
-    where: str,
+    title: str,
 ) -> dict[str, Plugin]:
-    made: dict[str, Plugin] = {}
+    plugins: dict[str, Plugin] = {}
     left_out: set[str] = {name for name in args if name in NOT_BUILT}
     for name in names:
         if name in NOT_BUILT:
             left_out.add(name)
         elif name not in factories:
-            known = ", ".join(sorted(factories))
-            raise SettingsError(f'{where}: plugin "{name}" does not exist; there are: {known}')
-        elif name not in made:
+            supported = ", ".join(sorted(factories))
+            raise SettingsError(f'{title}: plugin "{name}" does not exist; there are: {supported}')
+        elif name not in plugins:
             try:
-                made[name] = factories[name](args.get(name, {}), handle)
+                plugins[name] = factories[name](args.get(name, {}), handle)
             except SettingsError as error:
-                raise SettingsError(f'{where}: plugin "{name}": {error}') from error
+                raise SettingsError(f'{title}: plugin "{name}": {error}') from error
     if left_out:
-        listed = ", ".join(sorted(left_out))
-        log.warning("plugins of kube-scheduler that are not built here, and left out: %s", listed)
-    return made
+        names_text = ", ".join(sorted(left_out))
+        log.warning(
+            "plugins of kube-scheduler that are not built here, and left out: %s", names_text
+        )
+    return plugins
 
 
 def _expanded(
     point: str,
-    own: PluginSet,
+    point_set: PluginSet,
     multi: Sequence[tuple[str, int]],
     plugins: Mapping[str, Plugin],
-    where: str,
+    title: str,
 ) -> list[str]:
     """Return the plug-ins of a point in order.
 
     First those of multiPoint that the point names too, in the point's order, then the others of
     multiPoint, then the others of the point.
     """
-    named = [name for name, _ in own.enabled if name in plugins]
-    for name in named:
+    point_names = [name for name, _ in point_set.enabled if name in plugins]
+    for name in point_names:
         if not joins(plugins[name], point):
-            raise SettingsError(f'{where}: plugin "{name}" does not extend {point} plugin')
-    if "*" in own.disabled:
-        return named
+            raise SettingsError(f'{title}: plugin "{name}" does not extend {point} plugin')
+    if "*" in point_set.disabled:
+        return point_names
     several = [
         name
         for name, _ in multi
-        if name in plugins and joins(plugins[name], point) and name not in own.disabled
+        if name in plugins and joins(plugins[name], point) and name not in point_set.disabled
     ]
-    again = [name for name in named if name in several]
+    again = [name for name in point_names if name in several]
     return [
         *again,
-        *(name for name in several if name not in named),
-        *(name for name in named if name not in again),
+        *(name for name in several if name not in point_names),
+        *(name for name in point_names if name not in again),
     ]

@@ -39,8 +39,7 @@ class QueuedPod:
     """A pod on its way, with what its backoff depends on.
 
     `since`: its last failure (or arrival); among equals, who waits longest goes first. `woken`: an
-    event (or arrival) brought it here; somebody slower may not know of that yet. `attempts`: how
-    often it was popped; `popped`: when it was last.
+    event (or arrival) brought it here; somebody slower may not know of that yet.
     """
 
     pod: PodView
@@ -51,8 +50,6 @@ class QueuedPod:
     ready_at: float = 0.0
     missed: list[Change] = field(default_factory=list)
     woken: bool = True
-    attempts: int = 0
-    popped: float = 0.0
 
     @property
     def uid(self) -> str:
@@ -140,8 +137,6 @@ class SchedulingQueue:
             entry = self._active.pop(uid, None)
             if entry is not None:
                 entry.missed = []
-                entry.attempts += 1
-                entry.popped = now
                 self._in_flight[uid] = entry
                 return entry
         return None
@@ -215,12 +210,12 @@ class SchedulingQueue:
 
     def nominated(self) -> dict[str, list[PodView]]:
         """Return by node the pods for which room was made there, and that are not bound yet."""
-        found: dict[str, list[PodView]] = {}
+        by_node: dict[str, list[PodView]] = {}
         for _, place in self._named():
             for entry in place.values():
                 if entry.pod.nominated_node:
-                    found.setdefault(entry.pod.nominated_node, []).append(entry.pod)
-        return found
+                    by_node.setdefault(entry.pod.nominated_node, []).append(entry.pod)
+        return by_node
 
     def flush(self, now: float) -> None:
         """Let out pods whose backoff has ended, and those that waited five minutes."""

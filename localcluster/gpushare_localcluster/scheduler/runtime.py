@@ -21,7 +21,6 @@ from gpushare_localcluster.scheduler.framework import (
     PluginError,
     Status,
 )
-from gpushare_localcluster.scheduler.metrics import Observe, timed
 from gpushare_localcluster.scheduler.objects import PodView
 
 log = logging.getLogger(__name__)
@@ -35,8 +34,7 @@ class Framework:
 
     points: the plug-ins of each point in their order; without it each joins whatever it can.
     weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
-    check_all_filters: all filters are asked of a node, not only until the first objects. observe:
-    for metrics.
+    check_all_filters: all filters are asked of a node, not only until the first objects.
     """
 
     def __init__(
@@ -47,12 +45,10 @@ class Framework:
         weights: Mapping[str, int] | None = None,
         percentage: int = 0,
         check_all_filters: bool = False,
-        observe: Observe = lambda *_: None,
     ) -> None:
         self.plugins = tuple(plugins)
         self.percentage = percentage
         self._check_all = check_all_filters
-        self.observe = observe
         self._weights = dict(weights or {})
         at = points or {
             point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
@@ -83,12 +79,10 @@ class Framework:
         """Return what the plug-in's scores are multiplied with."""
         return self._weights.get(plugin_name, 1)
 
-    @timed("PreEnqueue")
     def run_pre_enqueue(self, pod: PodView) -> Status:
         """Return the first objection to trying the pod at all, or Success."""
         return _first_objection(self.pre_enqueues, lambda plugin: plugin.pre_enqueue(pod))
 
-    @timed("PreFilter")
     def run_pre_filters(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, frozenset[str], Status]:
@@ -137,18 +131,18 @@ class Framework:
 
         Where all are asked, the reasons of all, and evicting does not help if one says so.
         """
-        found = SUCCESS
+        result = SUCCESS
         for plugin in self.filters:
             if plugin.name in state.skip_filter:
                 continue
             status = plugin.filter(state, pod, node)
             if status is SUCCESS or status.ok:
                 continue
-            code = found.code if found.code is Code.UNRESOLVABLE else status.code
-            found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
+            code = result.code if result.code is Code.UNRESOLVABLE else status.code
+            result = Status(code, (*result.reasons, *status.reasons), result.plugin or plugin.name)
             if not (self._check_all and status.rejected):
                 break
-        return found
+        return result
 
     def run_filters_with_nominated(
         self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
@@ -158,18 +152,17 @@ class Framework:
         nominated: those pods; of lower priority than the pod they do not count. The pod must fit
         without them too: they may go elsewhere, and its affinity be unmet.
         """
-        others = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
-        if others:
+        nominated_pods = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
+        if nominated_pods:
             with_them, copy = node, state.clone()
-            for other in others:
-                with_them = with_them.with_pod(other)
-                self.run_add_pod(copy, pod, other, with_them)
+            for nominated_pod in nominated_pods:
+                with_them = with_them.with_pod(nominated_pod)
+                self.run_add_pod(copy, pod, nominated_pod, with_them)
             status = self.run_filters(copy, pod, with_them)
             if not status.ok:
                 return status
         return self.run_filters(state, pod, node)
 
-    @timed("PostFilter")
     def run_post_filters(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
@@ -184,7 +177,6 @@ class Framework:
             texts.append(status.message)
         return Status(Code.UNSCHEDULABLE, tuple(text for text in texts if text))
 
-    @timed("PreScore")
     def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
         """Have all plug-ins prepare their scores. Raises PluginError."""
         skipped: set[str] = set()
@@ -196,17 +188,16 @@ class Framework:
                 raise PluginError(f'running PreScore plugin "{plugin.name}": {status.message}')
         state.skip_score = frozenset(skipped)
 
-    @timed("Score")
     def run_scores(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> PluginScores:
         """Return what each plug-in adds to each node's score. Raises PluginError."""
-        found: dict[str, dict[str, int]] = {}
-        named = [(node.name, node) for node in nodes]
+        all_scores: dict[str, dict[str, int]] = {}
+        node_pairs = [(node.name, node) for node in nodes]
         for plugin in self.scorers:
             if plugin.name in state.skip_score:
                 continue
-            scores = {name: plugin.score(state, pod, node) for name, node in named}
+            scores = {name: plugin.score(state, pod, node) for name, node in node_pairs}
             if normalizer := self._normalizers.get(plugin.name):
                 scores = normalizer.normalize_score(state, pod, scores)
             weight = self.weight(plugin.name)
@@ -216,21 +207,18 @@ class Framework:
                         f'plugin "{plugin.name}" returns an invalid score {score},'
                         f" it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
                     )
-            found[plugin.name] = {node: score * weight for node, score in scores.items()}
-        return found
+            all_scores[plugin.name] = {node: score * weight for node, score in scores.items()}
+        return all_scores
 
-    @timed("Reserve")
     def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Have all plug-ins reserve; return Success, or the first objection."""
         return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
 
-    @timed("Unreserve")
     def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Give everything back, last plug-in first."""
         for plugin in reversed(self.reservers):
             plugin.unreserve(state, pod, node_name)
 
-    @timed("Permit")
     def run_permit(
         self, state: CycleState, pod: PodView, node_name: str
     ) -> tuple[Status, dict[str, float]]:
@@ -245,12 +233,10 @@ class Framework:
         state.waits = waits
         return Status(Code.WAIT) if waits else SUCCESS, waits
 
-    @timed("PreBind")
     def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the first objection, or Success."""
         return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
 
-    @timed("Bind")
     def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the answer of the first plug-in that does not leave the pod to the next."""
         for plugin in self.binders:
@@ -259,7 +245,6 @@ class Framework:
                 return Status(status.code, status.reasons, plugin.name)
         return Status(Code.ERROR, ("no bind plugin binds this pod",))
 
-    @timed("PostBind")
     def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Tell those that want to know that the pod is bound."""
         for plugin in self.post_binders:

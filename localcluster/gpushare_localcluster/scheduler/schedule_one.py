@@ -44,7 +44,7 @@ class ScheduleOne:
         self,
         handle: Handle,
         queue: SchedulingQueue,
-        changed: threading.Condition,
+        queue_changed: threading.Condition,
         *,
         cache: Cache,
         api: ApiClient,
@@ -55,7 +55,7 @@ class ScheduleOne:
     ) -> None:
         self._handle = handle
         self._queue = queue
-        self._changed = changed
+        self._changed = queue_changed
         self._cache = cache
         self._api = api
         self._events = events
@@ -90,8 +90,7 @@ class ScheduleOne:
                 self._queue.done(pod.uid)
             return
         try:
-            with self._handle.metrics.algorithm_seconds.time():
-                decision = self._cycle.decide(pod, self._cache.snapshot())
+            decision = self._cycle.decide(pod, self._cache.snapshot())
         except (FitError, CycleError) as error:
             self._tracer(trace.waiting(pod, error))
             if isinstance(error, FitError):
@@ -142,23 +141,21 @@ class ScheduleOne:
             self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
-            self._count(entry, "scheduled")
-            self._handle.metrics.pod_attempts.observe(entry.attempts)
             self._activate_asked(decision)
             self._events.scheduled(pod, decision.node)
             return
         self._undo(decision)
         with self._changed:
             # As if the assumed pod had been deleted: others may fit now.
-            gone = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
-            self._queue.move(gone, time.monotonic())
+            deletion = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
+            self._queue.move(deletion, time.monotonic())
         self._failed(entry, decision, status)
 
     def _activate_asked(self, decision: Decision) -> None:
         """Have the pods tried at once that plug-ins asked for; each request counts once."""
-        if asked := decision.state.pods_to_activate:
-            self._handle.activate(asked.values())
-            asked.clear()
+        if requested_pods := decision.state.pods_to_activate:
+            self._handle.activate(requested_pods.values())
+            requested_pods.clear()
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
         """Have the pod wait: as one that does not fit the one node, or as one with an error."""
@@ -175,7 +172,6 @@ class ScheduleOne:
         self._cache.forget(decision.pod)
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
-        self._count(entry, "unschedulable")
         with self._changed:
             # An extender learns of a change by its own watch, perhaps a moment after us.
             again = PLUGIN_NAME in rejected_by
@@ -186,17 +182,12 @@ class ScheduleOne:
             self._tell(entry.pod, "Unschedulable", message)
 
     def _broken(self, entry: QueuedPod, message: str) -> None:
-        self._count(entry, "error")
         with self._changed:
             self._queue.fail(entry, time.monotonic())
             waits = entry.uid in self._queue
             self._changed.notify_all()
         if waits:
             self._tell(entry.pod, "SchedulerError", message)
-
-    def _count(self, entry: QueuedPod, result: str) -> None:
-        profile = entry.pod.scheduler_name
-        self._handle.metrics.attempted(result, profile, time.monotonic() - entry.popped)
 
     def _tell(self, pod: PodView, reason: str, message: str) -> None:
         self._events.failed(pod, message)

@@ -6,7 +6,6 @@ One lock guards queue and cache feeding; no call to the API server or an extende
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
@@ -69,9 +68,8 @@ class Scheduler:
             less=first.queue_sorts[0].less,
             pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
-        self._handle.metrics.watch_queue(self._pending)
-        waiting = self._handle.waiting
-        self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
+        waiting_pods = self._handle.waiting
+        self._feed = Feed(self._queue, self._cache, waiting_pods, options.scheduler_names)
         self._changed = threading.Condition()
         self._schedule_one = ScheduleOne(
             self._handle,
@@ -86,7 +84,6 @@ class Scheduler:
         )
         self._leadership = Leadership(self._api, options)
         self._stopping = False
-        self._ends: list[Callable[[], None]] = []
         self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
         on_pod = partial(self._take_in, self._feed.pod)
         self._informers = [
@@ -127,8 +124,6 @@ class Scheduler:
         self._events.close()
         for extender in self._handle.extenders:
             extender.close()
-        for end in self._ends:
-            end()
         self._api.close()
 
     def wait_synced(self, timeout: float) -> bool:
@@ -158,16 +153,6 @@ class Scheduler:
         self._handle.claims.changed(kind, before, after)
         happened = Action.ADD if before is None else Action.UPDATE_OTHER
         self._queue.move(Change(kind, happened if after else Action.DELETE), now)
-
-    def serve_metrics(self) -> str:
-        """Serve what is counted until the scheduler stops, and return the URL."""
-        url, stop = self._handle.metrics.serve()
-        self._ends.append(stop)
-        return url
-
-    def _pending(self) -> Counter[str]:
-        with self._changed:
-            return Counter(self._queue.places().values())
 
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""

@@ -28,14 +28,14 @@ class AffinityTerm:
     namespace_selector: Json | None
     weight: int = 0
 
-    def matches(self, other: PodView, namespace_labels: NamespaceLabels) -> bool:
+    def matches(self, candidate: PodView, namespace_labels: NamespaceLabels) -> bool:
         """Return whether the term means the pod."""
-        if other.namespace not in self.namespaces and not (
+        if candidate.namespace not in self.namespaces and not (
             self.namespace_selector is not None
-            and selects(self.namespace_selector, namespace_labels(other.namespace))
+            and selects(self.namespace_selector, namespace_labels(candidate.namespace))
         ):
             return False
-        return selects(self.selector, other.labels)
+        return selects(self.selector, candidate.labels)
 
 
 def affinity_terms(pod: PodView, kind: str, when: str) -> tuple[AffinityTerm, ...]:

@@ -47,7 +47,7 @@ class CycleTrace:
                 for node, status in sorted(self.rejected.items())
             },
             "skippedScores": sorted(self.unscored),
-            "score": {who: dict(given) for who, given in self.scores.items()},
+            "score": {who: dict(node_scores) for who, node_scores in self.scores.items()},
             "node": self.node or None,
             "permitWaits": dict(self.waits),
             "outcome": {
@@ -66,9 +66,13 @@ class CycleTrace:
             yield _line("Filter", f"not {node}: {status.message} ({status.plugin})")
         if self.unscored:
             yield _line("PreScore", f"not for this pod: {', '.join(sorted(self.unscored))}")
-        nodes = {node for given in self.scores.values() for node in given}
+        nodes = {node for node_scores in self.scores.values() for node in node_scores}
         for node in sorted(nodes):
-            parts = {who: given[node] for who, given in self.scores.items() if given.get(node)}
+            parts = {
+                who: node_scores[node]
+                for who, node_scores in self.scores.items()
+                if node_scores.get(node)
+            }
             sums = " + ".join(f"{who} {score}" for who, score in parts.items())
             yield _line("Score", f"{node} {sum(parts.values())}" + (f" = {sums}" if sums else ""))
         if self.node:

@@ -49,12 +49,12 @@ class WaitingPod:
         with self._changed:
             while self._answer is None:
                 plugin, longest = min(self._pending.items(), key=lambda item: item[1])
-                left = begun + longest - time.monotonic()
-                if left <= 0:
+                remaining = begun + longest - time.monotonic()
+                if remaining <= 0:
                     text = f"rejected due to timeout after waiting {longest:g}s at plugin {plugin}"
                     self._end(Status(Code.UNSCHEDULABLE, (text,), plugin))
                 else:
-                    self._changed.wait(left)
+                    self._changed.wait(remaining)
             return self._answer
 
     def _end(self, answer: Status) -> None:

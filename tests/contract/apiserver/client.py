@@ -93,7 +93,7 @@ class Api:
             text = response.read()
             kind = response.headers.get("Content-Type", "")
             # kube-apiserver calls the index of its OpenAPI documents plain text.
-            is_json = "json" in kind or (path == "/openapi/v3" and response.status == 200)
+            is_json = "json" in kind
             found = json.loads(text) if is_json else {"text": text.decode()}
             return Reply(response.status, found, dict(response.headers))
         finally:

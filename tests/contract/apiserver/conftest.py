@@ -25,7 +25,6 @@ newest = pytest.mark.skipif(
 """Promises of the newest API server alone; ours keeps them."""
 
 CONTROLLERS = (
-    "daemonset-controller",
     "deployment-controller",
     "garbage-collector-controller",
     "job-controller",

@@ -41,11 +41,6 @@ def test_a_stateful_set_names_its_pods_by_their_number(api: Api, namespace: str)
     until(lambda: pods_of(api, namespace, "db") == ["db-0", "db-1"], "it has its two pods")
 
 
-def test_a_daemon_set_has_a_pod_on_each_node(api: Api, namespace: str, node_name: str) -> None:
-    api.create(apps(namespace, "daemonsets"), workload("agent"))
-    until(lambda: len(pods_of(api, namespace, "agent")) > 0, f"it has one for {node_name}")
-
-
 def test_a_job_gets_as_many_pods_as_it_runs_at_once(api: Api, namespace: str) -> None:
     body = workload("train")
     del body["spec"]["selector"]

@@ -85,15 +85,6 @@ def test_the_server_says_that_it_is_ready_and_who_it_is(api: Api) -> None:
     assert told["gitVersion"].startswith(f"v{release}")
 
 
-def test_kubectl_is_told_that_the_server_validates(api: Api) -> None:
-    index = api.get("/openapi/v3").body["paths"]
-    document = api.get(index["api/v1"]["serverRelativeURL"]).body
-    operation = document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"]
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    assert operation["x-kubernetes-group-version-kind"] == kind
-    assert "fieldValidation" in {item["name"] for item in operation["parameters"]}
-
-
 def test_everybody_may_do_everything(api: Api) -> None:
     reply = api.create(
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",

@@ -134,50 +134,6 @@ def test_a_pod_as_a_whole_asks_for_cpu_and_memory_alone(
     assert f"spec.template.{where}: Unsupported value" in reply.body["message"]
 
 
-def of_main(**fields: object) -> dict[str, object]:
-    return {"spec": {"containers": [{"name": "main", **fields}]}}
-
-
-def sized(cpu: str) -> dict[str, object]:
-    return {"cpu": cpu, "aliyun.com/gpu-mem": "3"}
-
-
-@newest
-def test_a_pod_is_resized_in_cpu_and_memory_alone(api: Api, namespace: str) -> None:
-    body = pod()
-    body["spec"]["containers"][0]["resources"] = {"limits": sized("1"), "requests": sized("1")}
-    api.create(f"{namespace}/pods", body)
-    path = f"{namespace}/pods/p/resize"
-    more = of_main(image="other:2", resources={"limits": {"cpu": "2"}})
-    made = api.patch(path, {**more, "metadata": {"labels": {"a": "b"}}}, STRATEGIC)
-    assert made.status == 200, made.body
-    (container,) = made.body["spec"]["containers"]
-    assert container["resources"] == {"limits": sized("2"), "requests": sized("1")}
-    assert container["image"] == "registry.example/app:1"
-    assert "labels" not in made.meta
-    assert api.get(path).body == api.get(f"{namespace}/pods/p").body
-    for amounts, told in (
-        (
-            {"limits": {"aliyun.com/gpu-mem": "4"}, "requests": {"aliyun.com/gpu-mem": "4"}},
-            "mutable",
-        ),
-        ({"limits": {"cpu": None}}, "spec.containers[0].resources.limits: Forbidden"),
-        ({"limits": {"memory": "1Gi"}, "requests": {"memory": "1Gi"}}, ""),
-    ):
-        reply = api.patch(path, of_main(resources=amounts), STRATEGIC)
-        assert (reply.status, told in reply.body.get("message", "")) == (422 if told else 200, True)
-    assert api.call("POST", path, body).status == 405
-
-
-@newest
-def test_a_resize_keeps_the_class_of_its_quality(api: Api, namespace: str) -> None:
-    api.create(f"{namespace}/pods", pod())
-    asked = of_main(resources={"requests": {"cpu": "1"}})
-    reply = api.patch(f"{namespace}/pods/p/resize", asked, STRATEGIC)
-    assert reply.status == 422
-    assert "Pod QOS Class may not change" in reply.body["message"]
-
-
 def bind(api: Api, namespace: str, node: str, **metadata: object) -> Reply:
     path = f"{namespace}/pods/p/binding"
     return api.call("POST", path, binding("p", node, **metadata))

@@ -1,4 +1,4 @@
-"""What kubectl and kube-scheduler send as protobuf makes the object that JSON makes."""
+"""A body in protobuf, as kubectl sends it, makes the object that JSON makes."""
 
 import base64
 from typing import Any
@@ -9,12 +9,8 @@ from tests.contract.apiserver.client import Api, Json
 from tests.contract.apiserver.conftest import pod
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-LEASES = "/apis/coordination.k8s.io/v1"
-EVENTS = "/apis/events.k8s.io/v1"
 BUDGETS = "/apis/policy/v1"
 CLASSES = "/apis/scheduling.k8s.io/v1"
-AT = 1_700_000_000
-MICRO = {1: AT, 2: 123_456_000}
 
 
 def message(fields: dict[int, Any]) -> bytes:
@@ -64,15 +60,6 @@ def told(found: Json) -> Json:
 
 NOTES: Json = {"labels": {"a": "b"}, "annotations": {"a": "b"}}
 BYTES = bytes(range(200, 256))
-REFERENCE = {1: "Pod", 2: "default", 3: "p", 4: "u-1", 5: "v1", 6: "7", 7: ""}
-REFERRED = {
-    "kind": "Pod",
-    "namespace": "default",
-    "name": "p",
-    "uid": "u-1",
-    "apiVersion": "v1",
-    "resourceVersion": "7",
-}
 SELECTOR = {1: {1: "a", 2: "b"}, 2: {1: "c", 2: "NotIn", 3: ["d", "e"]}}
 SELECTED = {
     "matchLabels": {"a": "b"},
@@ -109,42 +96,6 @@ KINDS: list[tuple[Kind, dict[int, Any], Json]] = [
         (BUDGETS, "poddisruptionbudgets", "PodDisruptionBudget"),
         {2: {2: SELECTOR, 3: {1: 1, 2: 0, 3: "50%"}}},
         {"spec": {"maxUnavailable": "50%", "selector": SELECTED}},
-    ),
-    (
-        (LEASES, "leases", "Lease"),
-        {2: {1: "me", 2: 15, 3: MICRO, 4: MICRO, 5: 3}},
-        {
-            "spec": {
-                "holderIdentity": "me",
-                "leaseDurationSeconds": 15,
-                "acquireTime": "2023-11-14T22:13:20.123456Z",
-                "renewTime": "2023-11-14T22:13:20.123456Z",
-                "leaseTransitions": 3,
-            }
-        },
-    ),
-    (
-        (EVENTS, "events", "Event"),
-        {
-            2: MICRO,
-            4: "example.com/tests",
-            5: "tests-1",
-            6: "Testing",
-            7: "Tested",
-            8: REFERENCE,
-            10: "text",
-            11: "Normal",
-        },
-        {
-            "eventTime": "2023-11-14T22:13:20.123456Z",
-            "reportingController": "example.com/tests",
-            "reportingInstance": "tests-1",
-            "action": "Testing",
-            "reason": "Tested",
-            "regarding": REFERRED,
-            "note": "text",
-            "type": "Normal",
-        },
     ),
 ]
 
@@ -183,14 +134,6 @@ def test_a_namespace_and_a_priority_class(api: Api) -> None:
         api.delete(f"{classes}/proto-high{end}")
 
 
-def test_a_binding_carries_its_annotations(api: Api, namespace: str, node_name: str) -> None:
-    api.create(f"{namespace}/pods", pod())
-    sent = body("v1", "Binding", {1: meta("p", a="b"), 2: {1: "Node", 3: node_name}})
-    assert send(api, f"{namespace}/pods/p/binding", sent).status == 201
-    found = api.get(f"{namespace}/pods/p").body
-    assert (found["spec"]["nodeName"], found["metadata"]["annotations"]["a"]) == (node_name, "b")
-
-
 def test_what_may_be_done_is_asked(api: Api) -> None:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     spec = {1: {1: "default", 2: "list", 3: "", 4: "*", 5: "pods", 6: "", 7: ""}}
@@ -201,16 +144,14 @@ def test_what_may_be_done_is_asked(api: Api) -> None:
     assert (asked["verb"], asked["resource"]) == ("list", "pods")
 
 
-def test_deletions_and_evictions_heed_their_options(api: Api, namespace: str) -> None:
+def test_a_deletion_heeds_its_options(api: Api, namespace: str) -> None:
     uid = api.create(f"{namespace}/pods", pod()).meta["uid"]
     path = f"{namespace}/pods/p"
     other = {2: {1: "00000000-0000-0000-0000-000000000000"}}
     reply = send(api, path, body("v1", "DeleteOptions", other), "DELETE")
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-    # With another uid kube-apiserver tries to evict again for 10 s before it says so.
-    evicting = {1: meta("p"), 2: {1: 0, 2: {1: uid}}}
-    reply = send(api, f"{path}/eviction", body("policy/v1", "Eviction", evicting))
-    assert reply.status == 201, reply.body
+    reply = send(api, path, body("v1", "DeleteOptions", {1: 0, 2: {1: uid}}), "DELETE")
+    assert reply.status == 200, reply.body
     assert api.get(path).status == 404
 
 

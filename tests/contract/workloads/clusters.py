@@ -27,7 +27,7 @@ from tests.e2e.processes import Process
 
 NODES = ("node-1", "node-2")
 _CONTROLLERS = (
-    *("daemonset", "deployment", "garbage-collector", "job", "namespace", "replicaset"),
+    *("deployment", "garbage-collector", "job", "namespace", "replicaset"),
     *("replicationcontroller", "statefulset"),
 )
 """Those of kube-controller-manager that run; others take nodes made by hand for dead ones."""

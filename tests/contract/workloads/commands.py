@@ -31,7 +31,6 @@ FILES = {
     "typo.yaml": _WEB.replace('"limits"', '"limit"'),
     "job.yaml": changed(workload("Job", "train"), _ENDS),
     "db.yaml": workload("StatefulSet", "db", replicas=2),
-    "agent.yaml": workload("DaemonSet", "agent"),
 }
 
 COMMANDS = """
@@ -102,9 +101,7 @@ apply -f job.yaml
 wait --for=condition=complete job/train --timeout=50s
 apply -f db.yaml
 rollout status sts/db --timeout=50s
-apply -f agent.yaml
-rollout status ds/agent --timeout=50s
-get jobs,sts,ds
+get jobs,sts
 create configmap settings --from-literal=a=b
 create secret generic hidden --from-literal=a=b
 create serviceaccount robot
@@ -118,9 +115,8 @@ create ingress front --rule=a.example/=web:80
 apply -k config/extender/second-scheduler
 apply -k config/extender/placements
 apply -k config/extender/admission
-delete -f agent.yaml
 cordon node-1
-drain node-1 --ignore-daemonsets --delete-emptydir-data --force --timeout=50s
+drain node-1 --delete-emptydir-data --force --timeout=50s
 uncordon node-1
 create poddisruptionbudget guard --selector=app=web --min-available=1
 taint node node-1 gpu=yes:NoSchedule

@@ -1,13 +1,11 @@
-"""StatefulSets, DaemonSets and plain ReplicaSets through kubectl."""
+"""StatefulSets and plain ReplicaSets through kubectl."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.apiserver.client import Api, Json
 from tests.contract.kubectl import Kubectl, Server
-from tests.contract.workloads.clusters import NODES, Running, add_node
 from tests.contract.workloads.conftest import Pods
 from tests.contract.workloads.manifests import changed, workload
 from tests.e2e.processes import until
@@ -15,7 +13,6 @@ from tests.e2e.processes import until
 pytestmark = pytest.mark.kubectl
 
 DB = workload("StatefulSet", "db", replicas=3)
-AGENT = workload("DaemonSet", "agent")
 
 
 def events(server: Server, version: str, done: str) -> list[tuple[str, str]]:
@@ -144,56 +141,6 @@ def test_a_pod_without_a_number_is_not_taken_for_one(
     rolled_out(kubectl, "sts/db")
     assert pods.names() == ["db-0", "db-1", "db-2", "stray"]
     assert "ownerReferences" not in server.pod("stray")
-
-
-@pytest.fixture
-def third(running: Running) -> Iterator[str]:
-    """A node that comes and goes with the test."""
-    name = "node-3"
-    yield name
-    running.api.delete(f"/api/v1/nodes/{name}")
-
-
-def homes(pods: Pods) -> list[str]:
-    return sorted(str(item["spec"].get("nodeName")) for item in pods.all())
-
-
-def test_each_node_has_its_pod(kubectl: Kubectl, running: Running, pods: Pods, third: str) -> None:
-    kubectl("apply", "-f", "-", stdin=AGENT)
-    rolled_out(kubectl, "ds/agent")
-    assert homes(pods) == list(NODES)
-    header, row = kubectl("get", "ds").splitlines()
-    assert header.split()[:6] == ["NAME", "DESIRED", "CURRENT", "READY", "UP-TO-DATE", "AVAILABLE"]
-    assert row.split()[:6] == ["agent", "2", "2", "2", "2", "2"]
-    add_node(running.api, third)
-    until(lambda: homes(pods) == [*NODES, third], lambda: str(homes(pods)))
-
-
-def test_a_node_that_is_not_for_it_has_none(
-    kubectl: Kubectl, running: Running, pods: Pods, third: str
-) -> None:
-    taint = {"key": "gpu", "value": "x", "effect": "NoSchedule"}
-    add_node(running.api, third, taints=[taint])
-    kubectl("apply", "-f", "-", stdin=AGENT)
-    rolled_out(kubectl, "ds/agent")
-    assert homes(pods) == list(NODES)
-    kubectl("taint", "node", third, "gpu-")
-    until(lambda: homes(pods) == [*NODES, third], lambda: str(homes(pods)))
-    selector = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": third}}}}}
-    kubectl("patch", "ds", "agent", "-p", json.dumps(selector))
-    until(lambda: homes(pods) == [third], lambda: str(homes(pods)))
-
-
-def test_a_pod_of_each_node_is_replaced_in_turn(kubectl: Kubectl, pods: Pods) -> None:
-    kubectl("apply", "-f", "-", stdin=AGENT)
-    rolled_out(kubectl, "ds/agent")
-    kubectl("set", "image", "ds/agent", "main=app:2")
-    rolled_out(kubectl, "ds/agent")
-    assert pods.images() == ["app:2"] * 2
-    kubectl("rollout", "undo", "ds/agent")
-    until(lambda: pods.images() == ["app:1"] * 2, lambda: str(pods.images()))
-    kubectl("delete", "ds", "agent")
-    pods.gone()
 
 
 def test_a_replica_set_of_its_own_has_its_pods(kubectl: Kubectl, pods: Pods) -> None:

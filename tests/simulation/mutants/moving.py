@@ -66,7 +66,7 @@ def never_lets_go(original: Any) -> Any:
     return lambda self: None
 
 
-@mutant("M6", "a person who moves pods writes nothing down", defrag_apply.Run, "_begin",
+@mutant("M6", "a person who moves pods writes nothing down", defrag_apply.DefragRun, "_begin",
         test=f"{_TOGETHER}::test_a_person_and_the_extender_never_evict_at_once")  # fmt: skip
 def moves_beside_the_record(original: Any) -> Any:
     del original

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare.core.model import Allocation, PodRef
-from gpushare.device_plugin.cards import Cards, DetectedGpu, make_cards
+from gpushare.device_plugin.cards import DetectedGpu, NodeCards, make_cards
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod, node_pod
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import PODS, Pod
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 _numbers = itertools.count()
 
 
-def cards(*units: int) -> Cards:
+def cards(*units: int) -> NodeCards:
     """Healthy cards of so many GiB each."""
     found = [DetectedGpu(f"GPU-{index}", index, each * 1024) for index, each in enumerate(units)]
     return make_cards(found, "GiB", 0)

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.device_plugin.allocator import MAX_WAIT, Allocator, Served
 from gpushare.device_plugin.cards import Fault, Problem, device_id
-from gpushare.device_plugin.identity import CheckpointEntry, Listed
+from gpushare.device_plugin.identity import CheckpointEntry, PodDevices
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiNotFound, ApiUnavailable, RequestRefused
@@ -35,7 +35,7 @@ class World:
     def __init__(self) -> None:
         self.api = ScriptedApi()
         self.pods = Pods(self.api, ALIYUN, "node")
-        self.shown: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
+        self.by_kubelet: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
         self.cards = NODE
         self.broken = 0
         self.now = 0.0
@@ -58,11 +58,11 @@ class World:
         if self.meanwhile:
             self.meanwhile.pop(0)()
 
-    def _listed(self) -> Listed:
+    def _listed(self) -> PodDevices:
         if self.broken:
             self.broken -= 1
             raise KubeletError("rejected by rate limit")
-        return self.shown
+        return self.by_kubelet
 
     def watch(self, *bodies: Json, kind: str = "ADDED") -> None:
         for body in bodies:
@@ -72,13 +72,13 @@ class World:
     def admit(self, body: Json) -> None:
         """The kubelet begins to admit the pod."""
         names = [each["name"] for each in body["spec"]["containers"]]
-        self.shown[key(body)] = dict.fromkeys(names, frozenset())
+        self.by_kubelet[key(body)] = dict.fromkeys(names, frozenset())
 
     def ask(self, units: int, available: Iterable[str] = ALL, must: Iterable[str] = ()) -> set[str]:
         """The cards that the answer is of."""
         served = self.allocator.allocate(self.allocator.prefer([*available], [*must], units))
         for owner in served.owners:
-            containers = self.shown.get((owner.pod.ref.namespace, owner.pod.ref.name), {})
+            containers = self.by_kubelet.get((owner.pod.ref.namespace, owner.pod.ref.name), {})
             if owner.container.name in containers:
                 containers[owner.container.name] = served.ids
         return set(served.grant.uuids)
@@ -184,7 +184,7 @@ def test_a_question_without_an_allocation_is_not_taken_for_another_pods(world: W
     world.watch(left, body)
     world.admit(left)
     world.allocator.prefer(ALL, [], 2)
-    del world.shown[key(left)]
+    del world.by_kubelet[key(left)]
     world.watch({**left, "status": {"phase": "Failed"}}, kind="MODIFIED")
     world.admit(body)
     ids = world.allocator.prefer(ALL, [], 2)
@@ -209,7 +209,7 @@ def test_ids_that_another_pod_has_are_left_alone_where_there_are_others(world: W
     world.admit(first)
     one = world.allocator.prefer(ALL, [], 2)
     world.allocator.allocate(one)
-    world.shown[key(first)]["c0"] = frozenset(one)
+    world.by_kubelet[key(first)]["c0"] = frozenset(one)
     world.admit(second)
     assert not set(world.allocator.prefer(ALL, [], 2)) & set(one)
 
@@ -320,7 +320,7 @@ def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world
     world.watch(one, two)
     world.admit(one)
     world.allocator.prefer(ALL, [], 2)
-    del world.shown[key(one)]
+    del world.by_kubelet[key(one)]
     world.admit(two)
     world.allocator.prefer(ALL, [], 2)
     with pytest.raises(RequestRefused, match="the kubelet took ids without asking which"):
@@ -368,7 +368,7 @@ def test_two_questions_that_are_open_at_once_have_ids_of_their_own(world: World)
     world.watch(one, two)
     world.admit(one)
     for_one = world.allocator.prefer(ALL, [], 2)
-    del world.shown[key(one)]
+    del world.by_kubelet[key(one)]
     world.admit(two)
     for_two = world.allocator.prefer(ALL, [], 2)
     for ids, body in ((for_two, two), (for_one, one)):
@@ -433,7 +433,7 @@ def test_a_pod_whose_turn_went_to_one_that_nobody_knew_is_served_when_its_own_co
     world.record.append(CheckpointEntry(late["metadata"]["uid"], "c0", served.ids, b""))
     world.broken = 0
     world.watch(late)
-    world.shown[key(late)] = {"c0": served.ids}
+    world.by_kubelet[key(late)] = {"c0": served.ids}
     world.admit(known)
     free = [each for each in ALL if each not in served.ids]
     assert world.ask(1, free) == {"GPU-0"}

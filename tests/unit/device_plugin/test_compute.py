@@ -4,8 +4,8 @@ import pytest
 
 from gpushare.daemon.events import Details
 from gpushare.device_plugin.container import Contract, answer
-from gpushare.device_plugin.event_messages import EventMessages
-from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
+from gpushare.device_plugin.event_messages import PluginEvents
+from gpushare.device_plugin.identity import CheckpointEntry, ContainerCandidate, Grant, granted
 from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.memory import ComputeCheck, Unenforced
 from gpushare.device_plugin.pods import Pods
@@ -52,7 +52,7 @@ class World:
 
     def _tell(self, found: Unenforced) -> None:
         self.found.append(found)
-        EventMessages(self.recorder, "node").compute(found)
+        PluginEvents(self.recorder, "node").compute(found)
 
     def serve(self, body: Json, isolation: str, *, known: bool = True) -> None:
         """Have all containers of the pod on record, as they are served with that isolation.
@@ -63,7 +63,7 @@ class World:
         self.pods.apply(event)
         pod = read(body)
         for container in pod.gpu_containers:
-            grant = granted(Candidate(pod, container), NODE)
+            grant = granted(ContainerCandidate(pod, container), NODE)
             assert isinstance(grant, Grant)
             if not known:
                 grant = Grant(grant.shares, grant.total)

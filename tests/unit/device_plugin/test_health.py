@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem
+from gpushare.device_plugin.cards import DetectedGpu, Fault, NodeCards, Problem
 from gpushare.device_plugin.health import DEAD_SECONDS, SILENCE_SECONDS, Health
 from gpushare.errors import SettingsError
 from tests.support.waiting import poll
@@ -45,13 +45,13 @@ class Watched:
     def __init__(self) -> None:
         self.now = 0.0
         self.gpus = Gpus()
-        self.changes: list[tuple[Cards, Cards]] = []
+        self.changes: list[tuple[NodeCards, NodeCards]] = []
         self.health = Health(
             self.gpus,
             "GiB",
             0,
             recover=300,
-            changed=lambda before, after: self.changes.append((before, after)),
+            on_change=lambda before, after: self.changes.append((before, after)),
             clock=lambda: self.now,
         )
 

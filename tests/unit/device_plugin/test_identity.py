@@ -19,7 +19,7 @@ from gpushare.device_plugin.cards import (
     uuid_of,
 )
 from gpushare.device_plugin.identity import (
-    Candidate,
+    ContainerCandidate,
     Decided,
     Grant,
     PodKey,
@@ -57,7 +57,7 @@ def test_pods_that_are_admitted_one_by_one_are_told_apart(
             found = candidates(listed, known, answered, (), asked.units)
             decision = decide(found, asked.units, NODE)
             assert isinstance(decision, Decided)
-            assert decision.owners == (Candidate(pod, asked),)
+            assert decision.owners == (ContainerCandidate(pod, asked),)
             assert [(card.index, units) for card, units in decision.grant.shares] == [*asked.shares]
             answered.add((pod.ref.uid, asked.name))
             if not asked.init:
@@ -83,14 +83,14 @@ def test_what_is_decided_is_right_for_each_that_may_be_meant(
         assert {decision.grant} == grants
     else:
         assert isinstance(decision, Undecided)
-        assert all(str(each.pod.ref) in decision.whose for each in found[:8])
+        assert all(str(each.pod.ref) in decision.details for each in found[:8])
 
 
 def waiting_pair() -> tuple[NodePod, NodePod]:
     return placed(gpu_container(4, 0)), placed(gpu_container(4, 1))
 
 
-def find(*waiting: NodePod, refused: Sequence[str] = ()) -> Sequence[Candidate]:
+def find(*waiting: NodePod, refused: Sequence[str] = ()) -> Sequence[ContainerCandidate]:
     listed = {
         pod.key: {each.name: frozenset[str]() for each in pod.gpu_containers} for pod in waiting
     }
@@ -132,29 +132,29 @@ def test_pods_of_other_totals_are_not_equal() -> None:
 def test_an_unknown_pod_is_said_to_be_unknown() -> None:
     decision = decide((), 4, NODE)
     assert isinstance(decision, Undecided)
-    assert "no pod of this node is known that waits for 4 units" in decision.why
+    assert "no pod of this node is known that waits for 4 units" in decision.reason
 
 
 def test_a_device_that_is_not_there_or_unhealthy_is_named() -> None:
     gone = placed(gpu_container(4, 0), uuids={0: "GPU-gone"})
-    decision = decide([Candidate(gone, gone.gpu_containers[0])], 4, NODE)
+    decision = decide([ContainerCandidate(gone, gone.gpu_containers[0])], 4, NODE)
     assert isinstance(decision, Undecided)
-    assert "its device GPU-gone is not on this node" in decision.why
+    assert "its device GPU-gone is not on this node" in decision.reason
     assert not decision.more_may_help
     lost = DetectedGpu("GPU-0", 0, 16384, problem=Problem(Fault.LOST, "is lost"))
     sick = make_cards([lost], "GiB", 0)
     there = placed(gpu_container(4, 0))
-    decision = decide([Candidate(there, there.gpu_containers[0])], 4, sick)
+    decision = decide([ContainerCandidate(there, there.gpu_containers[0])], 4, sick)
     assert isinstance(decision, Undecided)
-    assert "its device GPU-0 (index 0) is unhealthy: is lost" in decision.why
+    assert "its device GPU-0 (index 0) is unhealthy: is lost" in decision.reason
     assert isinstance(
-        granted(Candidate(there, there.gpu_containers[0]), sick, healthy=False), Grant
+        granted(ContainerCandidate(there, there.gpu_containers[0]), sick, healthy=False), Grant
     )
 
 
 def test_a_uuid_counts_and_not_the_index_where_cards_have_moved() -> None:
     moved = placed(gpu_container(4, 0), uuids={0: "GPU-3"})
-    grant = granted(Candidate(moved, moved.gpu_containers[0]), NODE)
+    grant = granted(ContainerCandidate(moved, moved.gpu_containers[0]), NODE)
     assert isinstance(grant, Grant)
     assert grant.uuids == {"GPU-3"}
 
@@ -164,7 +164,7 @@ def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_
         placed(replace(gpu_container(4, 1), cores=cores), whole_cards=whole)
         for cores, whole in ((100, True), (30, False))
     ]
-    found = [Candidate(pod, pod.gpu_containers[0]) for pod in pods]
+    found = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
     alone = decide(found[:1], 4, NODE)
     assert isinstance(alone, Decided)
     assert (alone.grant.cores, alone.grant.limits) == (100, ((NODE.all[1], 16),))

@@ -9,7 +9,7 @@ from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
-from gpushare.device_plugin.start_check import StartCheck, Wrong
+from gpushare.device_plugin.start_check import StartCheck, WrongDevices
 from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.api = ScriptedApi(forever=b"{}")
         self.record: list[CheckpointEntry] = []
-        self.told: list[Wrong] = []
+        self.told: list[WrongDevices] = []
         self.pods = Pods(self.api, ALIYUN, "node")
         self.pods.replace((), 0.0)
         self.allocator = Allocator(self.pods, dict, lambda: NODE)

@@ -12,7 +12,7 @@ from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import KubeletError, answer_message
-from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Cgroups, Memory, Use
+from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Cgroups, ContainerUse, Memory
 from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiUnreachable, SettingsError
@@ -39,7 +39,7 @@ class World:
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     record: list[CheckpointEntry] = field(default_factory=list)
-    told: list[Use] = field(default_factory=list)
+    told: list[ContainerUse] = field(default_factory=list)
     now: float = 1000.0
     card_used: int = 8 * GIB
     away: bool = False
@@ -97,7 +97,7 @@ class World:
         """(container, card, asked, used in MiB, whether its limit holds)."""
         self.memory_of.look()
         return [
-            (use.container, use.uuid, use.asked // MIB, use.used // MIB, use.enforced)
+            (use.container, use.uuid, use.granted // MIB, use.used // MIB, use.enforced)
             for use in self.memory_of.seen().uses
         ]
 

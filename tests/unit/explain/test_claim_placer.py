@@ -15,7 +15,7 @@ from gpushare.explain.claim_placer import ClaimPlacer
 from gpushare.explain.claim_records import ClaimRecord
 from gpushare.explain.claim_score import parts_of
 from gpushare.explain.claims import REASONS
-from gpushare.explain.placer import HostFilters, Wanted
+from gpushare.explain.placer import HostFilters, PodBatch
 from tests.support.claim_values import (
     DRIVER,
     GIB,
@@ -67,12 +67,12 @@ def placer(
     return ClaimPlacer(snapshot, filters, policy, books=books, matches=always, like=like)
 
 
-def wants(books: ClaimBooks, *sizes: int, count: int | None = 1, **more: Any) -> Wanted:
+def wants(books: ClaimBooks, *sizes: int, count: int | None = 1, **more: Any) -> PodBatch:
     """Pods with a claim for each of these sizes."""
     for number, gib in enumerate(sizes, 90):
         books.claim_changed(open_claim(number, gib))
     claims = books.requests(pod_with(*range(90, 90 + len(sizes)))).claims
-    return Wanted("p", Request(cpu=1, **more), count, claims=claims)
+    return PodBatch("p", Request(cpu=1, **more), count, claims=claims)
 
 
 def test_the_policy_chooses_the_node_and_first_fit_the_device() -> None:
@@ -127,7 +127,7 @@ def test_a_pod_without_claims_takes_cpu_alone() -> None:
     books = books_of(a=(24,), b=(24,))
     states = NodeStates(NodeState(name, allocatable={"cpu": 2, "pods": 9}) for name in "ab")
     placing = placer(books, OwnFilters(states))
-    plain = Wanted("plain", Request(cpu=2))
+    plain = PodBatch("plain", Request(cpu=2))
     assert placing.placed(plain).fit == 1
     assert placing.placed(wants(books, 8, count=None)).on == {"b": 2}
 
@@ -138,7 +138,9 @@ def test_what_keeps_a_node_from_pods_is_told_before_its_devices() -> None:
     found = placer(books, OwnFilters(states)).placed(wants(books, 20, count=3))
     assert found.reasons == {"cordoned": 1, TOO_FEW: 1}
     closed = OwnFilters(NodeStates(NodeState(name, cordoned=True) for name in "ab"))
-    assert placer(books, closed).placed(Wanted("plain", Request(cpu=1))).reasons == {"cordoned": 2}
+    assert placer(books, closed).placed(PodBatch("plain", Request(cpu=1))).reasons == {
+        "cordoned": 2
+    }
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -166,7 +168,9 @@ def test_devices_of_other_drivers_count_for_first_fit_and_not_in_units() -> None
     assert wanted.claims is not None
     assert placing.placed(wanted).on == {"a": 1}
     # The next one takes the network card: it is all that is left.
-    assert placing.placed(Wanted("n", Request(), 2, claims=books.requests(pod_with(50)).claims)).fit
+    assert placing.placed(
+        PodBatch("n", Request(), 2, claims=books.requests(pod_with(50)).claims)
+    ).fit
     assert isinstance(wanted.claims, PodClaims)
     assert placing.view.used[placing.view.row["a"]].max() <= 24
 

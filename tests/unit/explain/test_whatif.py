@@ -14,7 +14,7 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands, Taint
 from gpushare.errors import SettingsError
-from gpushare.explain.placer import HOST, MOST, Wanted
+from gpushare.explain.placer import HOST, MOST, PodBatch
 from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
@@ -39,14 +39,14 @@ def bind(ledger: Ledger, name: str, request: Request, where: str) -> None:
 
 
 def test_as_many_fit_as_there_is_room_for() -> None:
-    found = what_if(books(node("a", 16, 16)), [Wanted("6GiB", Request(6, 1), None)], POLICY)
+    found = what_if(books(node("a", 16, 16)), [PodBatch("6GiB", Request(6, 1), None)], POLICY)
     (placed,) = found.placed
     assert (placed.fit, placed.on, placed.all_fit) == (4, {"a": 4}, True)
     assert (found.before.free, found.after.free) == (32, 8)
 
 
 def test_the_second_kind_finds_what_the_first_has_left() -> None:
-    wanted = [Wanted("first", Request(10, 1), 2), Wanted("second", Request(6, 2), 2)]
+    wanted = [PodBatch("first", Request(10, 1), 2), PodBatch("second", Request(6, 2), 2)]
     first, second = what_if(books(node("a", 16, 16)), wanted, POLICY).placed
     assert (first.fit, second.fit) == (2, 1)
     assert second.reasons == {"Insufficient GPU Memory in enough devices": 1}
@@ -55,26 +55,26 @@ def test_the_second_kind_finds_what_the_first_has_left() -> None:
 def test_pods_of_a_node_that_goes_are_placed_first() -> None:
     ledger = books(node("a", 16), node("b", 16))
     bind(ledger, "large", Request(12, 1), "a")
-    found = what_if(ledger, [Wanted("8GiB", Request(8, 1))], POLICY, without=["a"])
-    assert [(each.wanted.name, each.fit) for each in found.moved] == [("default/large", 1)]
+    found = what_if(ledger, [PodBatch("8GiB", Request(8, 1))], POLICY, without=["a"])
+    assert [(each.batch.name, each.fit) for each in found.moved] == [("default/large", 1)]
     assert [each.fit for each in found.placed] == [0]
     assert (found.before.nodes, found.after.nodes) == (2, 1)
 
 
 def test_nodes_that_come_take_pods() -> None:
-    found = what_if(books(), [Wanted("8GiB", Request(8, 1), 3)], POLICY, added=[node("n", 16, 8)])
+    found = what_if(books(), [PodBatch("8GiB", Request(8, 1), 3)], POLICY, added=[node("n", 16, 8)])
     assert [(each.fit, each.on) for each in found.placed] == [(3, {"n": 3})]
 
 
 def test_the_host_counts_where_it_is_known() -> None:
     ledger = books(node("a", 16, cpu=1000, memory=1000))
-    (placed,) = what_if(ledger, [Wanted("p", Request(4, 1, cpu=600), 2)], POLICY).placed
+    (placed,) = what_if(ledger, [PodBatch("p", Request(4, 1, cpu=600), 2)], POLICY).placed
     assert (placed.fit, placed.reasons) == (1, {HOST: 1})
 
 
 def test_no_more_are_placed_than_anybody_counts() -> None:
     large = node("a", *[100_000] * 2)
-    (placed,) = what_if(books(large), [Wanted("1", Request(1, 1), None)], POLICY).placed
+    (placed,) = what_if(books(large), [PodBatch("1", Request(1, 1), None)], POLICY).placed
     assert placed.fit == MOST
 
 
@@ -86,7 +86,7 @@ def test_a_node_that_is_not_there_and_one_that_is_are_refused() -> None:
 
 
 def test_a_gang_is_placed_whole_or_not_at_all() -> None:
-    three, two = (Wanted(f"10 x {n}", Request(10, 1), n) for n in (3, 2))
+    three, two = (PodBatch(f"10 x {n}", Request(10, 1), n) for n in (3, 2))
     found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[[three], [two]])
     torn, whole = found.gangs
     assert (torn.fits, torn.placed[0].fit) == (False, 2)
@@ -96,8 +96,8 @@ def test_a_gang_is_placed_whole_or_not_at_all() -> None:
 
 
 def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() -> None:
-    kinds = [Wanted("small", Request(6, 1), 2), Wanted("large", Request(12, 1), 2)]
-    rest = [Wanted("large", Request(12, 1), 2)]
+    kinds = [PodBatch("small", Request(6, 1), 2), PodBatch("large", Request(12, 1), 2)]
+    rest = [PodBatch("large", Request(12, 1), 2)]
     found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[kinds, rest])
     assert [each.fit for each in found.gangs[0].placed] == [2, 1]
     assert [gang.fits for gang in found.gangs] == [False, True]
@@ -115,9 +115,9 @@ def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() ->
 )
 def test_a_gang_counts_the_nodes_alone_that_kube_scheduler_would_offer(beside: NodeState) -> None:
     own = OwnFilters(NodeStates([NodeState("a", {"pool": "train"}), beside]), lambda _: {})
-    gang = [Wanted("22 x 5", Request(22, 1, cpu=10), 5, Demands((("pool", "train"),)))]
+    gang = [PodBatch("22 x 5", Request(22, 1, cpu=10), 5, Demands((("pool", "train"),)))]
     ledger = books(node("a", *[24] * 4), node("b", *[24] * 4))
-    (found,) = what_if(ledger, [], POLICY, gangs=[gang], own=own).gangs
+    (found,) = what_if(ledger, [], POLICY, gangs=[gang], filters=own).gangs
     assert (found.fits, found.placed[0].fit) == (False, 4)
 
 
@@ -132,7 +132,7 @@ def test_as_many_of_a_gang_fit_as_filter_counts(
     ledger = books(*(node(f"n{number}", *each) for number, each in enumerate(cards)))
     request = Request(units, 1)
     counted = room_for(ledger.snapshot(), request, needed)
-    (gang,) = what_if(ledger, [], POLICY, gangs=[[Wanted("p", request, needed)]]).gangs
+    (gang,) = what_if(ledger, [], POLICY, gangs=[[PodBatch("p", request, needed)]]).gangs
     assert gang.placed[0].fit == counted
 
 
@@ -148,7 +148,7 @@ def test_what_it_says_is_what_the_extender_does(
     """As many pods as it says can be bound one after the other, and not one more."""
     nodes = [node(f"n{number}", *shape) for number, shape in enumerate(shapes)]
     request = Request(units, devices)
-    (placed,) = what_if(books(*nodes), [Wanted("p", request, None)], POLICY).placed
+    (placed,) = what_if(books(*nodes), [PodBatch("p", request, None)], POLICY).placed
     ledger, ranking, bound = books(*nodes), Ranking(POLICY), 0
     while True:
         view = ledger.snapshot()
@@ -166,8 +166,8 @@ def test_no_pod_is_promised_a_node_that_kube_scheduler_leaves_out() -> None:
     cordoned, empty = node("gpu-1", 16, 16), node("gpu-2", 16, 16)
     states = NodeStates([state_of(cordoned, cordoned=True), state_of(empty, allocatable=NOTHING)])
     ledger = books(cordoned, empty)
-    wanted = [Wanted("4GiB", ASKS_4, None)]
-    (placed,) = what_if(ledger, wanted, POLICY, own=OwnFilters(states, ledger.taken)).placed
+    wanted = [PodBatch("4GiB", ASKS_4, None)]
+    (placed,) = what_if(ledger, wanted, POLICY, filters=OwnFilters(states, ledger.taken)).placed
     lacks = f"too little {MEM} even if empty"
     assert (placed.fit, placed.reasons) == (0, {"cordoned": 1, lacks: 1})
 
@@ -176,8 +176,8 @@ def test_what_is_placed_counts_against_what_is_allocatable() -> None:
     spec = node("a", 16, 16)
     states = NodeStates([state_of(spec, allocatable={"pods": 110, MEM: 20})])
     ledger = books(spec)
-    wanted = [Wanted("4GiB", ASKS_4, None)]
-    (placed,) = what_if(ledger, wanted, POLICY, own=OwnFilters(states, ledger.taken)).placed
+    wanted = [PodBatch("4GiB", ASKS_4, None)]
+    (placed,) = what_if(ledger, wanted, POLICY, filters=OwnFilters(states, ledger.taken)).placed
     assert (placed.fit, placed.reasons) == (5, {f"too little {MEM}": 1})
 
 
@@ -190,7 +190,7 @@ def test_pods_that_wait_already_take_their_places_first() -> None:
     for number in range(4):
         ledger.pod_changed(waits(f"p{number}"))
     ledger.pod_changed(waits("gated", demands=Demands(gated=True)))
-    found = what_if(ledger, [Wanted("4GiB", ASKS_4, None)], POLICY)
+    found = what_if(ledger, [PodBatch("4GiB", ASKS_4, None)], POLICY)
     assert [each.fit for each in found.waiting] == [1] * 4
     assert (found.gated, [each.fit for each in found.placed]) == (1, [0])
 
@@ -199,9 +199,9 @@ def test_the_higher_priority_is_placed_first() -> None:
     ledger = books(node("a", 16))
     ledger.pod_changed(waits("high", priority=10))
     ledger.pod_changed(waits("low"))
-    wanted = [Wanted("first", ASKS_4, 9, priority=5), Wanted("last", ASKS_4, 1)]
+    wanted = [PodBatch("first", ASKS_4, 9, priority=5), PodBatch("last", ASKS_4, 1)]
     found = what_if(ledger, wanted, POLICY)
-    assert [(each.wanted.name, each.fit) for each in found.waiting] == [
+    assert [(each.batch.name, each.fit) for each in found.waiting] == [
         ("default/high", 1),
         ("default/low", 0),
     ]
@@ -209,5 +209,7 @@ def test_the_higher_priority_is_placed_first() -> None:
 
 
 def test_no_node_is_left() -> None:
-    found = what_if(books(node("a", 16)), [Wanted("8GiB", Request(8, 1), 3)], POLICY, without=["a"])
+    found = what_if(
+        books(node("a", 16)), [PodBatch("8GiB", Request(8, 1), 3)], POLICY, without=["a"]
+    )
     assert [(each.fit, each.reasons) for each in found.placed] == [(0, {})]

@@ -39,7 +39,7 @@ def test_selectors_choose_as_kubernetes_does(selector: object, chosen: bool) -> 
 def test_a_budget_covers_its_namespace_but_not_what_it_has_counted_out() -> None:
     spec = {"selector": {"matchLabels": {"app": "db"}}}
     budget = read_budget("ns", spec, {"disruptionsAllowed": 2, "disruptedPods": {"gone": "t"}})
-    assert budget.allowed == 2
+    assert budget.allowed_disruptions == 2
     assert budget.covers("ns", "db-0", LABELS)
     assert not budget.covers("other", "db-0", LABELS)
     assert not budget.covers("ns", "gone", LABELS)
@@ -47,8 +47,8 @@ def test_a_budget_covers_its_namespace_but_not_what_it_has_counted_out() -> None
 
 @pytest.mark.parametrize("allowed", [None, "2", True, 1.5])
 def test_a_count_that_is_none_allows_nothing(allowed: object) -> None:
-    assert read_budget("ns", {}, {"disruptionsAllowed": allowed}).allowed == 0
-    assert read_budget("ns", None, None).allowed == 0
+    assert read_budget("ns", {}, {"disruptionsAllowed": allowed}).allowed_disruptions == 0
+    assert read_budget("ns", None, None).allowed_disruptions == 0
 
 
 _JSON = st.recursive(

@@ -25,18 +25,21 @@ def view_of(message: str | None, status: str = "False") -> SchedulerView:
 def test_reasons_of_the_scheduler_and_ours_are_told_apart() -> None:
     view = view_of(NOW)
     assert view.nodes == 6
-    assert view.own == {
+    assert view.by_scheduler == {
         "Insufficient cpu": 1,
         "node(s) had untolerated taint {gpu: yes}": 1,
         "node(s) were unschedulable": 1,
     }
-    assert view.ours == {"Insufficient GPU Memory in one device": 2, 'node "new" not found': 1}
+    assert view.by_extender == {
+        "Insufficient GPU Memory in one device": 2,
+        'node "new" not found': 1,
+    }
 
 
 def test_reasons_with_commas_are_read_whole() -> None:
     view = view_of(OLD)
-    assert list(view.own) == ["node(s) had taint {a: b}, that the pod didn't tolerate"]
-    assert list(view.ours.values()) == [1]
+    assert list(view.by_scheduler) == ["node(s) had taint {a: b}, that the pod didn't tolerate"]
+    assert list(view.by_extender.values()) == [1]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_reasons_with_commas_are_read_whole() -> None:
 )  # fmt: skip
 def test_a_text_that_counts_nothing_is_kept_as_it_is(message: str | None) -> None:
     view = view_of(message)
-    assert (view.own, view.ours) == ({}, {})
+    assert (view.by_scheduler, view.by_extender) == ({}, {})
     assert view.message == (message or "Unschedulable")
 
 

@@ -13,8 +13,8 @@ from gpushare.core.model import MAX_UNITS
 from gpushare.errors import AnnotationError
 from gpushare.wire.inventory import (
     MAX_DEVICES,
-    Device,
     Inventory,
+    InventoryDevice,
     decode_inventory,
     decode_unhealthy,
     encode_inventory,
@@ -24,7 +24,7 @@ from gpushare.wire.inventory import (
 PRINTABLE = [chr(code) for code in range(33, 127) if chr(code) != ","]
 UUIDS = st.text(PRINTABLE, min_size=1, max_size=128)
 DEVICES = st.builds(
-    Device,
+    InventoryDevice,
     mem=st.sampled_from([0, 1, 16, 24, 40, 80, 144, MAX_UNITS]),
     uuid=st.just("") | UUIDS,
     model=st.text(max_size=128),
@@ -48,7 +48,7 @@ def test_what_is_written_reads_back(inventory: Inventory) -> None:
 
 
 def test_the_text_is_compact_and_leaves_defaults_out() -> None:
-    devices = (Device(80, "GPU-1", "A100"), Device(40, healthy=False))
+    devices = (InventoryDevice(80, "GPU-1", "A100"), InventoryDevice(40, healthy=False))
     assert encode_inventory(
         Inventory("GiB", devices, marks_assigned=True, serves_by_identity=True)
     ) == (
@@ -59,7 +59,7 @@ def test_the_text_is_compact_and_leaves_defaults_out() -> None:
 
 def test_keys_of_a_newer_writer_are_ignored() -> None:
     text = '{"v":1,"unit":"GiB","devices":[{"mem":8,"numa":1}],"driver":"570"}'
-    assert decode_inventory(text) == Inventory("GiB", (Device(8),))
+    assert decode_inventory(text) == Inventory("GiB", (InventoryDevice(8),))
 
 
 def changed(**fields: Any) -> str:
@@ -153,8 +153,12 @@ def test_a_bad_token_is_an_error_and_never_device_0(text: str) -> None:
 
 
 def test_cards_that_were_listed_before_have_gone() -> None:
-    before = Inventory("GiB", (Device(16, "a"), Device(16, "b"), Device(16)), gone=("c",))
-    after = Inventory("GiB", (Device(16, "b"), Device(16, "c"))).after(before)
+    before = Inventory(
+        "GiB",
+        (InventoryDevice(16, "a"), InventoryDevice(16, "b"), InventoryDevice(16)),
+        gone=("c",),
+    )
+    after = Inventory("GiB", (InventoryDevice(16, "b"), InventoryDevice(16, "c"))).after(before)
     assert after.gone == ("a",)
     assert decode_inventory(encode_inventory(after)) == after
     assert before.after(after).gone == ("c",)

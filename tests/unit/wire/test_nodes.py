@@ -8,7 +8,7 @@ import pytest
 from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import MessageError
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.inventory import Device, Inventory, encode_inventory
+from gpushare.wire.inventory import Inventory, InventoryDevice, encode_inventory
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import Node
 
@@ -83,7 +83,10 @@ def test_a_capacity_that_cannot_be_read_closes_the_node(capacity: Any, allocatab
 
 
 def test_an_inventory_leads() -> None:
-    devices = (Device(80, "GPU-1", "A100"), Device(40, "GPU-2", "A30", healthy=False))
+    devices = (
+        InventoryDevice(80, "GPU-1", "A100"),
+        InventoryDevice(40, "GPU-2", "A30", healthy=False),
+    )
     inventory = Inventory("GiB", devices, marks_assigned=True, serves_by_identity=True)
     text = encode_inventory(inventory)
     found = spec({GPU: "9", COUNT: "2", "cpu": "4"}, None, {ALIYUN.inventory: text})
@@ -100,7 +103,7 @@ def test_an_inventory_leads() -> None:
 
 
 def test_an_inventory_in_another_unit_closes_the_node() -> None:
-    text = encode_inventory(Inventory("MiB", (Device(81920),)))
+    text = encode_inventory(Inventory("MiB", (InventoryDevice(81920),)))
     assert spec(None, None, {ALIYUN.inventory: text}).closed is Reason.OTHER_UNIT
 
 

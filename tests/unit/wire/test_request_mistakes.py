@@ -158,7 +158,7 @@ def test_another_products_name_is_told_with_ours_as_the_page_says(name: str) -> 
     ours = _PAGE[name]
     meaning = (RESOURCES | ANNOTATIONS)[name]
     assert f"write {ours}" in said if ours else said.endswith(meaning.difference)
-    assert ours == (getattr(ALIYUN, meaning.ours) if meaning.ours else "")
+    assert ours == (getattr(ALIYUN, meaning.field_name) if meaning.field_name else "")
 
 
 def test_all_foreign_names_of_a_pod_are_told_at_once() -> None:

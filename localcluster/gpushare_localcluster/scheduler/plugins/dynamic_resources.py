@@ -60,10 +60,10 @@ class DynamicResources:
     def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that claims, slices, classes, taint rules or nodes may come or change."""
         any_change = ~Action(0)
-        made = Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        generated = Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
         return (
             *(EventWithHint(kind, any_change) for kind in WATCHED),
-            EventWithHint(Resource.TARGET_POD, made),
+            EventWithHint(Resource.TARGET_POD, generated),
             EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
         )
 
@@ -155,13 +155,13 @@ class DynamicResources:
         consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
         try:
             for claim in claims.allocated:
-                if all(each["uid"] != pod.uid for each in claim.reserved):
+                if all(item["uid"] != pod.uid for item in claim.reserved):
                     change: Json = {"status": {"reservedFor": [*claim.reserved, consumer]}}
                     _patch(api, claim, change, "/status")
             for index, claim in enumerate(claims.to_allocate):
-                taken = [each for each in claims.fits[node_name].taken if each.claim == index]
+                devices = [item for item in claims.fits[node_name].taken if item.claim == index]
                 status = {
-                    "allocation": self._allocation(claim, taken, node_name),
+                    "allocation": self._allocation(claim, devices, node_name),
                     "reservedFor": [consumer],
                 }
                 _patch(api, _protected(api, claim), {"status": status}, "/status")
@@ -171,7 +171,7 @@ class DynamicResources:
 
     def _of(self, pod: PodView) -> list[Claim]:
         """Return the pod's claims. Raises MessageError if one is not there."""
-        found = []
+        claims = []
         for name in claims_of(pod.raw):
             if not name:
                 text = "waiting for dynamic resource controller to create the resourceclaim"
@@ -179,38 +179,41 @@ class DynamicResources:
             claim = self._claims.named(pod.namespace, name)
             if claim is None:
                 raise MessageError(f'resourceclaim.resource.k8s.io "{name}" not found')
-            found.append(claim)
-        return found
+            claims.append(claim)
+        return claims
 
-    def _allocation(self, claim: Claim, taken: Sequence[Taken], node_name: str) -> Json:
+    def _allocation(self, claim: Claim, allocated: Sequence[Taken], node_name: str) -> Json:
         """Return the allocation of a claim with these devices of the node."""
         devices = claim.raw["spec"]["devices"]
         config: list[Json] = [
             {"source": "FromClass", "requests": [name], **item}
-            for name in dict.fromkeys(each.request for each in taken)
+            for name in dict.fromkeys(result.request for result in allocated)
             for item in self._claims.class_config(_class_of(devices, name))
         ]
         config += [{"source": "FromClaim", **item} for item in devices.get("config") or ()]
         node = {"key": "metadata.name", "operator": "In", "values": [node_name]}
         return {
             "allocationTimestamp": timestamp(),
-            "devices": {"results": [_result(each) for each in taken], "config": config},
+            "devices": {"results": [_result(result) for result in allocated], "config": config},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
         }
 
 
-def _result(taken: Taken) -> Json:
-    driver, pool, device = taken.device.key
+def _result(allocated: Taken) -> Json:
+    driver, pool, device = allocated.device.key
     result: dict[str, Any] = {
-        "request": taken.request,
+        "request": allocated.request,
         "driver": driver,
         "pool": pool,
         "device": device,
     }
-    if taken.has_admin_access:
+    if allocated.has_admin_access:
         result["adminAccess"] = True
-    if taken.consumed is not None:
-        result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": _quantities(taken.consumed)}
+    if allocated.consumed is not None:
+        result |= {
+            "shareID": str(uuid.uuid4()),
+            "consumedCapacity": _quantities(allocated.consumed),
+        }
     return result
 
 
@@ -224,9 +227,9 @@ def _quantities(amounts: Amounts) -> dict[str, str]:
 def _class_of(devices: Json, name: str) -> str:
     """Return the device class of a request; name: REQUEST, or REQUEST/ALTERNATIVE."""
     request, _, alternative = name.partition("/")
-    found = next(each for each in devices["requests"] if each["name"] == request)
-    choices = found.get("firstAvailable") or [{**found["exactly"], "name": ""}]
-    return str(next(each for each in choices if each["name"] == alternative)["deviceClassName"])
+    named_request = next(item for item in devices["requests"] if item["name"] == request)
+    choices = named_request.get("firstAvailable") or [{**named_request["exactly"], "name": ""}]
+    return str(next(item for item in choices if item["name"] == alternative)["deviceClassName"])
 
 
 def _protected(api: ApiClient, claim: Claim) -> Claim:
@@ -240,6 +243,6 @@ def _protected(api: ApiClient, claim: Claim) -> Claim:
 def _patch(api: ApiClient, claim: Claim, change: Json, part: str = "") -> Claim:
     """Change the claim as it was read, and no later one. Raises ApiError."""
     meta = claim.raw["metadata"]
-    read = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    change = {**change, "metadata": {**read, **change.get("metadata", {})}}
+    precondition = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    change = {**change, "metadata": {**precondition, **change.get("metadata", {})}}
     return read_claim(api.patch(f"{claim.path}{part}", change, MERGE_PATCH))

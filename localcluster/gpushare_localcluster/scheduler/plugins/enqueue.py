@@ -14,8 +14,8 @@ class SchedulingGates(PlainPlugin):
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that the pod's own gates must go."""
-        gone = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
-        return (EventWithHint(Resource.TARGET_POD, gone),)
+        gates_removed = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+        return (EventWithHint(Resource.TARGET_POD, gates_removed),)
 
     def pre_enqueue(self, pod: PodView) -> Status:
         """Return Success, or which gates are closed."""

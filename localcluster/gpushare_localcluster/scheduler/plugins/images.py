@@ -28,23 +28,26 @@ class ImageLocality(PlainPlugin):
         kube-scheduler counts in its cache. Where no node has an image all nodes score 0.
         """
         everywhere = self._handle.snapshot.nodes
-        wanted = [_normalized(name) for name in pod.images]
+        images = [_normalized(name) for name in pod.images]
         shares = {
             name: sum(name in node.node.images for node in everywhere) / max(len(everywhere), 1)
-            for name in wanted
+            for name in images
         }
         if not any(shares.values()):
             return Status(Code.SKIP)
-        state.write(_KEY, _Wanted(wanted, shares))
+        state.write(_KEY, _Wanted(images, shares))
         return _SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return 0 for 23 MiB of images or less, 100 for 1000 MiB a container."""
-        found = state.read(_KEY, _Wanted)
-        size = sum(int(node.node.images.get(name, 0) * found.shares[name]) for name in found.images)
-        most = _MOST_OF_A_CONTAINER * len(found.images)
-        size = min(max(size, _LEAST), most)
-        return MAX_NODE_SCORE * (size - _LEAST) // (most - _LEAST)
+        pod_images = state.read(_KEY, _Wanted)
+        size = sum(
+            int(node.node.images.get(name, 0) * pod_images.shares[name])
+            for name in pod_images.images
+        )
+        max_size = _MOST_OF_A_CONTAINER * len(pod_images.images)
+        size = min(max(size, _LEAST), max_size)
+        return MAX_NODE_SCORE * (size - _LEAST) // (max_size - _LEAST)
 
 
 class _Wanted:

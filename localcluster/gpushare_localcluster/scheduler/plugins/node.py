@@ -82,8 +82,8 @@ class NodePorts(PlainPlugin):
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that a port is taken."""
-        taken = (port for other in node.pods.values() for port in other.host_ports)
-        if _collide(pod.host_ports, taken):
+        used_ports = (port for node_pod in node.pods.values() for port in node_pod.host_ports)
+        if _collide(pod.host_ports, used_ports):
             reason = "node(s) didn't have free ports for the requested pod ports"
             return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
         return fwk.SUCCESS
@@ -99,11 +99,11 @@ def _opened(_pod: PodView, change: Change) -> bool:
     return was and change.new_node is not None and not change.new_node.unschedulable
 
 
-def _collide(wanted: Sequence[HostPort], taken: Iterable[HostPort]) -> bool:
+def _collide(ports: Sequence[HostPort], used_ports: Iterable[HostPort]) -> bool:
     """Return whether a wanted port is taken; one of any address collides with that of each."""
     return any(
-        (one.protocol, one.port) == (other.protocol, other.port)
-        and (one.address == other.address or _ANY_ADDRESS in (one.address, other.address))
-        for other in taken
-        for one in wanted
+        (port.protocol, port.port) == (used_port.protocol, used_port.port)
+        and (port.address == used_port.address or _ANY_ADDRESS in (port.address, used_port.address))
+        for used_port in used_ports
+        for port in ports
     )

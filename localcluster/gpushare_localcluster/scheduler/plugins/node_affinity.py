@@ -58,10 +58,10 @@ class NodeAffinity:
             return None, fwk.SUCCESS
         names: fwk.NodeNames = frozenset()
         for term in pod.affinity_terms:
-            named = _named(term)
-            if named is None:
+            term_names = _named(term)
+            if term_names is None:
                 return None, fwk.SUCCESS
-            names |= named
+            names |= term_names
         if not names:
             return None, fwk.Status(fwk.Code.UNRESOLVABLE, ("pod affinity terms conflict",))
         return names, fwk.SUCCESS

@@ -81,12 +81,14 @@ class InterPodAffinity:
         old, new, labels_of = change.old_pod, change.new_pod, self._handle.namespace_labels
         near = affinity_terms(pod, _NEAR, "required")
 
-        def wanted(other: PodView | None) -> bool:
-            return other is not None and self._all_mean(near, other)
+        def wanted(candidate: PodView | None) -> bool:
+            return candidate is not None and self._all_mean(near, candidate)
 
-        def unwanted(other: PodView | None) -> bool:
+        def unwanted(candidate: PodView | None) -> bool:
             terms = affinity_terms(pod, _AWAY, "required")
-            return other is not None and any(term.matches(other, labels_of) for term in terms)
+            return candidate is not None and any(
+                term.matches(candidate, labels_of) for term in terms
+            )
 
         if (wanted(new) and not wanted(old)) or (unwanted(old) and not unwanted(new)):
             return True
@@ -98,21 +100,21 @@ class InterPodAffinity:
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
         """Count the places of pods that matter; Skip where there are none and no terms."""
-        found = _Found(
+        counts = _Found(
             affinity_terms(pod, _NEAR, "required"),
             affinity_terms(pod, _AWAY, "required"),
             Counter(),
             Counter(),
             Counter(),
         )
-        own = bool(found.affinity or found.anti)
+        has_terms = bool(counts.affinity or counts.anti)
         for node in nodes:
-            if own or node.affine:
-                for other in node.pods.values():
-                    self._count(found, pod, other, node, 1)
-        if not own and not found.unwelcome:
+            if has_terms or node.affine:
+                for node_pod in node.pods.values():
+                    self._count(counts, pod, node_pod, node, 1)
+        if not has_terms and not counts.unwelcome:
             return None, fwk.SKIP
-        state.write(_FILTER_KEY, found)
+        state.write(_FILTER_KEY, counts)
         return None, fwk.SUCCESS
 
     def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
@@ -125,15 +127,15 @@ class InterPodAffinity:
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or which of the three rules the node breaks."""
-        found = state.read(_FILTER_KEY, _Found)
+        counts = state.read(_FILTER_KEY, _Found)
         labels = node.node.labels
-        if not self._near_enough(found, pod, labels):
+        if not self._near_enough(counts, pod, labels):
             return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) didn't match pod affinity rules",))
-        keys = [term.topology_key for term in found.anti if term.topology_key in labels]
-        if any(found.away[key, labels[key]] > 0 for key in keys):
+        keys = [term.topology_key for term in counts.anti if term.topology_key in labels]
+        if any(counts.away[key, labels[key]] > 0 for key in keys):
             reason = "node(s) didn't match pod anti-affinity rules"
             return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
-        if found.unwelcome and any(found.unwelcome[place] > 0 for place in labels.items()):
+        if counts.unwelcome and any(counts.unwelcome[place] > 0 for place in labels.items()):
             reason = "node(s) didn't satisfy existing pods anti-affinity rules"
             return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
         return fwk.SUCCESS
@@ -142,17 +144,17 @@ class InterPodAffinity:
         """Sum up what speaks for and against each place; Skip where nothing does."""
         near = affinity_terms(pod, _NEAR, "preferred")
         away = affinity_terms(pod, _AWAY, "preferred")
-        own = bool(near or away)
+        has_terms = bool(near or away)
         places: Places = Counter()
         touched = False
-        if self._only_own and not own:
+        if self._only_own and not has_terms:
             return fwk.SKIP
         for node in self._handle.snapshot.nodes:
-            if not node.node.labels or not (own or node.affine):
+            if not node.node.labels or not (has_terms or node.affine):
                 continue
-            for other in node.pods.values():
-                if own or other.affine:
-                    touched |= self._weigh(places, (near, away), pod, other, node)
+            for node_pod in node.pods.values():
+                if has_terms or node_pod.affine:
+                    touched |= self._weigh(places, (near, away), pod, node_pod, node)
         if not touched:
             return fwk.SKIP
         state.write(_SCORE_KEY, places)
@@ -167,71 +169,73 @@ class InterPodAffinity:
         self, state: CycleState, pod: PodView, scores: Mapping[str, int]
     ) -> dict[str, int]:
         """Return 0 for the lowest sum and 100 for the highest."""
-        least, most = min(scores.values(), default=0), max(scores.values(), default=0)
-        if least == most:
+        minimum, maximum = min(scores.values(), default=0), max(scores.values(), default=0)
+        if minimum == maximum:
             return dict.fromkeys(scores, 0)
         return {
-            name: int(fwk.MAX_NODE_SCORE * ((score - least) / (most - least)))
+            name: int(fwk.MAX_NODE_SCORE * ((score - minimum) / (maximum - minimum)))
             for name, score in scores.items()
         }
 
-    def _near_enough(self, found: _Found, pod: PodView, labels: Mapping[str, str]) -> bool:
+    def _near_enough(self, counts: _Found, pod: PodView, labels: Mapping[str, str]) -> bool:
         """Return whether each affinity term has a pod at the node's place.
 
         The first pod of a group that wants to be together may go anywhere that has the labels.
         """
-        if not found.affinity:
+        if not counts.affinity:
             return True
-        if any(term.topology_key not in labels for term in found.affinity):
+        if any(term.topology_key not in labels for term in counts.affinity):
             return False
-        if all(found.near[t.topology_key, labels[t.topology_key]] > 0 for t in found.affinity):
+        if all(counts.near[t.topology_key, labels[t.topology_key]] > 0 for t in counts.affinity):
             return True
-        nobody = not any(found.near.values())
-        return nobody and self._all_mean(found.affinity, pod)
+        nobody = not any(counts.near.values())
+        return nobody and self._all_mean(counts.affinity, pod)
 
-    def _all_mean(self, terms: Sequence[AffinityTerm], other: PodView) -> bool:
+    def _all_mean(self, terms: Sequence[AffinityTerm], candidate: PodView) -> bool:
         labels_of = self._handle.namespace_labels
-        return bool(terms) and all(term.matches(other, labels_of) for term in terms)
+        return bool(terms) and all(term.matches(candidate, labels_of) for term in terms)
 
-    def _count(self, found: _Found, pod: PodView, other: PodView, node: NodeInfo, by: int) -> None:
+    def _count(
+        self, counts: _Found, pod: PodView, node_pod: PodView, node: NodeInfo, by: int
+    ) -> None:
         labels, labels_of = node.node.labels, self._handle.namespace_labels
-        if self._all_mean(found.affinity, other):
-            for term in found.affinity:
-                _put(found.near, term, labels, by)
-        for term in found.anti:
-            if term.matches(other, labels_of):
-                _put(found.away, term, labels, by)
-        if other.affine:
-            for term in affinity_terms(other, _AWAY, "required"):
+        if self._all_mean(counts.affinity, node_pod):
+            for term in counts.affinity:
+                _put(counts.near, term, labels, by)
+        for term in counts.anti:
+            if term.matches(node_pod, labels_of):
+                _put(counts.away, term, labels, by)
+        if node_pod.affine:
+            for term in affinity_terms(node_pod, _AWAY, "required"):
                 if term.matches(pod, labels_of):
-                    _put(found.unwelcome, term, labels, by)
+                    _put(counts.unwelcome, term, labels, by)
 
     def _weigh(
         self,
         places: Places,
-        own: tuple[Sequence[AffinityTerm], Sequence[AffinityTerm]],
+        pod_terms: tuple[Sequence[AffinityTerm], Sequence[AffinityTerm]],
         pod: PodView,
-        other: PodView,
+        node_pod: PodView,
         node: NodeInfo,
     ) -> bool:
         """Add what the two pods' terms say of each other; return whether any says something."""
-        near, away = own
-        rules = [(near, other, 1), (away, other, -1)]
-        if other.affine:
-            hard = affinity_terms(other, _NEAR, "required") if self._hard else ()
+        near, away = pod_terms
+        rules = [(near, node_pod, 1), (away, node_pod, -1)]
+        if node_pod.affine:
+            hard = affinity_terms(node_pod, _NEAR, "required") if self._hard else ()
             rules += [
-                (affinity_terms(other, _NEAR, "preferred"), pod, 1),
-                (affinity_terms(other, _AWAY, "preferred"), pod, -1),
+                (affinity_terms(node_pod, _NEAR, "preferred"), pod, 1),
+                (affinity_terms(node_pod, _AWAY, "preferred"), pod, -1),
                 (hard, pod, self._hard),
             ]
         labels, labels_of = node.node.labels, self._handle.namespace_labels
-        said = False
+        has_effect = False
         for terms, meant, sign in rules:
             for term in terms:
                 if term.topology_key in labels and term.matches(meant, labels_of):
                     _put(places, term, labels, sign * (term.weight or 1))
-                    said = True
-        return said
+                    has_effect = True
+        return has_effect
 
 
 def _place_matters(pod: PodView, change: Change) -> bool:

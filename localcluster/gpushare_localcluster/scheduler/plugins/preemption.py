@@ -25,8 +25,8 @@ class DefaultPreemption:
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
         percent = number(args or {}, "minCandidateNodesPercentage", default=10)
-        least = number(args or {}, "minCandidateNodesAbsolute", default=100)
-        if not 0 <= percent <= 100 or least < 0 or percent == least == 0:
+        min_nodes = number(args or {}, "minCandidateNodesAbsolute", default=100)
+        if not 0 <= percent <= 100 or min_nodes < 0 or percent == min_nodes == 0:
             raise SettingsError(
                 "minCandidateNodesPercentage is from 0 to 100, minCandidateNodesAbsolute is not"
                 " negative, and one of them is not zero"
@@ -36,7 +36,7 @@ class DefaultPreemption:
             self._handle.extenders,
             self._handle.budgets,
             nominated=self._handle.nominated,
-            enough=(percent, least),
+            enough=(percent, min_nodes),
             empty_candidates=self._handle.empty_candidates,
         )
 
@@ -44,15 +44,17 @@ class DefaultPreemption:
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
         """Evict victims; return Success when some were, else why not, after `preemption: `."""
-        framework, metrics = self._handle.profiles[pod.scheduler_name], self._handle.metrics
-        metrics.preemption_attempts.inc()
+        framework = self._handle.profiles[pod.scheduler_name]
         try:
-            found = self._preemption.choose(framework, state, pod, self._handle.snapshot, statuses)
-            self._handle.evict(pod, found)
-            metrics.preemption_victims.observe(len(found.pods))
+            candidate = self._preemption.choose(
+                framework, state, pod, self._handle.snapshot, statuses
+            )
+            self._handle.evict(pod, candidate)
         except NoPreemption as reason:
             return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
         except ApiError as error:
             return Status(Code.ERROR, (f"preemption: {error}",))
-        made = f"found a potential placement for pod on node {found.node}"
-        return Status(Code.SUCCESS, (f"preemption: {made}, preempting {len(found.pods)} victims",))
+        text = f"found a potential placement for pod on node {candidate.node}"
+        return Status(
+            Code.SUCCESS, (f"preemption: {text}, preempting {len(candidate.pods)} victims",)
+        )

@@ -36,7 +36,7 @@ _CLASSES = (
     *(NodeResourcesLeastAllocated, NodeResourcesMostAllocated, NodeUnschedulable),
     *(PodTopologySpread, PrioritySort, RequestedToCapacityRatio, SchedulingGates, TaintToleration),
 )
-IN_TREE: dict[str, Factory] = {made.name: made for made in _CLASSES}
+IN_TREE: dict[str, Factory] = {plugin.name: plugin for plugin in _CLASSES}
 
 _V1 = (
     ("SchedulingGates", 0),

@@ -31,29 +31,31 @@ class Strategy:
     weight), and the `requestedToCapacityRatio.shape` of the last.
     """
 
-    def __init__(self, fields: Fields, where: str) -> None:
-        self._weights = read_weights(fields, where)
-        kind = text(fields, "type", where, "LeastAllocated")
+    def __init__(self, fields: Fields, path: str) -> None:
+        self._weights = read_weights(fields, path)
+        kind = text(fields, "type", path, "LeastAllocated")
         self._by_shape = kind == "RequestedToCapacityRatio"
         self._share: Callable[[int, int], int]
         if self._by_shape:
-            self._share = _by_shape(_shape(fields, where))
+            self._share = _by_shape(_shape(fields, path))
         elif kind in ("LeastAllocated", "MostAllocated"):
             self._share = _left if kind == "LeastAllocated" else _used
         else:
-            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
-            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
+            strategies = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
+            raise SettingsError(
+                f"{path}.type: {kind[:40]!r} is no strategy; there are: {strategies}"
+            )
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return the strategy's mean over the resources, by their weights, 0 to 100."""
         total = weights = 0
         for name, weight in self._weights.items():
             allocatable = node.node.allocatable.get(name)
-            wanted = pod.scored.get(name, 0)
-            if not allocatable or not (wanted or name in _ORDER):
+            request = pod.scored.get(name, 0)
+            if not allocatable or not (request or name in _ORDER):
                 continue
-            held = node.scored if name in (CPU, MEMORY) else node.requested
-            share = self._share(held.get(name, 0) + wanted, allocatable)
+            amounts = node.scored if name in (CPU, MEMORY) else node.requested
+            share = self._share(amounts.get(name, 0) + request, allocatable)
             if share > 0 or not self._by_shape:
                 total += share * weight
                 weights += weight
@@ -95,9 +97,9 @@ class NodeResourcesFit(Strategy):
         old, new = change.old_node, change.new_node
         if new is None or not self.filter(CycleState(), pod, NodeInfo(new)).ok:
             return False
-        wanted = [PODS, *(name for name, amount in pod.requests.items() if amount)]
+        names = [PODS, *(name for name, amount in pod.requests.items() if amount)]
         return old is None or any(
-            new.allocatable.get(name, 0) > old.allocatable.get(name, 0) for name in wanted
+            new.allocatable.get(name, 0) > old.allocatable.get(name, 0) for name in names
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
@@ -107,11 +109,11 @@ class NodeResourcesFit(Strategy):
         allocatable, requested = node.node.allocatable, node.requested
         if allocatable.get(PODS, 0) <= len(node.pods):
             reasons.append("Too many pods")
-        for name, wanted in pod.requests.items():
+        for name, request in pod.requests.items():
             all_of_it = allocatable.get(name, 0)
-            if 0 < wanted > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
+            if 0 < request > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
                 reasons.append(f"Insufficient {name}")
-                if wanted > all_of_it:
+                if request > all_of_it:
                     # More than the node has when empty: evicting pods would not help.
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
@@ -167,49 +169,52 @@ class NodeResourcesBalancedAllocation:
         after: list[float] = []
         for name in self._resources:
             allocatable = node.node.allocatable.get(name)
-            wanted = pod.requests.get(name, 0)
-            if not allocatable or not (wanted or name in _ORDER):
+            request = pod.requests.get(name, 0)
+            if not allocatable or not (request or name in _ORDER):
                 continue
-            held = node.requested.get(name, 0)
-            before.append(held / allocatable if held < allocatable else 1.0)
-            held += wanted
-            after.append(held / allocatable if held < allocatable else 1.0)
+            used = node.requested.get(name, 0)
+            before.append(used / allocatable if used < allocatable else 1.0)
+            used += request
+            after.append(used / allocatable if used < allocatable else 1.0)
         change = _balance(after) - _balance(before)
         half = fwk.MAX_NODE_SCORE // 2
         return half + int((half + change) / 2)
 
 
-def read_weights(fields: Fields, where: str) -> Weights:
+def read_weights(fields: Fields, path: str) -> Weights:
     """Return the weight of each resource in `resources`; cpu and memory by default.
 
     Raises SettingsError.
     """
-    found: dict[str, int] = {}
-    for index, item in enumerate(items(fields, "resources", where)):
-        here = f"{where}.resources[{index}]" if where else f"resources[{index}]"
-        entry = fields_of(item, here)
-        weight = number(entry, "weight", here) or 1
+    weights: dict[str, int] = {}
+    for index, item in enumerate(items(fields, "resources", path)):
+        item_path = f"{path}.resources[{index}]" if path else f"resources[{index}]"
+        entry = fields_of(item, item_path)
+        weight = number(entry, "weight", item_path) or 1
         if not 1 <= weight <= fwk.MAX_NODE_SCORE:
-            raise SettingsError(f"{here}.weight: resource weight must be from 1 to 100")
-        found[text(entry, "name", here)] = weight
-    return found or {CPU: 1, MEMORY: 1}
+            raise SettingsError(f"{item_path}.weight: resource weight must be from 1 to 100")
+        weights[text(entry, "name", item_path)] = weight
+    return weights or {CPU: 1, MEMORY: 1}
 
 
-def _shape(strategy: Fields, where: str) -> list[tuple[int, int]]:
+def _shape(strategy: Fields, path: str) -> list[tuple[int, int]]:
     """Return (utilization in percent, score 0 to 100), in rising order. Raises SettingsError."""
-    here = f"{where}.requestedToCapacityRatio"
-    ratio = fields_of(strategy.get("requestedToCapacityRatio"), here)
-    points = [fields_of(item, f"{here}.shape") for item in items(ratio, "shape", here)]
+    ratio_path = f"{path}.requestedToCapacityRatio"
+    ratio = fields_of(strategy.get("requestedToCapacityRatio"), ratio_path)
+    points = [fields_of(item, f"{ratio_path}.shape") for item in items(ratio, "shape", ratio_path)]
     scale = fwk.MAX_NODE_SCORE // _MAX_CUSTOM_SCORE
     shape = [
-        (number(p, "utilization", f"{here}.shape"), number(p, "score", f"{here}.shape") * scale)
+        (
+            number(p, "utilization", f"{ratio_path}.shape"),
+            number(p, "score", f"{ratio_path}.shape") * scale,
+        )
         for p in points
     ]
     utilizations = [utilization for utilization, _ in shape]
     if not shape or utilizations != sorted(set(utilizations)):
-        raise SettingsError(f"{here}.shape: needs points whose utilization rises")
+        raise SettingsError(f"{ratio_path}.shape: needs points whose utilization rises")
     if not all(0 <= u <= 100 and 0 <= score <= fwk.MAX_NODE_SCORE for u, score in shape):
-        raise SettingsError(f"{here}.shape: utilization is from 0 to 100, score from 0 to 10")
+        raise SettingsError(f"{ratio_path}.shape: utilization is from 0 to 100, score from 0 to 10")
     return shape
 
 

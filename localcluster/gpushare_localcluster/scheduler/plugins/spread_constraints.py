@@ -45,30 +45,32 @@ class Constraint:
         if not self.selector:  # an empty selector counts nobody, whatever else it means
             return 0
         return sum(
-            other.namespace == pod.namespace
-            and not other.deleting
-            and selects(self.selector, other.labels)
-            for other in node.pods.values()
+            node_pod.namespace == pod.namespace
+            and not node_pod.deleting
+            and selects(self.selector, node_pod.labels)
+            for node_pod in node.pods.values()
         )
 
 
-def check_defaults(listed: Sequence[object]) -> list[Json]:
+def check_defaults(constraints: Sequence[object]) -> list[Json]:
     """Return default constraints as kube-scheduler takes them. Raises SettingsError."""
-    found: list[Json] = []
-    for index, item in enumerate(listed):
-        where = f"defaultConstraints[{index}]"
-        entry = fields_of(item, where)
-        if number(entry, "maxSkew", where) <= 0 or not text(entry, "topologyKey", where):
-            raise SettingsError(f"{where}: needs a maxSkew above 0, and a topologyKey")
+    checked: list[Json] = []
+    for index, item in enumerate(constraints):
+        path = f"defaultConstraints[{index}]"
+        entry = fields_of(item, path)
+        if number(entry, "maxSkew", path) <= 0 or not text(entry, "topologyKey", path):
+            raise SettingsError(f"{path}: needs a maxSkew above 0, and a topologyKey")
         if entry.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
-            raise SettingsError(f"{where}.whenUnsatisfiable: DoNotSchedule or ScheduleAnyway")
+            raise SettingsError(f"{path}.whenUnsatisfiable: DoNotSchedule or ScheduleAnyway")
         if entry.get("labelSelector") is not None:
-            raise SettingsError(f"{where}.labelSelector: must not be; it is found for each pod")
-        found.append(dict(entry))
-    return found
+            raise SettingsError(f"{path}.labelSelector: must not be; it is found for each pod")
+        checked.append(dict(entry))
+    return checked
 
 
-def constraints_of(pod: PodView, listed: Sequence[Json], action: str) -> tuple[Constraint, ...]:
+def constraints_of(
+    pod: PodView, constraints: Sequence[Json], action: str
+) -> tuple[Constraint, ...]:
     """Return the constraints of one whenUnsatisfiable."""
     return tuple(
         Constraint(
@@ -79,7 +81,7 @@ def constraints_of(pod: PodView, listed: Sequence[Json], action: str) -> tuple[C
             honor_affinity=item.get("nodeAffinityPolicy", "Honor") == "Honor",
             honor_taints=item.get("nodeTaintsPolicy", "Ignore") == "Honor",
         )
-        for item in listed
+        for item in constraints
         if item.get("whenUnsatisfiable") == action
     )
 

@@ -40,13 +40,15 @@ class _Counts:
     def clone(self) -> "_Counts":
         return _Counts(self.constraints, [Counter(count) for count in self.counts])
 
-    def change(self, pod: PodView, other: PodView, node: NodeInfo, by: int) -> None:
+    def change(self, pod: PodView, changed_pod: PodView, node: NodeInfo, by: int) -> None:
         """Count a pod that comes to the node or leaves it."""
         labels = node.node.labels
-        if other.namespace != pod.namespace or any(c.key not in labels for c in self.constraints):
+        if changed_pod.namespace != pod.namespace or any(
+            c.key not in labels for c in self.constraints
+        ):
             return
         for constraint, count in zip(self.constraints, self.counts, strict=True):
-            if selects(constraint.selector, other.labels) and constraint.counts(pod, node):
+            if selects(constraint.selector, changed_pod.labels) and constraint.counts(pod, node):
                 count[labels[constraint.key]] += by
 
 
@@ -72,13 +74,15 @@ class PodTopologySpread(PlainPlugin):
         """Make the plug-in. Raises SettingsError."""
         super().__init__(args, handle)
         kind = text(args or {}, "defaultingType") or "System"
-        listed = items(args or {}, "defaultConstraints")
-        if kind not in ("System", "List") or (listed and kind == "System"):
+        defaults = items(args or {}, "defaultConstraints")
+        if kind not in ("System", "List") or (defaults and kind == "System"):
             raise SettingsError(
                 "defaultingType: must be System, or List where there are defaultConstraints"
             )
         self._system = kind == "System"
-        self._defaults: Sequence[Json] = SYSTEM_DEFAULTS if self._system else check_defaults(listed)
+        self._defaults: Sequence[Json] = (
+            SYSTEM_DEFAULTS if self._system else check_defaults(defaults)
+        )
         if self._defaults:
             self._handle.spreads_by_default = True
 
@@ -86,21 +90,24 @@ class PodTopologySpread(PlainPlugin):
         """Return the pod's constraints of one whenUnsatisfiable; where it has none at all, the
         default ones for the pods that are like it.
         """
-        listed = pod.spec.get("topologySpreadConstraints")
-        if listed:
-            return constraints_of(pod, listed, action)
-        found = constraints_of(pod, self._defaults, action)
-        selector = self._handle.default_selector(pod) if found else None
-        return tuple(replace(c, selector=selector) for c in found) if selector else ()
+        pod_constraints = pod.spec.get("topologySpreadConstraints")
+        if pod_constraints:
+            return constraints_of(pod, pod_constraints, action)
+        defaults = constraints_of(pod, self._defaults, action)
+        selector = self._handle.default_selector(pod) if defaults else None
+        return tuple(replace(c, selector=selector) for c in defaults) if selector else ()
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that pods may come to count or cease to, domains change, or the pod itself."""
         labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
-        pods, own = Action.ADD | Action.DELETE | labels, labels | Action.UPDATE_POD_TOLERATION
+        pods, pod_actions = (
+            Action.ADD | Action.DELETE | labels,
+            labels | Action.UPDATE_POD_TOLERATION,
+        )
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | taints
         return (
             EventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
-            EventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
+            EventWithHint(Resource.TARGET_POD, pod_actions, self._counts_otherwise),
             EventWithHint(Resource.NODE, nodes, self._other_domains),
         )
 
@@ -112,10 +119,10 @@ class PodTopologySpread(PlainPlugin):
         if tolerated and new and new.uid == pod.uid and any(c.honor_taints for c in constraints):
             return True
 
-        def counts(constraint: Constraint, other: PodView | None) -> bool:
-            if other is None or other.namespace != pod.namespace:
+        def counts(constraint: Constraint, candidate: PodView | None) -> bool:
+            if candidate is None or candidate.namespace != pod.namespace:
                 return False
-            return selects(constraint.selector, other.labels)
+            return selects(constraint.selector, candidate.labels)
 
         return any(counts(constraint, old) != counts(constraint, new) for constraint in constraints)
 
@@ -159,17 +166,17 @@ class PodTopologySpread(PlainPlugin):
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that a label is missing or a skew would be too large."""
-        found = state.read(_FILTER_KEY, _Counts)
-        for constraint, count in zip(found.constraints, found.counts, strict=True):
+        counts = state.read(_FILTER_KEY, _Counts)
+        for constraint, count in zip(counts.constraints, counts.counts, strict=True):
             domain = node.node.labels.get(constraint.key)
             reason = "node(s) didn't match pod topology spread constraints"
             if domain is None:
                 return fwk.Status(fwk.Code.UNRESOLVABLE, (f"{reason} (missing required label)",))
-            least = min(count.values(), default=2**31)
+            minimum = min(count.values(), default=2**31)
             if len(count) < constraint.min_domains:
-                least = 0
-            own = selects(constraint.selector, pod.labels)
-            if count[domain] + own - least > constraint.max_skew:
+                minimum = 0
+            matches_itself = selects(constraint.selector, pod.labels)
+            if count[domain] + matches_itself - minimum > constraint.max_skew:
                 return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
         return fwk.SUCCESS
 
@@ -226,13 +233,13 @@ class PodTopologySpread(PlainPlugin):
     ) -> dict[str, int]:
         """Return 100 for the least crowded nodes, 0 for those without the labels."""
         ignored = state.read(_SCORE_KEY, _Soft).ignored
-        counted = [score for name, score in scores.items() if name not in ignored]
-        most, least = max(counted, default=0), min(counted, default=0)
+        rated = [score for name, score in scores.items() if name not in ignored]
+        maximum, minimum = max(rated, default=0), min(rated, default=0)
         return {
             name: 0
             if name in ignored
-            else fwk.MAX_NODE_SCORE * (most + least - score) // most
-            if most
+            else fwk.MAX_NODE_SCORE * (maximum + minimum - score) // maximum
+            if maximum
             else fwk.MAX_NODE_SCORE
             for name, score in scores.items()
         }

@@ -458,7 +458,7 @@ def test_nodes_that_were_not_read_keep_their_marks() -> None:
     broken = {"metadata": {"name": "a"}, "status": 7}
     body = json.dumps(listed | {"items": [broken, world.nodes["b"]]}).encode()
     world.handler.replace([NODES.decode_list(body)], 0.0)
-    assert {name: mark.why for name, mark in world.marks.all().items()} == {
+    assert {name: mark.reason for name, mark in world.marks.all().items()} == {
         "a": ABOUT_A1,
         "b": "team/b0 would have no device on another node",
     }
@@ -474,8 +474,8 @@ def test_nodes_that_were_not_read_keep_their_marks() -> None:
 )
 def test_our_word_may_be_garbled(text: str) -> None:
     mark = mark_of({OURS: text, CA: "true"})
-    assert mark.why is not None
-    assert mark.ours == frozenset()
+    assert mark.reason is not None
+    assert mark.by_extender == frozenset()
     assert mark.by_others == {CA}
 
 

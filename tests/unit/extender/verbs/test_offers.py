@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.decide import fits_somewhere, place
-from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
@@ -489,12 +489,37 @@ def test_compute_is_held_too() -> None:
 
 def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
     managed = FilterWorld("n", cards=1).managed.ledger.snapshot()
-    offered, alone = HeldSnapshot.of(managed), Request(2, 1, percents=compute(100))
-    assert fits_somewhere(offered, alone)
+    offered, alone = HeldSnapshotBuilder(managed), Request(2, 1, percents=compute(100))
+    assert fits_somewhere(offered.draft(), alone)
     offered.take(0, ((0, 3),), Request(3, 1))
-    assert not fits_somewhere(offered, alone)
+    assert not fits_somewhere(offered.draft(), alone)
     offered.reset(0)
-    assert fits_somewhere(offered, alone)
+    assert fits_somewhere(offered.draft(), alone)
+
+
+def test_a_built_snapshot_never_changes() -> None:
+    world = FilterWorld("n", cards=1)
+    builder = HeldSnapshotBuilder(world.managed.ledger.snapshot())
+    builder.take(0, ((0, 3),), Request(3, 1, percents=compute(20)))
+    built = builder.build()
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: builder.take(0, ((0, 1),), Request(1, 1)),
+        lambda: builder.give(0, ((0, 3),), Request(3, 1)),
+        lambda: builder.hold(0),
+        lambda: builder.reset(0),
+        lambda: built.free.fill(0),
+        lambda: built.cores_used.fill(0),
+    )
+    for change in changes:
+        with pytest.raises(ValueError, match="read-only"):
+            change()
+    assert built.free.tolist() == [[13]]
+    assert built.cores_used.tolist() == [[20]]
+    assert built.used.tolist() == [[3]]
+    later = HeldSnapshotBuilder(built.base, built)
+    later.take(0, ((0, 13),), Request(13, 1))
+    assert later.build().free.tolist() == [[0]]
+    assert built.free.tolist() == [[13]]
 
 
 def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
@@ -637,13 +662,14 @@ def test_a_policy_that_fails_while_places_are_taken_loses_no_hold() -> None:
 def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
     world = FilterWorld("n")
     managed = world.managed.ledger.snapshot()
-    offered = HeldSnapshot.of(managed)
+    offered = HeldSnapshotBuilder(managed)
     offered.take(0, ((0, 10),), Request(10, 1, cpu=1))
     offered.hold(0)
+    snapshot = offered.build()
     assert managed.free.tolist() == [[16, 16]]
-    assert offered.free.tolist() == [[6, 16]]
+    assert snapshot.free.tolist() == [[6, 16]]
     with pytest.raises(InsufficientMemory):
-        place(offered, "n", Request(10, 2), world.managed.scorer(Request(10, 2)))
+        place(snapshot, "n", Request(10, 2), world.managed.scorer(Request(10, 2)))
 
 
 def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
@@ -652,11 +678,11 @@ def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_
     # Of its own: others keep what the last test has asked for.
     scorer = Ranking(load_policy("device-bestfit"))
     scorer.scores(managed, request)
-    offered = HeldSnapshot.of(managed)
+    offered = HeldSnapshotBuilder(managed)
     offered.take(0, ((1, 4),), Request(4, 1))
     offered.hold(0)
     assert place(managed, "n", request, scorer).devices == (0,)
-    assert place(offered, "n", request, scorer).devices == (1,)
+    assert place(offered.build(), "n", request, scorer).devices == (1,)
 
 
 def test_who_looks_while_another_thread_makes_an_offer_waits_for_nobody() -> None:
