@@ -280,7 +280,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "cli.report",
             "from gpushare.core.decide import place",
-            "cli may import errors, commandline, core.model",
+            "cli may import errors, commandline, core.amounts",
         ),
         (
             "extender.door.app",
