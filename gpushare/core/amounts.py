@@ -72,8 +72,8 @@ COMPUTE = DeviceAmount(
     },
 )
 
-DEVICE_AMOUNTS = (MEMORY, COMPUTE)
-PERCENT_AMOUNTS = DEVICE_AMOUNTS[1:]
+DEVICE_AMOUNTS: tuple[DeviceAmount, ...] = (MEMORY, COMPUTE)
+PERCENT_AMOUNTS: tuple[DeviceAmount, ...] = DEVICE_AMOUNTS[1:]
 """The amounts that are counted in percent of one device."""
 NO_PERCENTS: Percents = (0,) * len(PERCENT_AMOUNTS)
 
