@@ -32,7 +32,7 @@ class HeldSnapshot(Snapshot):
 
     base: Snapshot
     """The books."""
-    held: Bools
+    is_held: Bools
     """bool (N,) rows that differ from the books."""
     stamps: Ints
     """int64 (N,) a number that differs after each change of the row, in any builder; 0 for a row
@@ -41,7 +41,7 @@ class HeldSnapshot(Snapshot):
     @property
     def rows(self) -> Rows:
         """intp (K,): the rows that differ from the books."""
-        return np.flatnonzero(self.held)
+        return np.flatnonzero(self.is_held)
 
     @property
     def takes_percents(self) -> bool:
@@ -53,13 +53,13 @@ class HeldSnapshot(Snapshot):
         """int64 (N, D): units in use or held; all units of a device that a hold has alone."""
         return self.base.used + (self.base.free - self.free)
 
-    def differing_rows(self, other: "HeldSnapshot") -> Rows:
+    def differing_rows(self, snapshot: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that may differ from those of another held snapshot of the
         same layout.
         """
-        differs = self.stamps != other.stamps
-        if self.base is not other.base:
-            differs |= self.base.row_generation != other.base.row_generation
+        differs = self.stamps != snapshot.stamps
+        if self.base is not snapshot.base:
+            differs |= self.base.row_generation != snapshot.base.row_generation
         return np.flatnonzero(differs)
 
 
@@ -81,14 +81,14 @@ class HeldSnapshotBuilder:
         self._percents_used: tuple[PercentArray, ...] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
-            self.held = np.zeros(len(base.names), dtype=bool)
+            self.is_held = np.zeros(len(base.names), dtype=bool)
             self.stamps = np.zeros(len(base.names), dtype=np.int64)
             return
-        self.held, self.stamps = start.held.copy(), start.stamps.copy()
+        self.is_held, self.stamps = start.is_held.copy(), start.stamps.copy()
         if start.takes_percents:
             self._percents_used = tuple(array.copy() for array in start.percents_used)
         rows = np.flatnonzero(base.row_generation != start.base.row_generation)
-        self.changed_rows = set(rows[self.held[rows]].tolist())
+        self.changed_rows = set(rows[self.is_held[rows]].tolist())
         self.reset(rows)
 
     @property
@@ -137,12 +137,12 @@ class HeldSnapshotBuilder:
 
     def hold(self, row: int) -> None:
         """Mark the row as different from the books, even if nothing could be taken there."""
-        self.held[row] = True
+        self.is_held[row] = True
         self.stamps[row] = next(_STAMPS)
 
     def reset(self, rows: Rows | int) -> None:
         """Make these rows equal to the books."""
-        self.held[rows] = False
+        self.is_held[rows] = False
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
@@ -155,7 +155,7 @@ class HeldSnapshotBuilder:
         change, and nobody keeps it.
         """
         arrays: dict[str, npt.NDArray[np.generic]] = {
-            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "held", "stamps")
+            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "is_held", "stamps")
         }
         percents_used = tuple(array.view() for array in self._percents_used or ())
         for array in (*arrays.values(), *percents_used):
@@ -172,7 +172,7 @@ class HeldSnapshotBuilder:
 
     def build(self) -> HeldSnapshot:
         """Return the snapshot. Every later change of this builder raises ValueError."""
-        for name in (*_COPIED_ARRAYS, "held", "stamps"):
+        for name in (*_COPIED_ARRAYS, "is_held", "stamps"):
             getattr(self, name).flags.writeable = False
         for array in self._percents_used or ():
             array.flags.writeable = False
@@ -204,7 +204,7 @@ class RowStates:
         # Slots and their negated priorities, the highest priority first; None: to be sorted again.
         self._order: tuple[Rows, Ints] | None = None
 
-    def save(self, offered: HeldSnapshotBuilder, row: int, priority: int) -> None:
+    def save(self, builder: HeldSnapshotBuilder, row: int, priority: int) -> None:
         """Keep the row as it is in the builder, for pods of that priority and of lower priorities
         down to the next kept one.
         """
@@ -212,11 +212,11 @@ class RowStates:
             self._grow()
         slot = self._spare_slots.pop()
         for name, values in self._arrays.items():
-            values[slot] = getattr(offered, name)[row]
-        for percents, used in zip(self._percents, offered.percents_used, strict=True):
+            values[slot] = getattr(builder, name)[row]
+        for percents, used in zip(self._percents, builder.percents_used, strict=True):
             percents[slot] = used[row]
-        self._rows[slot], self._stamps[slot] = row, offered.stamps[row]
-        self._takes_percents |= offered.takes_percents
+        self._rows[slot], self._stamps[slot] = row, builder.stamps[row]
+        self._takes_percents |= builder.takes_percents
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -241,17 +241,17 @@ class RowStates:
         count = int(np.searchsorted(ranks, -priority, side="right"))
         if count == len(slots):
             return None
-        offered, slots = HeldSnapshotBuilder(books), slots[:count]
+        builder, slots = HeldSnapshotBuilder(books), slots[:count]
         # Of a row with several slots the last one counts.
         rows = self._rows[slots]
         for name, values in self._arrays.items():
-            getattr(offered, name)[rows] = values[slots]
+            getattr(builder, name)[rows] = values[slots]
         if self._takes_percents:
-            for used, percents in zip(offered.own_percents(), self._percents, strict=True):
+            for used, percents in zip(builder.own_percents(), self._percents, strict=True):
                 used[rows] = percents[slots]
-        offered.held[rows] = True
-        offered.stamps[rows] = self._stamps[slots]
-        return offered.build()
+        builder.is_held[rows] = True
+        builder.stamps[rows] = self._stamps[slots]
+        return builder.build()
 
     def _grow(self) -> None:
         """Double the slots."""

@@ -581,7 +581,7 @@ def test_what_is_kept_of_offers_is_what_is_made_anew(
     """Whatever changes in the books or among the holds, and whichever books are looked at; of so
     many nodes it is known when their holds changed.
     """
-    with mock.patch.object(holds_module, "_MOST_CHANGED", known):
+    with mock.patch.object(holds_module, "_MAX_CHANGED", known):
         check_offers(changes, policy)
 
 
