@@ -194,7 +194,7 @@ class Oracle:
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
                     f" {held} of {last.rooms[device]} were held"
                 )
-            others = [self.pods[uid].asked.cores for uid in holders]
+            others = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
             alone = others and _ALL_CORES in (pod.asked.cores, *others)
             # Whoever decided last had to see that nothing was left for it.
             full = last is decision and sum(others) >= _ALL_CORES
@@ -486,7 +486,9 @@ class Oracle:
         if cards is not None and known.can_find(pod, cards):
             loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
             charged = least_charged(pod, cards, loose, names)
-            _add(least, dict.fromkeys(charged, pod.asked.cores) if cores else charged)
+            if cores:
+                charged = {device: pod.asked.cores_on(units) for device, units in charged.items()}
+            _add(least, charged)
 
     def judge_victims(
         self, replica: Replica, pod: PodTruth, found: Mapping[str, Collection[str]]

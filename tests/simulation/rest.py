@@ -174,8 +174,8 @@ def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> Non
     """Compute is charged where the memory of these pods is, which are all that the node has."""
     held = [0] * len(node.used)
     for pod in pods:
-        for device, _ in pod.claim or ():
-            held[device] += pod.asked.cores_on(len(pod.claim or ()))
+        for device, units in pod.claim or ():
+            held[device] += pod.asked.cores_on(units)
     if (any(held) and list(node.cores_used) != held) or (not any(held) and any(node.cores_used)):
         raise Violation(f"L1 {replica.identity} has {held} % of the compute of {node} in use")
 
@@ -265,12 +265,12 @@ def fits(
             or any(at >= len(room) for at, _ in other.claim)
         ):
             room = [units - other.asked.total for units in room]
-            cores = [percent + other.asked.cores_on(0) for percent in cores]
+            cores = [percent + other.asked.all_cores for percent in cores]
             taken.update(range(len(room)))
             continue
         for device, units in other.claim:
             room[device] -= units
-            cores[device] += other.asked.cores_on(len(other.claim))
+            cores[device] += other.asked.cores_on(units)
             taken.add(device)
     asked = pod.asked
     found = [

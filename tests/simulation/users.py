@@ -96,7 +96,7 @@ class Users:
             annotations |= self._forgery(chance, asked)
             if asked.devices and chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                asked = replace(asked, units=asked.total, devices=1, cores=asked.cores_on(1))
+                asked = replace(asked, units=asked.total, devices=1, cores=asked.all_cores)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
