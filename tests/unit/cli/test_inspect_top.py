@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpushare.cli.top import UseLine, uses_in
 from gpushare.core.model import PodRef
 from gpushare.device_plugin.memory import ComputeUse, ContainerUse, UsageFigures
 from gpushare.device_plugin.metrics import PluginMetrics
@@ -90,3 +91,10 @@ def test_other_forms_are_refused(inspect: Inspect, words: tuple[str, ...]) -> No
     code, out, err = inspect("--top", *words)
     assert (code, out) == (1, "")
     assert "--top is one table" in err
+
+
+def test_a_figure_that_is_missing_is_unknown_and_other_metrics_are_left_out() -> None:
+    text = metrics(("team", "web", "GPU-0", 10, 3)).replace("container_memory_used", "other")
+    expected = UseLine("a", "team", "web", "main", "GPU-0", sm_percent=10, granted_bytes=8 * GIB)
+    assert list(uses_in(text, "a")) == [expected]
+    assert list(uses_in("<html>\n}{ 1\n", "a")) == []
