@@ -1,4 +1,4 @@
-"""Bugs about compute, which pods ask for beside memory: where it counts, who fits beside whom."""
+"""Bugs about compute beside memory: where compute counts, and which pods fit together."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,14 +42,14 @@ def keeps_cores_of_the_gone(original: Any) -> Any:
 
 
 def _reserves_by_memory(original: Any) -> Any:
-    """What is reserved has to fit by its memory, whatever compute is left."""
+    """Reserved room has to fit by memory, regardless of free compute."""
 
     def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
         row = self.row[node]
-        held = self._cores[row].copy()
+        cores_before = self._cores[row].copy()
         self._cores[row] = 0
         fits = bool(original(self, node, device, units, min(cores, ALL_CORES - 1)))
-        self._cores[row] = held
+        self._cores[row] = cores_before
         return fits
 
     return has_room
@@ -58,8 +58,8 @@ def _reserves_by_memory(original: Any) -> Any:
 def _looks_at_two_devices(original: Any) -> Any:
     def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
         memory = original(snapshot, rows, replace(request, cores=0))
-        left = ALL_CORES - snapshot.cores_used[rows]
-        return memory & np.any(left >= request.cores, axis=1)[:, None]
+        free_cores = ALL_CORES - snapshot.cores_used[rows]
+        return memory & np.any(free_cores >= request.cores, axis=1)[:, None]
 
     return has_room
 
@@ -97,9 +97,9 @@ def counts_memory_that_is_no_use(original: Any) -> Any:
     del original
 
     def left(self: Any, rows: Any) -> Any:
-        found = np.maximum(self.capacity[rows] - self.used[rows], 0)
-        found[~self.open[rows]] = 0
-        return found
+        free_units = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        free_units[~self.open[rows]] = 0
+        return free_units
 
     return left
 

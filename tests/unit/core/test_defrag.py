@@ -147,7 +147,7 @@ class World:
                 yield [*some]
 
     def can_move(self, some: Iterable[Pod], policy: str) -> bool:
-        """Whether these pods have new places, in some order, while all still hold the old places."""
+        """Whether these pods have new places, in some order, while all hold the old places."""
         for order in permutations(some):
             pods = dict(self.pods)
             for pod in order:

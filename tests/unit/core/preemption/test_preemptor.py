@@ -366,7 +366,7 @@ def crowded_node(per_device: int, *sizes: int) -> NodeBooks:
 
 
 @pytest.mark.parametrize(
-    ("node_books", "request"),
+    ("node_books", "new_request"),
     [
         (crowded_node(4, 4), Request(16, 2)),
         (crowded_node(4, 4), Request(8, 2)),
@@ -375,9 +375,9 @@ def crowded_node(per_device: int, *sizes: int) -> NodeBooks:
     ],
 )
 def test_devices_that_share_no_pod_are_freed_one_by_one(
-    node_books: NodeBooks, request: Request
+    node_books: NodeBooks, new_request: Request
 ) -> None:
     # Together they would be tried in hundreds of sets of pods, for each of 28 pairs of devices.
     steps = StepBudget(1_000)
-    assert trim_victims(node_books, Preemptor(request, 5), Victims(), steps) is not None
+    assert trim_victims(node_books, Preemptor(new_request, 5), Victims(), steps) is not None
     assert steps.remaining > 900
