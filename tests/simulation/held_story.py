@@ -31,7 +31,7 @@ UNITS, CARD = 10, 16
 NODES = {"n0": 2, "n1": 2, "n2": 1}
 LONGEST = 20.0
 """Seconds after which kube-scheduler gives up a pod that waits for a volume."""
-_MOST_ASKED = 7
+_MAX_RETRIES = 7
 """Times that a pod is asked about, each second: longer than a pod without volumes holds a place."""
 _IDX = "ALIYUN_COM_GPU_MEM_IDX"
 
@@ -360,7 +360,7 @@ class HeldStory:
         for idle_node in idle:
             self._create(idle_node)
         offered_node = ""
-        for _ in range(_MOST_ASKED):
+        for _ in range(_MAX_RETRIES):
             for idle_node in idle:
                 self._filter(idle_node)
             offered_node = offered_node or self._filter(name)

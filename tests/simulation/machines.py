@@ -20,7 +20,7 @@ from tests.simulation.server import Server
 from tests.simulation.truth import (
     COUNT,
     INVENTORY,
-    MOST_SIZES,
+    MAX_SIZES,
     RESOURCE,
     UNHEALTHY,
     Cards,
@@ -136,7 +136,7 @@ class Machines:
             (*range(1, 65),),
             (2**31 - 1,),
             (),
-            tuple(1 + at % MOST_SIZES for at in range(64)),
+            tuple(1 + at % MAX_SIZES for at in range(64)),
             (7,) * len(self.kubelets.slots[LIAR]),
         )[action - 2]
         story = chance.pick("abc")
@@ -278,7 +278,7 @@ def _as_advertised(cards: Cards) -> Cards:
 
     Of an inventory with too many sizes nothing is known.
     """
-    if len({*cards.units}) > MOST_SIZES:
+    if len({*cards.units}) > MAX_SIZES:
         return replace(cards, units=(), healthy=(), closed=True, ids=())
     if cards.tells in ("uuids", "devices") or not cards.units:
         return cards

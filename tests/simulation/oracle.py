@@ -31,9 +31,9 @@ from tests.simulation.truth import (
     ASSUMED,
     DEV,
     IDX,
-    MOST_GRACE,
-    MOST_LATE,
-    MOST_SIZES,
+    MAX_GRACE,
+    MAX_LATE,
+    MAX_SIZES,
     POD,
     UNCOUNTED_CPU,
     UNHEALTHY,
@@ -527,7 +527,7 @@ class Oracle:
         if not pod.terminating:
             return victim
         seconds_left = pod.ends_by - self.tasks.now
-        soon = -MOST_LATE - _SKEW <= seconds_left <= MOST_GRACE + _SKEW
+        soon = -MAX_LATE - _SKEW <= seconds_left <= MAX_GRACE + _SKEW
         return soon or (victim and pod.uid not in knowledge.ending)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
@@ -588,7 +588,7 @@ def _add(minimum: list[int], charged_units: dict[int, int]) -> None:
 
 
 def _check_node(replica: Replica, node: NodeBooks, minimum: list[int], cores: list[int]) -> None:
-    if len({*node.spec.capacity}) > MOST_SIZES:
+    if len({*node.spec.capacity}) > MAX_SIZES:
         raise Violation(f"S11 {replica.identity} takes {node.spec} over")
     for device, (used, min_units) in enumerate(zip(node.used, minimum, strict=True)):
         if used < 0:

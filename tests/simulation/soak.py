@@ -32,10 +32,10 @@ from tests.support.figures import PROOF_FIGURES, commit, record, renew
 from tests.support.waiting import poll
 
 NODES_THERE, DEVICES, UNITS = 12, 4, 64
-MOST_PODS = 150
+MAX_PODS = 150
 EVERY = 5.0
 """Seconds from one sample to the next."""
-MOST_GROWN = Sample(mb=4.0, descriptors=4.0, threads=4.0)
+MAX_GROWTH = Sample(mb=4.0, descriptors=4.0, threads=4.0)
 """The allowed growth in the second half of a run, by the trend."""
 
 _TOLD_EVERY = 30.0
@@ -103,7 +103,7 @@ class Soak:
         """The mistakes at the end."""
         findings = []
         grown = growth(self.samples)
-        for name, bound in asdict(MOST_GROWN).items():
+        for name, bound in asdict(MAX_GROWTH).items():
             if asdict(grown)[name] > bound:
                 findings.append(f"{name} grew by {asdict(grown)[name]:.1f} in the second half")
         try:
@@ -162,7 +162,7 @@ class Soak:
         self._pods.append(pod)
         if not created:
             self._place(chance, pod)
-        while len(self._pods) > chance.randint(MOST_PODS // 2, MOST_PODS):
+        while len(self._pods) > chance.randint(MAX_PODS // 2, MAX_PODS):
             removed = self._pods.pop(chance.randrange(len(self._pods)))
             if chance.random() < 0.5:
                 self.cluster.set_phase(removed, "Succeeded")

@@ -16,7 +16,7 @@ from tests.simulation.server import Server
 from tests.simulation.truth import (
     AGES,
     COUNT,
-    LARGEST_ANNOTATIONS,
+    MAX_ANNOTATIONS,
     POLICY,
     TENANT,
     UNCOUNTED_CPU,
@@ -113,7 +113,7 @@ class Tenant:
             return {COUNT: f"many-{chance.below(1000)}"}, "mistaken"
         if kind == "huge":
             spare_bytes = chance.pick((0, 100, 2000))
-            note = "x" * (LARGEST_ANNOTATIONS - len("note") - spare_bytes)
+            note = "x" * (MAX_ANNOTATIONS - len("note") - spare_bytes)
             return {"note": note}, "too large to be written to"
         if kind == "choosy":
             policy = chance.pick(("binpack", "spread", "of-nobody"))

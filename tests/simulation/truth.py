@@ -25,20 +25,20 @@ POLICY = "gpushare.io/policy"
 HONEST, TENANT = "default", "tenant"
 """The namespaces of pods: of honest owners, and of one attacker."""
 
-LARGEST_ANNOTATIONS = 262_144
+MAX_ANNOTATIONS = 262_144
 """Bytes; an object with more can never be updated again."""
 
 AGES = 10**9
 """Seconds of grace that nobody can wait for."""
 
-MOST_GRACE, MOST_LATE = 600.0, 60.0
+MAX_GRACE, MAX_LATE = 600.0, 60.0
 """Seconds for which a deleted pod may still exist, and may be overdue, to count
 as one that ends by itself."""
 
 UNCOUNTED_CPU = 7777
 """The request of each container of pods that must not count among those that come."""
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Sizes of cards that an inventory may have."""
 
 Json = dict[str, Any]
