@@ -194,7 +194,7 @@ class Oracle:
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
                     f" {used_units} of {last.rooms[device]} were held"
                 )
-            holder_cores = [self.pods[uid].asked.cores for uid in holders]
+            holder_cores = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
             alone = holder_cores and _ALL_CORES in (pod.asked.cores, *holder_cores)
             # The last decision had to see that no room was left.
             full = last is decision and sum(holder_cores) >= _ALL_CORES
@@ -497,7 +497,11 @@ class Oracle:
         if cards is not None and knowledge.can_find(pod, cards):
             loose, names = knowledge.loose.get(pod.uid, _NONE), pod.node in knowledge.named
             charged_units = least_charged(pod, cards, loose, names)
-            _add(minimum, dict.fromkeys(charged_units, pod.asked.cores) if cores else charged_units)
+            if cores:
+                charged_units = {
+                    device: pod.asked.cores_on(units) for device, units in charged_units.items()
+                }
+            _add(minimum, charged_units)
 
     def judge_victims(
         self, replica: Replica, pod: PodTruth, victims: Mapping[str, Collection[str]]

@@ -176,8 +176,8 @@ def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> Non
     """Compute is charged where the memory of these pods is, which are all that the node has."""
     min_cores = [0] * len(node.used)
     for pod in pods:
-        for device, _ in pod.claim or ():
-            min_cores[device] += pod.asked.cores_on(len(pod.claim or ()))
+        for device, units in pod.claim or ():
+            min_cores[device] += pod.asked.cores_on(units)
     if (any(min_cores) and list(node.cores_used) != min_cores) or (
         not any(min_cores) and any(node.cores_used)
     ):
@@ -271,12 +271,12 @@ def fits(
             or any(at >= len(room) for at, _ in holder.claim)
         ):
             room = [units - holder.asked.total for units in room]
-            cores = [percent + holder.asked.cores_on(0) for percent in cores]
+            cores = [percent + holder.asked.all_cores for percent in cores]
             taken_devices.update(range(len(room)))
             continue
         for device, units in holder.claim:
             room[device] -= units
-            cores[device] += holder.asked.cores_on(len(holder.claim))
+            cores[device] += holder.asked.cores_on(units)
             taken_devices.add(device)
     request = pod.asked
     fitting = [

@@ -70,11 +70,22 @@ class Asked:
         """Units over all devices."""
         return self.units * self.devices
 
-    def cores_on(self, devices: int) -> int:
-        """Percent of each device on the requested number of devices; of all of them on another
-        number.
+    @property
+    def all_cores(self) -> int:
+        """The percents over all devices, at most a whole device."""
+        return min(self.cores * self.devices, 100)
+
+    def cores_on(self, units: int) -> int:
+        """The percent of a device with so many units of the pod.
+
+        Compute is where the memory is. Of several containers the first one has all the compute, and
+        the containers of a device are unknown.
         """
-        return self.cores if devices == self.devices else min(self.cores * self.devices, 100)
+        if not self.cores or units == self.units:
+            return self.cores
+        if len(self.containers) > 1:
+            return self.all_cores
+        return min(-(-self.cores * self.devices * units // self.total), 100)
 
     def on(self, devices: tuple[int, ...]) -> Shares:
         """The shares on these devices."""

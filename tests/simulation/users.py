@@ -97,9 +97,7 @@ class Users:
             if request.devices and chance.once_in(3):
                 # Without a number of devices the pod is invalid, and holds the request on some
                 # device.
-                request = replace(
-                    request, units=request.total, devices=1, cores=request.cores_on(1)
-                )
+                request = replace(request, units=request.total, devices=1, cores=request.all_cores)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
