@@ -1,4 +1,4 @@
-"""A program that lists one kind of object as the extender does, and says how much memory it took.
+"""A program that lists one kind of object as the extender does, and prints the memory in use.
 
 Run by test_large_objects.py: `python -m tests.integration.large_objects KUBECONFIG KIND`. It prints
 one JSON object: kibibytes resident at most, and now, and before the list; how many objects the list
@@ -39,7 +39,7 @@ def resident() -> dict[str, int]:
 
 
 def calibrate() -> float:
-    """Return the seconds of CPU in which `json` decodes a megabyte of short texts, at least."""
+    """Return the least seconds of CPU in which `json` decodes a megabyte of short texts."""
     text = json.dumps([{"key": f"o{number:06}"} for number in range(10_000)])
     costs = []
     for _ in range(5):

@@ -1,7 +1,7 @@
-"""What the books must be, computed anew from the objects of the API server and nothing else.
+"""The books as they must be, computed anew from the objects of the API server alone.
 
-Written without the code that it checks: plain arithmetic over JSON, as docs/annotations.md and the
-original's dialect say. Nothing is remembered: a pod that is bound and has not ended holds its
+Shares no code with production: plain arithmetic over JSON, as docs/annotations.md and the
+original's dialect say. Nothing is remembered: a bound pod that has not ended holds its
 memory, whatever anybody remembers.
 """
 
@@ -73,7 +73,7 @@ def _cores(pod: Json, resource: str, devices: int) -> int:
 
 
 def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
-    """Units by device, as the annotations say; {} where they say nothing that adds up."""
+    """Units by device, as the annotations say; {} where the annotations do not add up."""
     notes = pod["metadata"].get("annotations") or {}
     prefix = _dashed(resource).replace("-", "_").upper()
     key = "scheduler.framework.gpushare.allocation"
@@ -120,7 +120,7 @@ def _on_cards(node: Json, pod: Json, resource: str, held: dict[int, int]) -> dic
 
 
 def _add_given(held: dict[int, int], node: Json, pod: Json, resource: str) -> None:
-    """Add what the device plug-in says that the pod has on other cards."""
+    """Add the units that the device plug-in reports for the pod on other cards."""
     suffix = "" if resource == _ORIGINAL else f"-{_dashed(resource)}"
     inventory = json.loads(node["metadata"].get("annotations", {}).get(f"{_DEVICES}{suffix}", "{}"))
     notes = pod["metadata"].get("annotations") or {}
@@ -132,7 +132,7 @@ def _add_given(held: dict[int, int], node: Json, pod: Json, resource: str) -> No
 
 
 def over_capacity(document: Json) -> list[str]:
-    """Devices of an inspect document that hold more than they have, or more than all compute;
+    """Devices of an inspect document that hold more than their memory, or more than all compute;
     unplaced pods count on each.
     """
     wrong = []

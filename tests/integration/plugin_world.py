@@ -29,7 +29,7 @@ UNITS = 16
 
 
 class PluginNode:
-    """The node. flags: more of the plug-in's; cards: what its devices file says."""
+    """The node. flags: more flags of the plug-in; cards: the content of its devices file."""
 
     def __init__(
         self, cluster: Cluster, *flags: str, cards: Sequence[Mapping[str, object]] = ()
@@ -124,7 +124,7 @@ class PluginNode:
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def knows(self, *pods: Json) -> None:
-        """Return when the plug-in's watch has shown it so many pods that ask for memory."""
+        """Return when the plug-in's watch has shown that many pods with a request for memory."""
         poll(lambda: self.metric("gpushare_device_plugin_pods") == len(pods), "pods are not seen")
 
     def stop_plugin(self, number: int = signal.SIGTERM) -> int:
@@ -161,10 +161,10 @@ class PluginNode:
         annotations: Mapping[str, str] | None = None,
         cores: Sequence[int] = (),
     ) -> Json:
-        """A new pod that is bound here, with these devices by index; as the API server shows it.
+        """A new pod that is bound here, with these devices by index, as the API server shows it.
 
-        It has a container for each number of units, and such init containers. annotations: beside
-        those of the Binding, or in their place. cores: percent of compute of its containers, or ().
+        The pod has a container for each number of units, and such init containers. annotations: beside
+        those of the Binding, or in their place. cores: percent of compute of the containers, or ().
         """
         before = [_container(f"i{n}", each) for n, each in enumerate(inits)]
         before += [

@@ -1,4 +1,4 @@
-"""A demo with its page: started, asked, ended; and what `gpushare inspect` says of its cluster."""
+"""A demo with its page: start, requests, end; and the report of inspect on its cluster."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ print(urllib.request.urlopen({server!r} + path).read().decode())
 
 
 class Shown:
-    """A demo with its page, and what inspect says of its cluster."""
+    """A demo with its page, and the report of inspect on its cluster."""
 
     def __init__(self, folder: Path, lines: Iterator[str]) -> None:
         said = [next(lines)]
@@ -40,7 +40,7 @@ class Shown:
         server = re.search(r"server: (\S+)", Path(config[1]).read_text())
         assert server
         self.api = ApiClient(server[1], user_agent="test")
-        # What inspect asks kubectl for is a GET with its credentials, of which this needs none.
+        # inspect asks kubectl for GETs with credentials; this API server needs no credentials.
         kubectl = folder / "kubectl"
         kubectl.write_text(f"#!{sys.executable}\n{READ.format(server=server[1])}\n")
         kubectl.chmod(0o755)
@@ -56,7 +56,7 @@ class Shown:
         return found
 
     def books(self) -> dict[str, Any]:
-        """What the page reads."""
+        """The document that the page reads."""
         address = urlsplit(self.url)
         client = http.client.HTTPConnection(address.netloc, timeout=20)
         client.request("GET", f"{address.path}/books.json")
@@ -69,7 +69,7 @@ class Shown:
 
 @contextmanager
 def demo(folder: Path, scenario: str) -> Iterator[Shown]:
-    """A demo of this scenario that keeps its cluster; the folder is for what it needs."""
+    """A demo of this scenario that keeps its cluster; the folder is for its files."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     command = [*COMMAND, scenario, "--ui"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -37,7 +37,7 @@ class QuickWorker(BufferedThreadWorker):
 
 
 class PatientWorker(QuickWorker):
-    """What it closes soon, it closes for another reason than its deadline."""
+    """A connection that closes before this time was closed for another reason than its deadline."""
 
     request_deadline = answer_deadline = 60.0
 

@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for what real processes export: each metric, and each label of it."""
+"""Alerts and dashboard ask for metrics that real processes export, with labels that they have."""
 
 import json
 import re
@@ -53,13 +53,13 @@ def labels_of(text: str) -> dict[str, set[str]]:
 
 
 def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """The metrics that an expression names, with the labels that it selects them by."""
+    """The metrics in an expression, with the labels that select them."""
     for found in re.finditer(r"(gpushare_\w+)(\{[^}]*\})?", expression):
         yield found[1], set(re.findall(r"(\w+) *(?:=|!)", found[2] or ""))
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels that it groups or matches by."""
+    """The labels by which an expression groups or matches."""
     lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
     return {label.strip() for each in lists for label in each.split(",")}
 

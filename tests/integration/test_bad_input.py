@@ -81,7 +81,7 @@ def said(reply: Reply) -> str:
 
 
 def assert_refused(extender: Extender, verb: str, reply: Reply) -> None:
-    """The answer says what was wrong, in the way its verb has for that."""
+    """The answer says the mistake in the way of its verb."""
     if verb == "prioritize":
         assert 400 <= reply.status < 500, reply
         assert reply.json()["error"], reply

@@ -1,7 +1,7 @@
 """Binds whose write fails in every way an API server can fail: charged once, or not at all.
 
 The extender's own objects against a true API server with faults on order. At the end of each test
-nothing is wrong any more, and the books must be what the API server's objects call for.
+the faults end, and the books must be as the API server's objects say.
 """
 
 import random
@@ -89,7 +89,7 @@ def test_a_server_that_is_too_busy_is_not_asked_twice(case: Case) -> None:
     case.post(faults.status(429, "TooManyRequests", retry_after=30))
     begin = time.monotonic()
     assert "429" in case.bind()
-    assert time.monotonic() - begin < 25  # it does not wait as long as it was told to
+    assert time.monotonic() - begin < 25  # the API server did not wait as long as requested
     assert case.cluster.bindings() == [case.name]
     assert case.used() == 0
     assert case.bind() == ""
@@ -101,7 +101,7 @@ def test_a_bind_without_an_answer_stays_charged_until_the_same_bind_again(
 ) -> None:
     case.post(fault)
     assert "did not say whether the binding" in case.bind()
-    case.wired.settle()  # it reads as unbound, which proves nothing yet
+    case.wired.settle()  # the pod reads as unbound, which proves nothing yet
     assert case.used() == 10
     assert case.state() == {"assumed": 1, "in_doubt": 1}
     other = case.cluster.node()
@@ -209,7 +209,7 @@ def test_a_stalled_server_holds_a_bind_no_longer_than_the_scheduler_waits(case: 
         begin = time.monotonic()
         binding = pool.submit(case.bind)
         poll(lambda: case.cluster.bindings() == [case.name], "the Binding is on its way")
-        assert case.wired.fit(case.cluster.pod(7), [case.node]) == []  # it counts meanwhile
+        assert case.wired.fit(case.cluster.pod(7), [case.node]) == []  # the pod counts meanwhile
         assert not binding.done(), "filter has waited for a bind"
         assert "did not say" in binding.result(PATIENCE)
         assert time.monotonic() - begin < 7.5, "it has waited for the answer"
@@ -244,7 +244,7 @@ def test_books_hold_through_a_storm_of_faults(cluster: Cluster, wired: Wired, se
 
 
 def storm(seed: int) -> Callable[[FaultRequest], Fault | None]:
-    """A hook by which about half of all calls go wrong, each in its own way."""
+    """A hook by which about half of all calls fail, each in another way."""
     chance = random.Random(seed)
     turns = threading.Lock()
     kinds = (
@@ -277,6 +277,6 @@ def schedule(wired: Wired, pod: Json, nodes: list[str]) -> bool:
         if error == "":
             return True
         standing = wired.ledger.entry(pod["metadata"]["uid"])
-        home = standing.node if standing else ""  # in doubt: elsewhere it would be refused
+        home = standing.node if standing else ""  # in doubt: a bind to another node is refused
         time.sleep(0.01)
     raise AssertionError(f"{pod['metadata']['name']} is never settled: {error}")

@@ -1,4 +1,4 @@
-"""One broken policy harms nobody: neither `serve`, nor what is learned, nor the pods."""
+"""One broken policy harms nobody: neither `serve`, nor learning, nor the pods."""
 
 import re
 import sys
@@ -106,7 +106,7 @@ def test_even_a_default_that_cannot_judge_leaves_pods_placed(
         assert extender.fit(pod, [node]) == [node]
         assert extender.prioritize(pod, [node]) == {node: 10}
         assert extender.bind(pod, node) == ""
-    # And where it says what it runs.
+    # And where the log names the ranking policy.
     poll(lambda: len(re.findall(f"policy={name}", extender.log)) == 2, lambda: extender.log)
 
 
@@ -152,7 +152,7 @@ def test_a_pod_policy_that_is_no_policy_ends_serve_with_2_and_one_line(
 
 
 def made(names: tuple[str, ...], timeout: float = 120.0) -> dict[str, str]:
-    """By name, why it was not made; "" where it was."""
+    """By name, the reason why the policy was not made; "" where it was made."""
     found = make_policies(names, WORKLOAD, timeout=timeout)
     assert list(found) == list(names)
     return {

@@ -1,4 +1,4 @@
-"""What `gpushare doctor` says of the cluster of `gpushare demo --keep`, and of pods there."""
+"""The report of `gpushare doctor` on the cluster of `gpushare demo --keep`, and on pods there."""
 
 import json
 import os

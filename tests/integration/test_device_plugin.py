@@ -1,5 +1,5 @@
 """The device plug-in gives each container the device that its pod was bound to, whatever the order
-in which the kubelet asks; and where it cannot know, it gives nothing, and says why.
+in which the kubelet asks; where the pod is not certain, the plug-in refuses and says why.
 """
 
 import random
@@ -58,7 +58,7 @@ def node(make_node: MakeNode) -> PluginNode:
 
 
 def check_right(node: PluginNode, *pods: Json) -> None:
-    """Each container of the pods has what its annotations say, at its admission and its start."""
+    """Each container of the pods has the devices of its annotations, at admission and at start."""
     for pod in pods:
         uid = pod["metadata"]["uid"]
         wanted = {node.uuid(index) for index in granted_devices(pod)}
@@ -150,7 +150,7 @@ def test_compute_that_nothing_limits_is_an_event_and_a_metric(
 ) -> None:
     pod = node.pod(2, devices=[1], cores=[30])
     node.kubelet.add(pod)
-    # It looks when it has started.
+    # The plug-in looks when it has started.
     node.stop_plugin()
     node.start_plugin()
     metric = "gpushare_device_plugin_compute_unenforced_containers"
@@ -176,7 +176,7 @@ def test_a_kubelet_that_starts_again_is_told_of_us_and_mixes_nothing_up(node: Pl
     pods = shuffled_pods(node, random.Random(5))
     for pod in pods[:8]:
         node.kubelet.add(pod)
-    # Killed before it could write down the last one.
+    # The plug-in was killed before it could write down the last container.
     last = pods[7]["metadata"]["uid"]
     node.kubelet.held = [each for each in node.kubelet.held if each.uid != last]
     node.kubelet.write_checkpoint()
@@ -318,7 +318,7 @@ def test_a_pod_that_has_come_again_under_its_name_gets_its_own_device(node: Plug
 
 def test_where_two_pods_may_be_meant_that_differ_none_is_served(node: PluginNode) -> None:
     pods = [node.pod(4, devices=[index]) for index in (0, 1)]
-    # As no kubelet should: it shows both while it admits one.
+    # As no kubelet should: this one shows both pods while it admits one.
     node.kubelet.pods[pods[0]["metadata"]["uid"]] = pods[0]
     why = refused(node, pods[1])
     assert "2 containers wait for as many that are to have different devices" in why
@@ -419,7 +419,7 @@ def test_a_kubelet_that_takes_other_ids_than_preferred_starts_no_wrong_device(
 
 
 def test_pods_of_a_plugin_that_gave_any_ids_leave_room_for_ours(node: PluginNode) -> None:
-    """As after the original's: its containers run on one card, by ids of another."""
+    """As after the original's: the containers run on one card, by ids of another."""
     theirs = node.pod(8, devices=[0])
     ids = [f"{node.uuid(1)}-_-{number}" for number in range(8)]
     node.kubelet.hold(theirs, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": "0"})

@@ -47,13 +47,13 @@ for done in (
 for line in sys.stdin:
     print(cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(int(line) << 20)), flush=True)
 """
-"""A program that takes so many MiB as each line of its input says, and writes CUDA's answer."""
+"""A program that takes as many MiB as each line of its input says, and writes CUDA's answer."""
 
 OUT_OF_MEMORY = 2
 
 
 def smi(*fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU."""
+    """The output of nvidia-smi for each GPU."""
     words = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
     return list(csv.reader(said.splitlines(), skipinitialspace=True))
@@ -70,7 +70,7 @@ class GpuNode(NvmlNode):
         self.folders: list[Path] = []
 
     def run(self, pod: Json) -> "subprocess.Popen[str]":
-        """Start a program in the pod's one container, with the variables that it was told."""
+        """Start a program in the pod's one container, with the variables of that container."""
         uid, container = pod["metadata"]["uid"], token_hex(32)
         folder = self.cgroups / "kubepods" / f"pod{uid}" / container
         folder.mkdir(parents=True)
@@ -110,7 +110,7 @@ def start(environment: dict[str, str], folder: Path | None = None) -> "subproces
 
 
 def take(program: "subprocess.Popen[str]", mib: int) -> int:
-    """Have the program take memory of the GPU; return CUDA's answer, 0 where it has got it."""
+    """Have the program take memory of the GPU; return CUDA's answer, 0 on success."""
     assert program.stdin is not None
     assert program.stdout is not None
     program.stdin.write(f"{mib}\n")
@@ -127,7 +127,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def cgroups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cgroups of this machine, mounted where they may be written."""
+    """The cgroups of this machine, mounted writable."""
     folder = tmp_path_factory.mktemp("cgroup")
     words = ["mount", "-t", "cgroup2", "none", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
@@ -216,7 +216,7 @@ def test_the_memory_of_a_cuda_program_is_its_containers(make_node: MakeNode) -> 
     poll(lambda: sorted(node.samples(USED)) == sorted(places), "not read")
     used = node.samples(USED)
     print({place: size / MIB for place, size in used.items()})
-    assert 1 * GIB <= used[places[0]] < 2 * GIB  # with what CUDA itself takes
+    assert 1 * GIB <= used[places[0]] < 2 * GIB  # with the memory that CUDA itself takes
     assert 2 * GIB <= used[places[1]] < 3 * GIB
     assert node.metric("gpushare_device_plugin_device_memory_used_bytes") > 6 * GIB
     poll(lambda: bool(node.events("GPUShareMemoryExceeded")), "no event")
@@ -241,7 +241,7 @@ def test_isolation_auto_is_what_the_driver_can_do(make_node: MakeNode) -> None:
 
 @pytest.fixture
 def mps(tmp_path: Path) -> Iterator[Sequence[str]]:
-    """An MPS daemon; how the device plug-in is told of it."""
+    """An MPS daemon; its place is told to the device plug-in."""
     environment = {
         **os.environ,
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
@@ -270,4 +270,4 @@ def test_a_limit_by_mps_holds_and_its_clients_are_seen(
     poll(lambda: list(node.samples(USED)) == [place], "not read")
     print({place: size / MIB for place, size in node.samples(USED).items()})
     assert 1 * GIB <= node.samples(USED)[place] < 4 * GIB
-    assert node.samples(ENFORCED) == {}  # it holds, but NVML does not show it
+    assert node.samples(ENFORCED) == {}  # the limit holds, but NVML does not show the limit

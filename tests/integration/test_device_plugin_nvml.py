@@ -1,4 +1,4 @@
-"""The device plug-in by the real binding of NVML, to a library that says what a file says."""
+"""The device plug-in by the real binding of NVML, to a library that answers as a file says."""
 
 import json
 import shutil
@@ -77,7 +77,7 @@ def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
 
 
 LIMITED = {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
-"""What the driver is told by --isolation auto of 4 GiB."""
+"""The driver's variables under --isolation auto for 4 GiB."""
 
 
 def healthy(node: StandInNode) -> list[bool]:
@@ -97,14 +97,14 @@ def test_a_gpu_that_is_lost_is_unhealthy_until_it_is_back(make_node: MakeNode) -
     assert node.metric("gpushare_device_plugin_device_healthy") == 2
     assert 'device_problem{device="1",fault="lost",uuid="GPU-b"} 1.0' in node.get("/metrics")[1]
     assert node.get("/livez")[0] == node.get("/readyz")[0] == 200
-    # Its errors cannot be waited for now; those of the others are.
+    # The errors of this card cannot be waited for now; those of other cards can.
     node.says(GPUS[0], GPUS[1].removesuffix("0") + "15", GPUS[2], "xid GPU-c 48")
     node.kubelet.wait_advertised(16)
     node.says(*GPUS)
     node.kubelet.wait_advertised(23)
     said = "GPU GPU-b (index 1) is healthy again"
     poll(lambda: node.node_events("GPUShareDeviceHealthy") == [said], "no event")
-    # Gone from the list, with another at its index: the others stay what they are.
+    # Gone from the list, with another card at its index: the other cards keep their places.
     node.says(GPUS[0], GPUS[2])
     node.kubelet.wait_advertised(16)
     poll(lambda: healthy(node) == [True, False, False], "not told")
@@ -129,7 +129,7 @@ def test_an_xid_closes_a_gpu_for_a_while_unless_it_needs_a_reset_or_a_program_ca
     fell_off = "the driver reported Xid 79, and only a reset heals that"
     problems = ["needs a reset, as NVML says", "", fell_off]
     poll(lambda: [each.problem for each in node.told().devices] == problems, "not told")
-    # The card says so after a restart of the plug-in, too; what the driver reported is forgotten.
+    # The card says so after a restart of the plug-in, too; reported errors are not kept.
     node.stop_plugin()
     node.start_plugin()
     node.kubelet.wait_advertised(23)
@@ -192,13 +192,13 @@ CDI_FILE = "".join(f"- name: {line.split()[0]}\n" for line in GPUS)
 
 
 def handed(node: StandInNode) -> str:
-    """The strategy that the Node tells of, "" before it does."""
+    """The strategy in the Node's annotation, "" before there is one."""
     text = node.node_object()["metadata"]["annotations"].get(DEVICE_LIST, "")
     return decode_device_list(text).strategy if text else ""
 
 
 def answered(node: StandInNode, uid: str) -> ContainerAllocation:
-    """What the kubelet was answered for the first container of the pod; the container starts."""
+    """The kubelet's answer for the first container of the pod; the container starts."""
     node.kubelet.start_container(uid, "c0")
     (held,) = (held for held in node.kubelet.held if held.uid == uid)
     return parse_answer(held.response)
@@ -221,7 +221,7 @@ def test_devices_are_handed_over_as_the_node_takes_them(
     ]
     assert list(answer.device_nodes) == ["/dev/nvidia2"]
 
-    # A CDI file comes, and the runtime takes CDI devices: the next container gets them.
+    # A CDI file comes, and the runtime takes CDI devices: the next container gets CDI devices.
     node.write("var/run/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices:\n{CDI_FILE}")
     info = {"containerRuntimeVersion": "containerd://2.1.4", "kubeletVersion": "v1.34.1"}
     cluster.change(NODES, "", node.name, lambda body: with_info(body, info))
@@ -354,9 +354,9 @@ def test_what_containers_use_is_held_against_what_they_were_given(make_node: Mak
         f"process GPU-a 1001 {3 * GIB}",
         f"process GPU-a 1002 {2 * GIB + 1}",
         "process GPU-c 1003 -1",  # NVML does not know how much
-        f"process GPU-b 1003 {1 * GIB}",  # of which its pod was given nothing
+        f"process GPU-b 1003 {1 * GIB}",  # a card of another pod
         f"process GPU-a 1009 {4 * GIB}",
-        f"process GPU-a 1010 {4 * GIB}",  # it has ended
+        f"process GPU-a 1010 {4 * GIB}",  # the process has ended
     )
     seen = {f"{name}/c0/GPU-a": 3.0 * GIB, f"{name}/c1/GPU-a": 2.0 * GIB + 1}
     seen[f"{second}/c0/GPU-b"] = 1.0 * GIB
@@ -366,7 +366,7 @@ def test_what_containers_use_is_held_against_what_they_were_given(make_node: Mak
         f"{name}/c1/GPU-a": 2.0 * GIB,
         f"{second}/c0/GPU-b": 0.0,
     }
-    assert node.samples(ENFORCED) == {}  # nothing was to limit them
+    assert node.samples(ENFORCED) == {}  # no limit was set for these
     poll(lambda: len(node.events("GPUShareMemoryExceeded")) == 2, "no event")
     assert set(node.events("GPUShareMemoryExceeded")) == {
         "container c1 uses 2049 MiB of GPU-a and was given 2048; nothing keeps it to that",
@@ -389,7 +389,7 @@ def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> N
         *GPUS,
         f"limit GPU-a {ids[0]} {4 * GIB} {3 * GIB}",
         f"limit GPU-a {ids[1]} -1 {1 * GIB}",  # no limit
-        f"process GPU-c 1003 {1 * GIB}",  # a cgroup of which NVML tells nothing
+        f"process GPU-c 1003 {1 * GIB}",  # a cgroup without any figure of NVML
     )
     places = [
         f"{pod['metadata']['name']}/c0/GPU-{card}" for pod, card in zip(pods, "aac", strict=True)

@@ -1,4 +1,4 @@
-"""Events of the real process: they are there, and a bind never waits for them."""
+"""Events of the real process: they are written, and a bind never waits for one."""
 
 import json
 import re

@@ -27,7 +27,7 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 
 
 def bound(world: World, pod: Json, node: str) -> Json:
-    """Bind the pod, and give it as it is then."""
+    """Bind the pod, and return the pod as it is then."""
     assert world.extender.bind(pod, node) == ""
     assert world.cluster.node_of(pod) == node
     return world.cluster.get(pod)
@@ -135,7 +135,7 @@ def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
     plain, node = world.cluster.node(total=0), world.cluster.node()  # who knows the last knows both
     world.extender.knows(node)
     for target in (node, plain):
-        pod = world.cluster.pod(0)  # it names the resource: that is what kube-scheduler looks at
+        pod = world.cluster.pod(0)  # the pod names the resource, and kube-scheduler looks at that
         assert world.extender.fit(pod, [node, plain]) == [node, plain]
         assert world.extender.prioritize(pod, [node, plain]) == {node: 0, plain: 0}
         assert bound(world, pod, target)["metadata"].get("annotations", {}) == {}

@@ -1,4 +1,4 @@
-"""What public reports were about, tried on our own programs: tests/data/field has the inputs."""
+"""Public reports, tried on our own programs: tests/data/field has the inputs."""
 
 import json
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_a_pod_that_accepts_a_model_that_is_there_is_not_left_out(
 def test_what_no_node_offers_fits_nowhere(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a node whose device plug-in is away the kubelet says 0, and its inventory stays."""
+    """The kubelet says 0 of a node whose device plug-in is away, and the inventory stays."""
     for body in objects("node-offers-nothing.yaml"):
         cluster.create(NODES, "", body)
     words = ("--kubeconfig", cluster.kubeconfig(tmp_path), "-o", "json")

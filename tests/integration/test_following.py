@@ -1,4 +1,4 @@
-"""What the API server shows reaches a running extender process: nodes, pods, closed devices."""
+"""Objects of the API server reach a running extender process: nodes, pods, closed devices."""
 
 import pytest
 

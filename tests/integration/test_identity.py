@@ -1,7 +1,7 @@
-"""A device is a card, not an index: what is charged stays with its card, through the real watch.
+"""A device is a card, not an index: a charge stays with its card, through the real watch.
 
-The extender's own objects against a true API server: nodes and pods come by their watches, and a
-restart is a second set of objects that reads what the first one wrote.
+The extender's own objects against a true API server: nodes and pods come by watches, and a
+restart is a second set of objects that reads the writes of the first.
 """
 
 import json
@@ -32,7 +32,7 @@ def card_node(cluster: Cluster, *uuids: str, identity: bool = False) -> str:
 
 
 def show(wired: Wired, cluster: Cluster, node: str, *uuids: str, identity: bool = False) -> None:
-    """Write another inventory, and wait until the books have it."""
+    """Write another inventory, and wait until the books have the new one."""
     cluster.annotate_node(node, DEVICES, cards(*uuids, identity=identity))
     poll(
         lambda: wired.ledger.entries_and_specs()[1][node].uuids == uuids, f"the books know {uuids}"
@@ -85,7 +85,7 @@ def test_a_restart_knows_the_cards_by_the_bindings(make_wired: MakeWired, cluste
 def test_a_pod_that_has_another_card_than_was_written_counts_on_both(
     make_wired: MakeWired, cluster: Cluster
 ) -> None:
-    """The kubelet's record says so, the device plug-in finds it, and the extender is shown it."""
+    """The kubelet's record says so, the device plug-in finds the pod, and the extender is told."""
     place = PluginNode(cluster)
     wired = make_wired()
     try:

@@ -1,7 +1,7 @@
-"""What each image holds is enough for what it runs, and no more; a command that it lacks says so.
+"""Each image holds enough for its commands, and no more; a missing command says so.
 
-An image is what Dockerfile says: the rooms of the package that it copies, and the packages of one
-lock file. Here each import of another package fails, as it would there.
+An image is as Dockerfile says: the rooms of the package that Dockerfile copies, and the packages
+of one lock file. Here each import of another package fails, as in the image.
 """
 
 import ast
@@ -35,7 +35,7 @@ LACKS = {
     "gpushare": ("demo", "simulate"),
 }
 _STARTS = {"extender": "gpushare.", "device-plugin": "gpushare.device_plugin."}
-"""The modules that an image is for, by how their names begin."""
+"""The prefixes of the modules for which an image is made."""
 
 _ALONE = """
 import sys
@@ -62,14 +62,14 @@ packages_distributions = cache(metadata.packages_distributions)
 
 @dataclass(frozen=True)
 class Image:
-    """A target: where its package is, and the names of what its lock file has."""
+    """A target: where its package is, and the names in its lock file."""
 
     target: str
     folder: Path
     allowed: frozenset[str]
 
     def python(self, code: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        # -S: an editable installation would find what is left out where the clone is.
+        # -S: an editable installation would find left-out modules in the clone.
         paths = [str(self.folder), *(path for path in sys.path if path.endswith("-packages"))]
         before = _ALONE.format(absent=sorted(self.absent()))
         return subprocess.run(
@@ -83,7 +83,7 @@ class Image:
 
     def absent(self) -> Iterator[str]:
         """The top names that are installed here, and not there."""
-        # What is ours is there as far as it is in the folder.
+        # Modules of ours are there as far as the folder has them.
         there = {*self.allowed, "gpushare", "gpushare-localcluster"}
         for name, owners in packages_distributions().items():
             if not {normal(owner) for owner in owners} & there:
@@ -95,17 +95,17 @@ class Image:
 
 @cache
 def walked(image: Image) -> "subprocess.CompletedProcess[str]":
-    """What is said where all modules are imported that the image is for: their names."""
+    """The names of all modules for which the image is made, imported."""
     return image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
 
 
 def normal(name: str) -> str:
-    """The name of a package as lock files have it."""
+    """The name of a package as lock files write names."""
     return name.lower().replace("_", "-")
 
 
 def stage(name: str) -> tuple[str, str]:
-    """What Dockerfile has a stage of that name begin with, and do."""
+    """The base image and the instructions of the stage of that name in Dockerfile."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     (found,) = re.findall(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
     base, steps = found
@@ -123,7 +123,7 @@ def copied(name: str) -> Iterator[tuple[Path, str]]:
 
 
 def build(target: str) -> str:
-    """What Dockerfile does to build the target."""
+    """The instructions of Dockerfile that build the target."""
     return stage(f"build-{target}")[1]
 
 
@@ -185,7 +185,7 @@ def test_each_package_of_an_image_is_imported_by_its_code(image: Image) -> None:
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     wanted = {name.lower() for name in groups[image.target]}
     assert wanted <= imported
-    # The others are there because one of these needs them, such as urllib3.
+    # The rest are dependencies of these, such as urllib3.
     assert wanted <= image.allowed
 
 

@@ -27,7 +27,7 @@ PROGRAMS = {"kubectl-inspect-gpushare": "main", "kubectl_complete-inspect-gpusha
 
 
 class Kubectl:
-    """A kubectl with our plug-in on its PATH, and a home of its own."""
+    """A kubectl with our plug-in on PATH, and a home of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Kubectl:
         return path
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """What it prints, on stderr if it fails; the first words are `inspect gpushare`."""
+        """The command's output, stderr on failure; the first words are `inspect gpushare`."""
         done = subprocess.run(
             ["kubectl", *words],
             env=self.env,
@@ -110,7 +110,7 @@ def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster)
 
 
 def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Kubectl) -> None:
-    """kubectl from 1.34 on reads them; its `get --raw` refuses an output."""
+    """kubectl from 1.34 on reads these files; `get --raw` refuses an output."""
     preferences = kubectl.folder / ".kube" / "kuberc"
     preferences.parent.mkdir()
     preferences.write_text(

@@ -1,5 +1,5 @@
-"""What people can write fits the manifests' memory: hundreds of objects of the largest size that
-the API server takes, and thousands of pods of which as much as possible is kept.
+"""Objects that people can write fit the manifests' memory: hundreds of objects of the largest size
+that the API server takes, and thousands of pods of which as much as possible is kept.
 
 `LARGE_OBJECTS=1000` tries as many of the largest.
 """
@@ -29,11 +29,11 @@ LARGEST = 1_300_000
 LISTED = 400
 """So many objects fit the extender's memory."""
 OBJECTS = int(os.environ.get("LARGE_OBJECTS", "200"))
-"""So many are listed; fewer than LISTED fit their share of it."""
+"""The number of listed objects; fewer fit their share of memory."""
 DENSE = 7
-"""So many pods of which much is kept are listed for each of the largest objects."""
+"""The number of listed pods with much to keep, for each of the largest objects."""
 CONFIGURED = 0.75
-"""So many claims of which all parameters are kept."""
+"""The number of claims with all parameters kept."""
 RATIO = 3.0
 """So many times the CPU that `json` takes for short texts may a megabyte of long ones take."""
 RATIO_OF_SHORT = 20.0
@@ -83,7 +83,7 @@ def strings(count: int, size: int) -> dict[str, str]:
 
 
 def dense() -> Json:
-    """A waiting pod of many short texts, of its own each: they take more than in its JSON."""
+    """A waiting pod of many short texts of its own: these take more than in the pod's JSON."""
     found = pod()
     del found["spec"]["nodeName"]
     lists = ("use-models", "not-models", "use-uuids", "not-uuids")
@@ -125,7 +125,7 @@ def held_by_many() -> Json:
 
 
 def selected() -> Json:
-    """A claim whose requests have selectors of many short texts, as many as may be."""
+    """A claim whose requests have as many selectors of short texts as the API allows."""
     found = claim()
     (request,) = found["spec"]["devices"]["requests"]
     selectors = [
@@ -151,7 +151,7 @@ def allocated() -> Json:
 
 
 def attributed(node: str = "NAME") -> Json:
-    """A slice with as many attributes of its devices as there may be."""
+    """A slice with as many attributes of its devices as the API allows."""
     device = {"attributes": {f"NAME{at}": {"string": "x" * 60} for at in range(32)}}
     devices = [{"name": f"gpu-{at}"} | device for at in range(128)]
     pool = {"name": "NAME", "generation": 1, "resourceSliceCount": 1}
@@ -204,13 +204,13 @@ KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
 
 
 def named(text: bytes, number: int) -> bytes:
-    """The object with a name of its own wherever it has one; all are equally long."""
+    """The object with a name of its own in every place; all objects are equally long."""
     return text.replace(b"NAME", b"o%06d" % number)
 
 
 @contextmanager
 def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
-    """A server whose every list has that many objects like this one, in pages as asked for."""
+    """A server whose lists have that many objects like this one, in pages of the requested size."""
     text = json.dumps(one).encode()
 
     length = len(named(text, 0))
@@ -230,7 +230,7 @@ def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
             head = json.dumps({"kind": f"{kind}List", "metadata": meta})[:-1] + ',"items":['
             count = after - first
             size = len(head) + count * length + max(count - 1, 0) + len("]}")
-            with suppress(OSError):  # who finds it too large hangs up
+            with suppress(OSError):  # the client hangs up when the list is too large
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(size))

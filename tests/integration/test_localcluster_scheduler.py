@@ -45,9 +45,9 @@ class Cluster:
         self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)
 
     def node(self, name: str, units: int = 16, **spec: Any) -> None:
-        """A new node, once the scheduler has seen it: its watches of nodes and pods are two.
+        """A new node, once the scheduler's two watches, of nodes and of pods, have shown the node.
 
-        It comes with its kubelet's labels: written later, they would wake the pods that wait.
+        The node has its kubelet's labels from the start: later labels would wake waiting pods.
         """
         amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}
         labels = {
@@ -97,7 +97,7 @@ class Cluster:
         return str(self.get(name)["spec"].get("nodeName", ""))
 
     def nominations(self, name: str) -> set[str]:
-        """Where room was made for the pod; forgotten when it is bound."""
+        """Where room was made for the pod; forgotten when the pod is bound."""
         changes, _ = self.server.store.since("pods", 0)
         statuses = [c.record.body["status"] for c in changes if c.record.key[1] == name]
         return {status["nominatedNodeName"] for status in statuses if "nominatedNodeName" in status}
@@ -433,7 +433,7 @@ def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) 
 
 
 class Doorkeeper:
-    """Lets pods called good go as soon as the next pod asks, and others wait until they may not."""
+    """Lets pods called good pass when the next pod comes, and keeps other pods until time is up."""
 
     name = "Doorkeeper"
 

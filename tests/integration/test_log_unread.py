@@ -9,7 +9,7 @@ from tests.integration.process import Extender
 from tests.support.waiting import poll
 
 FILTERS = 300
-"""Lines of some 140 bytes each, ten times what such a pipe holds."""
+"""Lines of some 140 bytes each, ten times the capacity of such a pipe."""
 
 
 def small_pipe() -> tuple[int, int]:

@@ -39,7 +39,7 @@ NOT_HAD = {NOT_SUPPORTED, 13, 25, 26}
 """Not supported, function not found, version mismatch, deprecated: the driver has no such thing."""
 TOLD_APART = sorted({1, NO_PERMISSION, 9, TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN, *NOT_HAD})
 """Errors that mean something to the plug-in; 1 and 9: uninitialized, driver not loaded. All others
-are alike to it, so that it suffices if all GPUs answer them at once.
+behave alike, so one case for all GPUs at once is enough.
 """
 
 OF_NODE = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlEventSetCreate", "nvmlEventSetFree")
@@ -79,7 +79,7 @@ RETRIES = 8
 
 
 class Driver:
-    """The stand-in, and the plug-in's view of it; `now` is the view's clock."""
+    """The stand-in, and the plug-in's view of the cards; `now` is the view's clock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,7 +98,7 @@ class Driver:
         self.health = Health(self.source, "GiB", None, recover=300, clock=lambda: self.now)
 
     def look(self, times: int = 1) -> None:
-        """Do what the plug-in's threads do, so many times."""
+        """Do the work of the plug-in's threads, so many times."""
         for _ in range(times):
             self.now += POLL_SECONDS
             self.health.check_silence()
@@ -153,7 +153,7 @@ def test_no_call_is_left_out(driver: Driver) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """An error that a call answers, of which GPUs, and since when."""
+    """An error that a call answers, for which GPUs, and since when."""
 
     call: str
     error: int
@@ -169,7 +169,7 @@ class Case:
 
     @property
     def closes(self) -> bool:
-        """Whether GPUs that are well count as unhealthy while it lasts."""
+        """Whether healthy GPUs count as unhealthy while the error lasts."""
         if self.call == MIG_MODE:
             # A refusal later changes nothing: the last answer counts.
             later = () if self.at_start else (NO_PERMISSION, UNKNOWN)
@@ -179,10 +179,10 @@ class Case:
         return self.call in ESSENTIAL
 
     def hides(self, uuid: str) -> bool:
-        """Whether nothing that was ever read says what is wrong with this GPU."""
+        """Whether no successful read shows the fault of this GPU."""
         if not self.hits(uuid):
             return False
-        if uuid == MIG:  # it is told that it has no such mode
+        if uuid == MIG:  # the call answers that there is no such mode
             return self.call == MIG_MODE and self.error in NOT_HAD
         if uuid == FALLEN:
             return self.at_start and self.call in OF_WATCH
@@ -190,12 +190,12 @@ class Case:
 
     @property
     def unwatches(self) -> bool:
-        """Whether errors of the GPUs cannot be seen, though the driver has them."""
+        """Whether errors of the GPUs cannot be seen, though the driver has errors."""
         asked = self.call == "nvmlEventSetWait_v2" or (self.at_start and self.call in OF_WATCH)
         return asked and self.error not in {*NOT_HAD, TIMEOUT}
 
     def units(self, uuid: str) -> int:
-        """What is given out of a GPU at last."""
+        """The units of a GPU that are given out in the end."""
         bare = self.call == RESERVED and self.error not in (LOST, RESET_REQUIRED)
         return 16 if self.at_start and bare and self.hits(uuid) else 15
 
@@ -224,7 +224,7 @@ def test_an_error_closes_what_it_is_about_as_long_as_it_lasts(
 
 
 def begun(driver: Driver, case: Case, fell_off: str) -> bool:
-    """Start; return whether it can. If not, it ends with one line, and is started anew."""
+    """Start; return whether that works. If not, the process ends with one line, and starts anew."""
     driver.says(*(case.lines if case.at_start else ()), fell_off)
     try:
         driver.start()
@@ -247,7 +247,7 @@ def check_during(driver: Driver, case: Case) -> None:
     assert all(card.unit_count for card in health.cards().all if card.healthy), case
     assert health.live() == "", case
     unseen = healthy.intersection(health.unwatched())
-    # A card whose errors could never be waited for is no reason to take the plug-in for unready.
+    # A card whose errors could never be waited for does not make the plug-in unready.
     unready = bool(unseen) and not case.at_start
     assert bool(health.ready()) == unready, (case, health.ready())
     if case.unwatches:
@@ -256,7 +256,7 @@ def check_during(driver: Driver, case: Case) -> None:
 
 def check_after(driver: Driver, case: Case) -> None:
     healthy, health = driver.healthy(), driver.health
-    # What was lost, or said itself that it needed a reset, and is back, has had one.
+    # A card that was lost, or said that it needed a reset, and is back, has had a reset.
     reset = case.error in (LOST, RESET_REQUIRED) and case.hits(FALLEN)
     assert set(WELL) <= healthy <= {*WELL, *([FALLEN] if reset else ())}, case
     cards = health.cards()
@@ -271,7 +271,7 @@ def check_after(driver: Driver, case: Case) -> None:
         assert driver.fault(uuid) is Fault.XID, case
 
 
-# -- what happens to drivers ----------------------------------------------------------------------
+# -- faults of drivers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("away", [10.0, 2 * DEAD_SECONDS])
@@ -287,7 +287,7 @@ def test_a_driver_that_was_loaded_anew_is_used_again(driver: Driver, away: float
     assert bool(driver.healthy()) == (away < SILENCE_SECONDS)
     driver.says("loads 2")
     driver.look(2)
-    assert driver.healthy() == {*WELL, FALLEN}  # whatever was wrong with it, it was reset
+    assert driver.healthy() == {*WELL, FALLEN}  # whatever the fault was, the card was reset
     assert (driver.health.live(), driver.health.ready()) == ("", "")
     driver.says("loads 2", driver.new_xid("GPU-b", 48))
     driver.look()

@@ -1,4 +1,4 @@
-"""The real process keeps its threads to one CPU, unless it is told not to."""
+"""The real process keeps its threads on one CPU, unless a flag says otherwise."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.integration.process import Extender
 
 
 def cpus(worker: str) -> set[frozenset[int]]:
-    """The CPUs that each of its threads may run on."""
+    """The CPUs on which each thread of the process may run."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     return {frozenset(os.sched_getaffinity(int(thread.name))) for thread in threads}
 

@@ -1,6 +1,6 @@
 """Processes that end, start or wait: the extender's and the API server's.
 
-Real extender processes, each of its test alone.
+Real extender processes, each for its test alone.
 """
 
 import signal
@@ -97,7 +97,7 @@ def test_it_outlives_the_api_server(start_extender: StartExtender, cluster: Clus
     assert "cannot be read" in extender.bind(other, node)
     assert time.monotonic() - begin < 20, "it has waited for the API server to come back"
     assert extender.fit(cluster.pod(6), [node]) == [node]  # from the books
-    # What was never sent holds nothing; what was offered just now is kept for a moment.
+    # A Binding that was never sent holds nothing; a fresh offer is kept for a moment.
     large = cluster.pod(12)
     poll(lambda: extender.fit(large, [node]) == [node], lambda: extender.log)
     assert extender.ready()
@@ -130,7 +130,7 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
 def test_asked_to_end_it_keeps_its_lease_while_a_binding_may_still_land(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
-    """Who takes over a Lease that was given away does not wait for what is on its way."""
+    """The new holder of a Lease that was given away does not wait for late writes."""
     cluster.release_lease()
     node = cluster.node()
     extender = start_extender(leadership="lease")
@@ -194,7 +194,7 @@ def test_nothing_starts_a_second_worker_or_ends_the_one_there_is(
     number: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """gunicorn's own reload has two for seconds: each would bind by its own books."""
+    """gunicorn's own reload runs two workers for seconds: each would bind by books of its own."""
     monkeypatch.setenv("WEB_CONCURRENCY", "2")  # gunicorn's own default of how many there are
     node = cluster.node()
     extender = start_extender()

@@ -1,4 +1,4 @@
-"""Placeholders on an API server, and what cluster-autoscaler's rules make of them.
+"""Placeholders on an API server, and the decisions of cluster-autoscaler's rules about them.
 
 The reflectors, the client and the books are the real ones; the clocks of the placeholders are the
 test's.
@@ -70,7 +70,7 @@ class Asking:
         self.client.close()
 
     def sees_refused_beside(self, node: str) -> None:
-        """Wait until both watches have shown what was made: each is as late as it is."""
+        """Wait until both watches have shown the new objects: each watch has its own delay."""
         poll(
             lambda: (
                 node in self.resources.node_states

@@ -1,4 +1,4 @@
-"""Preempt against the extender process, over HTTP, on pods it has bound to nodes."""
+"""Preempt against the extender process, over HTTP, on pods that the process has bound."""
 
 import json
 from pathlib import Path

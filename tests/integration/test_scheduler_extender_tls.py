@@ -1,4 +1,4 @@
-"""Extenders by https: whom the small scheduler trusts and what it shows, as kube-scheduler does."""
+"""Extenders by https: the small scheduler trusts and shows certificates as kube-scheduler does."""
 
 import base64
 import ssl
@@ -58,7 +58,7 @@ class Server(ThreadingHTTPServer):
             super().finish_request(wrapped, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that is refused is what some tests are about."""
+        """Some tests are about a caller that is refused."""
 
 
 @pytest.fixture(scope="module")

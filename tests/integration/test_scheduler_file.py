@@ -60,7 +60,7 @@ def test_without_listen_serve_listens_where_the_file_calls(
 
 
 def scheduler_electing(folder: Path, **election: object) -> str:
-    """A file whose kube-scheduler elects its leader so."""
+    """A file with this leader election of kube-scheduler."""
     file = folder / "scheduler.yaml"
     document = yaml.safe_load((CONFIGS / "everything-known-v1.yaml").read_text(encoding="utf-8"))
     file.write_text(json.dumps({**document, "leaderElection": election}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the small scheduler does around its decisions, on the local API server."""
+"""The work of the small scheduler around its decisions, on the local API server."""
 
 import socket
 import threading
@@ -77,7 +77,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Friends:
-    """Lets the pod `late` in when `first` is bound. It registers no event that would wake it."""
+    """Lets the pod `late` in when `first` is bound. Registers no event that would wake `late`."""
 
     name = "Friends"
 

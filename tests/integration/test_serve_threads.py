@@ -20,7 +20,7 @@ Start = Callable[..., Extender]
 
 @pytest.fixture
 def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
-    """Starts the program in a hurry, by the fate of settling and flags; ready when it is given."""
+    """Starts the program in a hurry, by the fate of settling and flags; yields when it is ready."""
     started: list[Extender] = []
 
     def start(fate: str, *flags: str) -> Extender:
@@ -37,7 +37,7 @@ def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
 
 
 def audits_twice(extender: Extender) -> None:
-    """Wait until it has begun and ended an audit, whatever it was doing."""
+    """Wait until the process has begun and ended an audit."""
     done = extender.figure("audits_total")
     poll(lambda: extender.figure("audits_total") >= done + 2, "it audits over and over")
 

@@ -1,4 +1,4 @@
-"""A running extender tells what another policy would have done; its own answers stay its own."""
+"""A running extender tells the choices of another policy; its own answers do not change."""
 
 import re
 
@@ -9,7 +9,7 @@ from tests.support.waiting import poll
 
 
 def figures(extender: Extender) -> dict[str, float]:
-    """The shadow's samples by name and the label that tells them apart."""
+    """The shadow's samples by name and the label that tells samples apart."""
     told = extender.probe("/metrics").body.decode()
     lines = re.findall(r'^gpushare_shadow_(\w+){.*?(\w+)"} (\S+)$', told, re.MULTILINE)
     return {f"{name} {label}": float(value) for name, label, value in lines}

@@ -1,4 +1,4 @@
-"""`gpushare simulate` as a process: interrupted it leaves what is finished, and no process."""
+"""`gpushare simulate` as a process: an interrupt leaves finished runs, and no process."""
 
 import fcntl
 import json
@@ -29,7 +29,7 @@ def trace(folder: Path) -> list[str]:
 
 
 def read_until(terminal: int, pattern: str) -> str:
-    """What the process wrote to its terminal until it matches."""
+    """The process's output on its terminal until the text matches."""
     said = ""
     deadline = time.monotonic() + 200
     while not re.search(pattern, said) and time.monotonic() < deadline:
@@ -40,7 +40,7 @@ def read_until(terminal: int, pattern: str) -> str:
 
 
 def processes_of(group: int) -> list[str]:
-    """What runs in a process group; who has ended and waits to be collected does not."""
+    """The running processes of a process group, without ended ones that wait to be collected."""
     listed = subprocess.run(
         ["ps", "-e", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True
     )
@@ -98,7 +98,7 @@ def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
     broken_off = document["brokenOff"]
     assert 1 <= len(broken_off) <= int(jobs)
     assert all(0 < one["reached"] < 1 for one in broken_off)
-    # Of two at once, one may not have come to the end of its warm-up.
+    # Of two runs at once, one may not have come to the end of its warm-up.
     measured = [one for one in broken_off if "alloc" in one]
     assert measured
     for one in measured:
@@ -107,9 +107,9 @@ def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
 
 
 def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of the command, which is ended when its terminal shows it.
+    """The exit code, stdout and stderr of the command, which ends when its terminal shows the text.
 
-    No process of it is left.
+    No process of the command is left.
     """
     terminal, theirs = os.openpty()
     # On a terminal without width nothing is drawn.

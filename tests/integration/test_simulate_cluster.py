@@ -1,4 +1,4 @@
-"""A live cluster as rows for the simulator: what is taken, what is left out and said."""
+"""A live cluster as rows for the simulator: the rows, and the left-out objects that are told."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
     cluster.pod(4, name="plain")
     found = rows(cluster, tmp_path)
     asked = {each.name: each for each in pods_of(of_items("pods", found["pods"]), "pods")}
-    assert asked["default/some"].cores == 30  # of each of its devices
+    assert asked["default/some"].cores == 30  # of each device of the node
     assert ["cores" in row for row in found["pods"]].count(True) == 1
 
 

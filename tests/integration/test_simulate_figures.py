@@ -1,6 +1,6 @@
-"""A small experiment with the figures to expect: the policies allocate what they are known for.
+"""A small experiment with expected figures: the policies allocate as published.
 
-A twentieth of the published cluster, so that it takes seconds. The expected means and spreads are
+A twentieth of the published cluster, so the test takes seconds. The expected means and spreads are
 those of the seeds 42 to 51 on the same nodes, by policies that know the pods; five of these seeds
 are run here.
 """
@@ -30,7 +30,7 @@ SEEDS = 5
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the runs say together of what is allocated at 100, by policy."""
+    """The mean allocation at 100 over all runs, by policy."""
     folder = tmp_path_factory.mktemp("figures")
     nodes, out = folder / "nodes.csv", folder / "out.json"
     _write_a_twentieth(nodes)

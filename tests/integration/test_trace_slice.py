@@ -1,8 +1,8 @@
-"""A slice of a recorded trace, sent through a scheduler over HTTP, gets what a simulation gets.
+"""A slice of a recorded trace, sent through a scheduler over HTTP, ends as in a simulation.
 
-Nodes of the openb trace and its pods that ask for GPU, in the aliyun model: a device has 16 units,
+Nodes of the openb trace and the pods that ask for GPU, in the aliyun model: a device has 16 units,
 shares are rounded up. (kube-scheduler places the other pods without asking an extender.) Both sides
-learn what pods come, pod by pod; where a pod fits nowhere it is given up. The scheduler is our
+learn which pods come, pod by pod; a pod that fits nowhere is given up. The scheduler is our
 small one and, by `make e2e`, a real kube-scheduler. The same for a cluster of unequal cards.
 """
 
@@ -138,7 +138,7 @@ def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def real(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
-    """kube-scheduler, with the file that we print for it."""
+    """kube-scheduler, with the file that our command prints."""
     program = needed("kube-scheduler")
     text = printed(RELEASE)
     text = text.replace(HOME, cluster.kubeconfig(folder)).replace(str(port_of(text)), str(port))
@@ -179,14 +179,14 @@ def send_pod(cluster: Cluster, pod: TracePod) -> Json:
 
 
 def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
-    """Have the pod placed, or given up; then the extender has seen what became of it."""
+    """Have the pod placed, or given up; return when the extender has seen the end."""
     before = wired.learning.state()["learned_pods_total"]
     made = send_pod(cluster, pod)
 
     def decided() -> bool:
         body = cluster.get(made)
         conditions = body["status"].get("conditions") or ()
-        # After an error (a busy machine's time-out) it is tried again.
+        # After an error (a busy machine's time-out) the pod is tried again.
         refused = any(each.get("reason") == "Unschedulable" for each in conditions)
         return bool(body["spec"].get("nodeName") or refused)
 

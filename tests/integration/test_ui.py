@@ -1,4 +1,4 @@
-"""The page on the demo's cluster: what it shows is what `gpushare inspect -o json` says.
+"""The page on the demo's cluster shows the numbers of `gpushare inspect -o json`.
 
 In a real Chromium too, where there is one; more of that in test_ui_chromium.py.
 """

@@ -315,7 +315,7 @@ def test_on_a_telephone_nothing_scrolls_sideways(tab: Tab) -> None:
         tab.ask(f"{ROWS}[0].click()")
         tab.until("!document.getElementById('detail').hidden")
         assert tab.ask(wide) <= 420
-        # Each device has a bar that can be told from its neighbours.
+        # Each device has a bar that differs from its neighbours.
         bars = tab.ask(
             f"[...{ROWS}[0].querySelectorAll('.device')].map((each) => each.clientWidth)"
         )

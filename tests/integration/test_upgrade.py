@@ -1,5 +1,5 @@
 """Moving from the original with pods running: the extender starts on the cluster state that the
-original left, adopts what its annotations say, changes nothing, and never gives that memory again.
+original left, adopts its annotations, changes nothing, and never gives that memory again.
 
 The state is the recorded one (tests/data/golden/aliyun): all its small clusters as one, each node
 and pod under its recorded name behind the cluster's.
@@ -33,7 +33,7 @@ DIFFERENT: dict[str, tuple[list[int], int, list[str]]] = {
     "pending-and-done": ([0, 0, 4, 0], 7, ["no-annotation"]),
 }
 """Where we show another use than the original did: it believes IDX where a map by containers
-contradicts it, and we charge what either says; and it forgets pods whose devices it cannot tell,
+contradicts IDX, and we charge both; and it forgets pods whose devices it cannot tell,
 which we charge to every device.
 """
 
@@ -69,7 +69,7 @@ def store(cluster: Cluster, resource: Resource, body: Json) -> None:
 
 
 def versions(cluster: Cluster) -> dict[str, str]:
-    """The version of every pod: another one after any write to it."""
+    """The version of every pod, which any write to the pod changes."""
     return {
         body["metadata"]["name"]: body["metadata"]["resourceVersion"] for body in cluster.all(PODS)
     }
@@ -88,10 +88,10 @@ def books(document: Json) -> dict[str, tuple[list[int], int, list[str]]]:
 
 
 def expected_books() -> dict[str, tuple[list[int], int, list[str]]]:
-    """What the original said of each recorded cluster, but for the differences above."""
+    """The original's report of each recorded cluster, but for the differences above."""
     found = {}
     for case in CASES:
-        # inspect/NODE, since it lists a node only once it was asked about.
+        # inspect/NODE, since the original lists a node only after a question about the node.
         shown = json.loads((GOLDEN / case / "inspect-node.json").read_text())
         for name, said in books(shown).items():
             used, total, unplaced = DIFFERENT.get(case, said)
@@ -100,7 +100,7 @@ def expected_books() -> dict[str, tuple[list[int], int, list[str]]]:
 
 
 def audit(cluster: Cluster) -> None:
-    """Fail where a device holds more than it has, by the API server's objects alone."""
+    """Fail where a device holds more than its memory, by the API server's objects alone."""
     kept = {
         kind: [b for b in cluster.all(kind) if not b["metadata"]["name"].startswith(MIB)]
         for kind in (NODES, PODS)
@@ -110,7 +110,7 @@ def audit(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def adopted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Extender]]:
-    """The recorded state, and an extender that was started on it."""
+    """The recorded state, and an extender that starts on this state."""
     folder = tmp_path_factory.mktemp("upgrade")
     cluster = Cluster()
     load(cluster)
@@ -179,7 +179,7 @@ def test_more_pods_are_placed_beside_the_adopted_ones_until_all_is_full(adopted:
     cluster, extender = adopted
     before = versions(cluster)
     free = {
-        # Pods whose device nobody knows keep their 4 and 3 units free on each device of the node.
+        # Pods with unknown devices keep their 4 and 3 units free on each device of the node.
         "allocation-map-gpu-node-a": 64 - 16,
         "empty-gpu-node-a": 32,
         "index-beyond-gpu-node-a": 32 - 1 - 2 * 4,

@@ -1,7 +1,7 @@
 """Watches that are cut, torn, refused and outlived: the books come right by themselves.
 
 The extender's own objects against a true API server. `make_wired` checks at the end of each test
-that the books are what the API server's objects call for.
+that the books are as the API server's objects say.
 """
 
 import time
@@ -159,7 +159,7 @@ def test_what_vanished_while_nobody_watched_is_given_back(
 def test_a_list_that_is_older_than_a_bind_does_not_drop_it(
     make_wired: MakeWired, cluster: Cluster
 ) -> None:
-    """All pages of a list are of the version of its first one: a pod made meanwhile is missing."""
+    """All pages of a list are of the version of the first page: a pod made meanwhile is missing."""
     second_page: list[FaultRequest] = []
 
     def hook(request: FaultRequest) -> Fault | None:

@@ -44,9 +44,9 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 class Wired(Verbs):
     """An extender without HTTP; `pods`, `nodes`: its reflectors; `managed`: its one resource.
 
-    lag: seconds its gate is ahead.
+    lag: seconds by which the clock of its gate is ahead.
 
-    learning: counts pods; whoever wants policies made anew calls its `tick`.
+    learning: counts pods; a caller that wants new policies calls its `tick`.
     """
 
     def __init__(
