@@ -38,31 +38,31 @@ def _bind(port: int, rate: int, seconds: float, orders: Connection) -> None:
 
     while (first := orders.recv()) is not None:
         start = time.monotonic()
-        taken: list[float] = []
+        durations: list[float] = []
         for number in range(first, first + int(rate * seconds)):
             time.sleep(max(start + (number - first) / rate - time.monotonic(), 0))
             pod, node = waiting_pod(number), node_name(number % _NODES)
             # By itself a bind would have to read the pod from the API server.
             ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": [node]})
-            named = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
+            names = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
             began = time.perf_counter()
-            answer = ask("bind", named | {"PodUID": pod["metadata"]["uid"], "Node": node})
-            taken.append((time.perf_counter() - began) * 1000)
+            answer = ask("bind", names | {"PodUID": pod["metadata"]["uid"], "Node": node})
+            durations.append((time.perf_counter() - began) * 1000)
             if answer["Error"]:
                 raise SystemExit(f"bind: {answer['Error']}")
-        orders.send(taken)
+        orders.send(durations)
 
 
 def _filter(client: Blocking, messages: list[bytes], seconds: float) -> list[float]:
-    taken: list[float] = []
+    durations: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        took = client.ask(messages[len(taken) % len(messages)])
+        took = client.ask(messages[len(durations) % len(messages)])
         if took is None:
             raise SystemExit("filter: no answer")
-        taken.append(took)
+        durations.append(took)
         time.sleep(_PAUSE_S)
-    return taken
+    return durations
 
 
 def main() -> None:
@@ -80,29 +80,33 @@ def main() -> None:
         for _ in range(_ORDERS)
     ]
     alone: list[float] = []
-    beside: list[float] = []
+    neighbour: list[float] = []
     binds: list[float] = []
     spawn = multiprocessing.get_context("spawn")
     sizes = {"nodes": _NODES, "pods": 10_000, "gpu_pods": 10_000, "waiting": pods * options.rounds}
     with extender(**sizes) as (port, _, _child):
-        ours, theirs = spawn.Pipe()
-        given = (port, options.rate, options.seconds, theirs)
-        binder = spawn.Process(target=_bind, args=given, daemon=True)
+        own_result, theirs = spawn.Pipe()
+        inputs = (port, options.rate, options.seconds, theirs)
+        binder = spawn.Process(target=_bind, args=inputs, daemon=True)
         binder.start()
         theirs.close()  # if it ends, the next read from it does, too
         client = Blocking(port, 5)
         _filter(client, messages, 2)
         for turn in range(options.rounds):
             alone += _filter(client, messages, options.seconds)
-            ours.send(turn * pods)
-            beside += _filter(client, messages, options.seconds)
-            binds += ours.recv()
-        ours.send(None)
+            own_result.send(turn * pods)
+            neighbour += _filter(client, messages, options.seconds)
+            binds += own_result.recv()
+        own_result.send(None)
         binder.join()
     print(f"{_NODES} names, another order each time; ms over HTTP")
     print(f"{'':36}{'n':>7}{'p50':>8}{'p99':>8}{'max':>8}")
     rate = f"beside {options.rate} binds a second"
-    for title, samples in (("filter, alone", alone), (f"filter, {rate}", beside), ("bind", binds)):
+    for title, samples in (
+        ("filter, alone", alone),
+        (f"filter, {rate}", neighbour),
+        ("bind", binds),
+    ):
         row = summary(samples, 0, 1)
         figures = f"{row['n']:7.0f}{row['p50']:8.2f}{row['p99']:8.2f}{row['max']:8.2f}"
         print(f"{title:36}{figures}")

@@ -54,12 +54,14 @@ class Side:
             start = time.perf_counter()
             answer = self._ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
             self.filters[-1].append((time.perf_counter() - start) * 1000)
-            named = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
+            named_items = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
             node = answer["NodeNames"][0]
-            bound = self._ask("bind", named | {"PodUID": pod["metadata"]["uid"], "Node": node})
+            bound_pod = self._ask(
+                "bind", named_items | {"PodUID": pod["metadata"]["uid"], "Node": node}
+            )
             self.seconds[-1] += time.perf_counter() - start
-            if bound["Error"]:
-                raise SystemExit(f"bind: {bound['Error']}")
+            if bound_pod["Error"]:
+                raise SystemExit(f"bind: {bound_pod['Error']}")
             time.sleep(pause)
 
     def _ask(self, name: str, body: dict[str, Any]) -> Any:
@@ -103,14 +105,14 @@ def main() -> None:
     total = options.pods * options.turns * (_PARTS + 1)
     sizes = {"nodes": options.nodes, "pods": 2000, "gpu_pods": 2000, "waiting": total}
     flags = ("--policy", options.policy, "--filter-answer", "best", "--ui-listen")
-    one, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    one, second = (f"127.0.0.1:{free_port()}" for _ in range(2))
     with (
         extender(*flags, one, **sizes) as (port, _, child),
-        extender(*flags, other, "--shadow", options.shadow, **sizes) as (port2, _, child2),
+        extender(*flags, second, "--shadow", options.shadow, **sizes) as (port2, _, child2),
     ):
         without = Side(port, int(one.rpartition(":")[2]), child.pid)
-        beside = Side(port2, int(other.rpartition(":")[2]), child2.pid)
-        sides, first = [without, beside], 0
+        side_object = Side(port2, int(second.rpartition(":")[2]), child2.pid)
+        sides, first = [without, side_object], 0
         for _ in range(_PARTS + 1):
             for side in sides:
                 side.begin()
@@ -125,15 +127,16 @@ def main() -> None:
         pods = options.pods * options.turns
         figures = {title: _figures(side, pods) for title, side in zip(_TITLES, sides, strict=True)}
         for title, side in zip(_TITLES, sides, strict=True):
-            told = (
-                f"{what} {statistics.median(each):.2f}" for what, each in figures[title].items()
+            output = (
+                f"{entry} {statistics.median(element):.2f}"
+                for entry, element in figures[title].items()
             )
-            print(f"{title:8}", "; ".join(told), f"; {side.megabytes():.0f} MiB")
-        for what, each in figures["with"].items():
-            ratios = [b / a for a, b in zip(figures["without"][what], each, strict=True)]
+            print(f"{title:8}", "; ".join(output), f"; {side.megabytes():.0f} MiB")
+        for entry, element in figures["with"].items():
+            ratios = [b / a for a, b in zip(figures["without"][entry], element, strict=True)]
             low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-            print(f"{what}, with / without: {middle:.2f} ({low:.2f} to {high:.2f})")
-        print(json.dumps(beside.found()))
+            print(f"{entry}, with / without: {middle:.2f} ({low:.2f} to {high:.2f})")
+        print(json.dumps(side_object.found()))
 
 
 _PARTS = 5
@@ -143,7 +146,7 @@ _TITLES = ("without", "with")
 
 def _figures(side: Side, pods: int) -> dict[str, list[float]]:
     """What was measured in each part."""
-    rows = [summary(taken, 0, 1) for taken in side.filters[1:]]
+    rows = [summary(item, 0, 1) for item in side.filters[1:]]
     return {
         "filter p50 ms": [row["p50"] for row in rows],
         "filter p99 ms": [row["p99"] for row in rows],

@@ -54,7 +54,7 @@ def at_once(make: Callable[[int], _Made], count: int) -> list[_Made]:
 def measure(world: ClaimWorld, way: str, pods: int) -> Row:
     """Measure one way once."""
     world.schedule(way)
-    taken: list[float] = []
+    durations: list[float] = []
 
     def bound(made: Sequence[Json], begun: float) -> float:
         return world.placed.wait(made, world.told, _PATIENCE) - begun
@@ -62,7 +62,7 @@ def measure(world: ClaimWorld, way: str, pods: int) -> Row:
     bound([world.pod(world.claim(memory_request(_CLAIM_GIB)))], 0.0)  # it has begun
     for claim in at_once(lambda _: world.claim(memory_request(_CLAIM_GIB)), _ALONE):
         begun = time.monotonic()
-        taken.append(bound([world.pod(claim)], begun) * 1000)
+        durations.append(bound([world.pod(claim)], begun) * 1000)
     claims = at_once(lambda _: world.claim(memory_request(_CLAIM_GIB)), pods)
     time.sleep(1.0)  # the watches have shown the claims
     used, begun = _cpu(world), time.monotonic()
@@ -70,7 +70,7 @@ def measure(world: ClaimWorld, way: str, pods: int) -> Row:
     cpu = {name: (now - used[name]) * 1000 / pods for name, now in _cpu(world).items()}
     world.sound()
     world.clear_pods()
-    row = Row(rate, statistics.median(taken), cpu)
+    row = Row(rate, statistics.median(durations), cpu)
     print(f"{way}: {rate:.0f} pods/s, {row.alone:.1f} ms", file=sys.stderr, flush=True)
     return row
 
@@ -83,14 +83,14 @@ def _cpu(world: ClaimWorld) -> dict[str, float]:
         "kube-scheduler": world.scheduler,
         "gpushare": world.extender.process if world.by == WITH_US else None,
     }
-    found = {}
+    result = {}
     for name, process in running.items():
         pids = []
         if process:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             pids = [process.pid, *map(int, children.split())]
-        found[name] = usage.cpu_seconds(pids)
-    return found
+        result[name] = usage.cpu_seconds(pids)
+    return result
 
 
 def main() -> None:
@@ -103,7 +103,7 @@ def main() -> None:
         "--percentage", type=int, default=0, help="percentageOfNodesToScore, 0 for the default"
     )
     options = parser.parse_args()
-    found: dict[str, list[Row]] = {way: [] for way in WAYS}
+    result: dict[str, list[Row]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         plane = Plane(Path(folder), needed("etcd"), needed("kube-apiserver"))
         plane.start()
@@ -114,27 +114,27 @@ def main() -> None:
                 for way in WAYS:
                     row = measure(world, way, options.pods)
                     if turn:  # the first round warms up
-                        found[way].append(row)
+                        result[way].append(row)
         finally:
             world.stop()
             plane.stop()
     print(f"\n{options.nodes} nodes, {options.pods} pods, median of {options.rounds} rounds")
-    _tables(found)
+    _tables(result)
 
 
-def _tables(found: Mapping[str, Sequence[Row]]) -> None:
+def _tables(result: Mapping[str, Sequence[Row]]) -> None:
     print(f"{'':22}{'pods/s':>8}{'ratio':>7}{'alone ms':>10}{'more ms':>9}   pods/s of each round")
-    rates = {way: statistics.median(row.rate for row in rows) for way, rows in found.items()}
-    alone = {way: statistics.median(row.alone for row in rows) for way, rows in found.items()}
-    for way, rows in found.items():
-        each = ", ".join(f"{row.rate:.0f}" for row in rows)
+    rates = {way: statistics.median(row.rate for row in rows) for way, rows in result.items()}
+    alone = {way: statistics.median(row.alone for row in rows) for way, rows in result.items()}
+    for way, rows in result.items():
+        entry = ", ".join(f"{row.rate:.0f}" for row in rows)
         ratio, more = rates[way] / rates[ALONE], alone[way] - alone[ALONE]
-        print(f"{way:22}{rates[way]:8.0f}{ratio:7.2f}{alone[way]:10.1f}{more:9.1f}   {each}")
-    names = list(found[ALONE][0].cpu)
+        print(f"{way:22}{rates[way]:8.0f}{ratio:7.2f}{alone[way]:10.1f}{more:9.1f}   {entry}")
+    names = list(result[ALONE][0].cpu)
     print("\nms of CPU a pod".ljust(23) + "".join(f"{name:>16}" for name in (*names, "all")))
-    for way, rows in found.items():
+    for way, rows in result.items():
         used = [statistics.median(row.cpu[name] for row in rows) for name in names]
-        print(f"{way:22}" + "".join(f"{each:16.2f}" for each in (*used, sum(used))))
+        print(f"{way:22}" + "".join(f"{item:16.2f}" for item in (*used, sum(used))))
 
 
 if __name__ == "__main__":

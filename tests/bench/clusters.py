@@ -68,8 +68,8 @@ class Drawn:
 
     def arrivals(self, load: float) -> float:
         """How many pods come in a mean lifetime at that load."""
-        asked = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
-        return load * self.units / asked
+        request = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
+        return load * self.units / request
 
 
 def drawn(seed: int) -> Drawn:
@@ -112,12 +112,12 @@ def _pods(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> list[TracePod
     several = [_several(rng, nodes) for _ in range(int(rng.integers(1, 4)))]
     weight = rng.dirichlet(np.ones(len(single)))
     part = float(rng.choice((0.0, rng.uniform(0.05, 0.3), rng.uniform(0.3, 0.8))))
-    asked = float(sum(w * shape.units for w, shape in zip(weight, single, strict=True)))
+    total = float(sum(w * shape.units for w, shape in zip(weight, single, strict=True)))
     shapes, weights = [*single], [*weight.tolist()]
     wide = [shape for shape in several if shape.devices > 1]
     if part and wide:
         for shape in wide:
-            gpu = asked * part / (1 - part) / len(wide)
+            gpu = total * part / (1 - part) / len(wide)
             shapes.append(shape)
             weights.append(gpu / (shape.devices * shape.units))
     pressure = float(rng.uniform(0.3, 1.3))
@@ -171,13 +171,13 @@ def _pod(
     """A pod of the shape, asking for about its part of its host's CPU and memory times pressure."""
     host = shape.host
     part = shape.devices * shape.units / (host.devices * host.capacity)
-    most = max(1, host.cpu // 1000)
-    cores = int(np.clip(round(most * part * pressure * rng.uniform(0.5, 1.5)), 1, most))
+    maximum = max(1, host.cpu // 1000)
+    cores = int(np.clip(round(maximum * part * pressure * rng.uniform(0.5, 1.5)), 1, maximum))
     gib = max(1, int(host.memory / _MIB * part * rng.uniform(0.2, 0.9)))
     models: tuple[str, ...] = ()
     if rng.random() < naming:
-        others = {node.model for node in nodes if node.capacity >= shape.units}
-        extra = str(rng.choice(sorted(others)))
+        remaining_items = {node.model for node in nodes if node.capacity >= shape.units}
+        extra = str(rng.choice(sorted(remaining_items)))
         models = (host.model,) if rng.random() < 0.7 else tuple(sorted({host.model, extra}))
     return TracePod(
         "pod", cores * 1000, gib * _MIB, shape.devices, shape.units, models, None, None, None
@@ -190,14 +190,14 @@ def _counted(
     """The same in GiB, or, one time in five, in MiB of which cards show a little less."""
     if rng.random() < 0.8:
         return tuple(nodes), tuple(pods)
-    shown = {node.capacity: int(node.capacity * _MIB * _SHOWN) for node in nodes}
+    result = {node.capacity: int(node.capacity * _MIB * _SHOWN) for node in nodes}
 
     def asked(gib: int) -> int:
         # What asks for a whole card gets it; others ask for round numbers.
-        large = min(size for size in shown if size >= gib)
-        return shown[large] if gib in shown else min(gib * 1000, shown[large])
+        large = min(size for size in result if size >= gib)
+        return result[large] if gib in result else min(gib * 1000, result[large])
 
     return (
-        tuple(replace(node, capacity=shown[node.capacity]) for node in nodes),
+        tuple(replace(node, capacity=result[node.capacity]) for node in nodes),
         tuple(replace(pod, units=asked(pod.units)) if pod.devices else pod for pod in pods),
     )

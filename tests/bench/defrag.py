@@ -117,11 +117,11 @@ def waits(groups: Groups) -> Iterator[list[str]]:
             for runs in clusters.values():
                 if all(size in run[name] for run in runs for name in _WAITS):
                     both = [[100 * run[name][size] for run in runs] for name in _WAITS]
-                    means.append([statistics.fmean(each) for each in both])
+                    means.append([statistics.fmean(item) for item in both])
             if len(means) > 1:
-                before, moved = (statistics.fmean(each) for each in zip(*means, strict=True))
-                mean, error = mean_and_error([one - other for one, other in means])
-                cells = [f"{before:.2f}", f"{moved:.2f}", f"{mean:.2f} ± {error:.2f}"]
+                before, moved_pods = (statistics.fmean(item) for item in zip(*means, strict=True))
+                mean, error = mean_and_error([one - entry for one, entry in means])
+                cells = [f"{before:.2f}", f"{moved_pods:.2f}", f"{mean:.2f} ± {error:.2f}"]
                 yield [f"{load:g}", policy, size, str(len(means)), *cells]
 
 
@@ -145,41 +145,41 @@ def main() -> None:
     add("--openb", action="store_true", help="the cluster of the trace openb instead")
     add("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     add("--write", type=Path, metavar="PAGE", help="renew the table there")
-    asked = parser.parse_args()
-    where = [
+    args = parser.parse_args()
+    place = [
         (family, cluster)
-        for family in asked.families
-        for cluster in asked.clusters
-        if coming(Arrivals("churn", family, cluster, 1)) <= asked.most_pods
+        for family in args.families
+        for cluster in args.clusters
+        if coming(Arrivals("churn", family, cluster, 1)) <= args.most_pods
     ]
-    if asked.openb:
-        where = [(OPENB, 0)]
+    if args.openb:
+        place = [(OPENB, 0)]
     jobs = [
-        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, asked.moves)
-        for load in asked.loads
-        for policy in asked.policies
-        for family, cluster in where
-        for seed in range(asked.seeds)
+        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, args.moves)
+        for load in args.loads
+        for policy in args.policies
+        for family, cluster in place
+        for seed in range(args.seeds)
     ]
-    found = {}
-    if asked.json is not None and asked.json.exists():
-        for line in asked.json.read_text(encoding="utf-8").splitlines():
+    result = {}
+    if args.json is not None and args.json.exists():
+        for line in args.json.read_text(encoding="utf-8").splitlines():
             one = json.loads(line)
-            found[one["job"]] = one
-    missing = [job for job in jobs if job.key not in found]
-    with closing(run_all(measured, missing, asked.jobs)) as new:
+            result[one["job"]] = one
+    missing = [job for job in jobs if job.key not in result]
+    with closing(run_all(measured, missing, args.jobs)) as new:
         for one in new:
-            found[one["job"]] = one
-            if asked.json is not None:
-                with asked.json.open("a", encoding="utf-8") as file:
+            result[one["job"]] = one
+            if args.json is not None:
+                with args.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(one) + "\n")
-    groups = grouped(jobs, found)
+    groups = grouped(jobs, result)
     table = markdown(list(rows(groups)))
     print(table)
     print(markdown(list(waits(groups))))
     print(f"gained least by one sample: {least_gained(groups):+.2f}")
-    if asked.write is not None:
-        renew(asked.write, OPENB if asked.openb else "small clusters", table)
+    if args.write is not None:
+        renew(args.write, OPENB if args.openb else "small clusters", table)
 
 
 if __name__ == "__main__":

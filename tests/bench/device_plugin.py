@@ -99,8 +99,8 @@ def main() -> int:
         cpu, waited = cpu_seconds(node) - cpu, waited_seconds(node) - waited
         print(f"each pod, with its watch and its mark: CPU {1000 * cpu / ROUNDS:.1f} ms;")
         print(f"  for want of a CPU its threads waited {1000 * waited / ROUNDS:.1f} ms")
-        now, most = (status(node, key) / 1024 for key in ("VmRSS", "VmHWM"))
-        print(f"RSS {now:.0f} MiB, most {most:.0f} MiB")
+        now, maximum = (status(node, key) / 1024 for key in ("VmRSS", "VmHWM"))
+        print(f"RSS {now:.0f} MiB, most {maximum:.0f} MiB")
         before = cpu_seconds(node)
         time.sleep(IDLE_SECONDS)
         print(f"idle CPU {100 * (cpu_seconds(node) - before) / IDLE_SECONDS:.2f} % of a core")

@@ -57,8 +57,10 @@ class Found:
 
 def measured(job: Job) -> Found:
     """Run first-fit and the policies of the job on its cluster."""
-    every = (FIRST_FIT, *job.policies)
-    return Found(job, {name: [_allocated(job, name, seed) for seed in job.seeds] for name in every})
+    all_items = (FIRST_FIT, *job.policies)
+    return Found(
+        job, {name: [_allocated(job, name, seed) for seed in job.seeds] for name in all_items}
+    )
 
 
 def _allocated(job: Job, policy: str, seed: int) -> float:
@@ -70,8 +72,8 @@ def _allocated(job: Job, policy: str, seed: int) -> float:
         nodes, pods = still(job.pods, job.cluster)
         nodes = node_order(nodes, seed)
         options = Options(warmup=WARMUP, life=END)
-    asking = [pod for pod in pods if pod.devices]
-    return float(str(_EXPERIMENTS[job.experiment](nodes, asking, policy, seed, options)["alloc"]))
+    gpu_pods = [pod for pod in pods if pod.devices]
+    return float(str(_EXPERIMENTS[job.experiment](nodes, gpu_pods, policy, seed, options)["alloc"]))
 
 
 def table(found: Sequence[Found]) -> str:
@@ -82,19 +84,19 @@ def table(found: Sequence[Found]) -> str:
     groups: dict[tuple[str, str], list[Found]] = {}
     for one in found:
         groups.setdefault((one.job.experiment, one.job.pods), []).append(one)
-    for where, some in groups.items():
+    for entry, some in groups.items():
         first = statistics.fmean(statistics.fmean(one.values[FIRST_FIT]) for one in some)
-        line = [*where, str(len(some)), str(len(some[0].job.seeds)), f"{first:.2f}"]
+        line = [*entry, str(len(some)), str(len(some[0].job.seeds)), f"{first:.2f}"]
         rows.append([*line, *(_above(some, policy) for policy in policies)])
     return aligned(rows)
 
 
-def _above(found: Sequence[Found], policy: str) -> str:
+def _above(result: Sequence[Found], policy: str) -> str:
     """What the policy allocates above first-fit, and its error."""
-    pairs = (zip(one.values[policy], one.values[FIRST_FIT], strict=True) for one in found)
-    each = [[value - its for value, its in both] for both in pairs]
+    pairs = (zip(one.values[policy], one.values[FIRST_FIT], strict=True) for one in result)
+    item = [[value - its for value, its in both] for both in pairs]
     # The error is of what was drawn: clusters, or the pods of the one that there is.
-    mean, error = mean_and_error(each[0] if len(each) == 1 else [*map(statistics.fmean, each)])
+    mean, error = mean_and_error(item[0] if len(item) == 1 else [*map(statistics.fmean, item)])
     return f"{mean:+.2f} ({error:.2f})"
 
 
@@ -106,16 +108,16 @@ def main() -> None:
     parser.add_argument("--policies", type=words, default=("device-bestfit", "auto"))
     parser.add_argument("--experiments", type=words, default=tuple(_EXPERIMENTS))
     parser.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     jobs = [
-        Job(experiment, pods, cluster, asked.policies, asked.seeds)
-        for experiment in asked.experiments
-        for pods in asked.pods
-        for cluster in (asked.clusters if pods in STILL else (None,))
+        Job(experiment, pods, cluster, args.policies, args.seeds)
+        for experiment in args.experiments
+        for pods in args.pods
+        for cluster in (args.clusters if pods in STILL else (None,))
     ]
-    with closing(run_all(measured, jobs, asked.jobs)) as results:
-        found = {one.job: one for one in results}
-    print(table([found[job] for job in jobs]), end="")
+    with closing(run_all(measured, jobs, args.jobs)) as results:
+        result = {one.job: one for one in results}
+    print(table([result[job] for job in jobs]), end="")
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ def seconds_until_bound(world: World, make: Make, count: int) -> float:
         return sum(bool(pod["spec"].get("nodeName")) for pod in world.objects.pods())
 
     until(lambda: bound() == count, world.told, _LONGEST)
-    taken = time.monotonic() - begin
+    durations = time.monotonic() - begin
     world.objects.delete(*pods)
     world.agrees()
-    return taken
+    return durations
 
 
 def main() -> None:
@@ -86,10 +86,10 @@ def main() -> None:
             times["plain pods"].append(seconds_until_bound(world, plain, options.pods))
             times["a group"].append(seconds_until_bound(world, group, options.pods))
     print(f"{options.pods} pods on {options.nodes} nodes, seconds until all are bound:")
-    for name, taken in times.items():
-        row = " ".join(f"{seconds:6.1f}" for seconds in taken)
-        print(f"  {name:12} {row}   median {statistics.median(taken):6.1f}")
-    plain_median, group_median = (statistics.median(taken) for taken in times.values())
+    for name, entry in times.items():
+        row = " ".join(f"{seconds:6.1f}" for seconds in entry)
+        print(f"  {name:12} {row}   median {statistics.median(entry):6.1f}")
+    plain_median, group_median = (statistics.median(item) for item in times.values())
     print(f"  ratio of the medians: {group_median / plain_median:.2f}")
 
 

@@ -41,16 +41,18 @@ def _verb(policy: str, answer: str, nodes: int = _NODES) -> tuple[FilterVerb, Ma
             for n in range(nodes)
         ]
     )
-    managed = ManagedResource(ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy)
+    managed_resource = ManagedResource(
+        ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy
+    )
     verb = FilterVerb(
-        ManagedResources((managed,)),
+        ManagedResources((managed_resource,)),
         Tickets(),
         not_ready=str,
         best_only=answer == "best",
         bind_slots=BindSlots(8),
         lists=NameLists(),
     )
-    return verb, managed
+    return verb, managed_resource
 
 
 def _body(
@@ -91,14 +93,14 @@ class Side:
         """
         begin = time.thread_time()
         answer = self.verb.answer(body)
-        taken = time.thread_time() - begin
+        durations = time.thread_time() - begin
         self._answered.append((name, json.loads(answer.body)["NodeNames"][0]))
         while len(self._answered) > late:
             name, node = self._answered.pop(0)
             if binds:
                 self._bind(PodRef("default", name, name), node)
             self.managed.holds.bind(name)
-        return taken
+        return durations
 
     def _bind(self, ref: PodRef, node: str) -> None:
         ledger, request = self.managed.ledger, Request(3, 1)
@@ -126,19 +128,19 @@ def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None
             ref = PodRef("default", f"h{n}", f"h{n}")
             pod = Claimant(ref, Request(3, 1, 1000, 1 << 30), n % priorities)
             sides[count][1].holds.shown(pod, f"node-{n % nodes:04}", time.monotonic())
-    taken: dict[int, list[float]] = {count: [] for count in sides}
+    durations: dict[int, list[float]] = {count: [] for count in sides}
     chance = random.Random(1)
     for n in range(_CALLS):
         name, priority = f"pod-{n}", chance.randrange(priorities)
         body = _body(name, nodes, units=units, priority=priority)
-        for count, (verb, managed) in sides.items():
+        for count, (verb, entry) in sides.items():
             begin = time.thread_time()
             answer = verb.answer(body)
-            taken[count].append(time.thread_time() - begin)
-            offered = json.loads(answer.body)["NodeNames"]
-            if offered:
-                _bind(managed, name, offered[0])
-    none, some = (1e3 * statistics.median(values[5:]) for values in taken.values())
+            durations[count].append(time.thread_time() - begin)
+            document = json.loads(answer.body)["NodeNames"]
+            if document:
+                _bind(entry, name, document[0])
+    none, some = (1e3 * statistics.median(values[5:]) for values in durations.values())
     fits = "refused" if units > 10 else "bound"
     print(
         f"{nodes} nodes, {holds} holds of {priorities} priorities, {fits}:"
@@ -151,14 +153,14 @@ def groups(size: int, nodes: int = 1000) -> None:
     """Print what filter takes for all pods of a group beside as many plain pods."""
     sums = {}
     for group in (0, size):
-        verb, managed = _verb("binpack", "best", nodes)
+        verb, resources = _verb("binpack", "best", nodes)
         sums[group] = 0.0
         for n in range(size):
             body = _body(f"pod-{n}", nodes, group=group)
             begin = time.thread_time()
             answer = verb.answer(body)
             sums[group] += time.thread_time() - begin
-            _bind(managed, f"pod-{n}", json.loads(answer.body)["NodeNames"][0])
+            _bind(resources, f"pod-{n}", json.loads(answer.body)["NodeNames"][0])
     plain, member = sums.values()
     print(f"a group of {size}, {nodes} nodes: {member / plain:.2f} of as many plain pods")
 
@@ -168,28 +170,28 @@ def main() -> None:
     print(f"filter, {_NODES} nodes of 8 devices; {_HOLDS} holds on as many nodes; medians of CPU")
     for policy in ("binpack", "spread", "packing", "shadow-price"):
         for answer in ("best", "all"):
-            for what, binds, late in (
+            for entry, binds, late in (
                 ("bound", True, False),
                 ("bound meanwhile", True, True),
                 ("given up", False, False),
             ):
                 sides = {"none": Side(policy, answer, 0), "held": Side(policy, answer, _HOLDS)}
-                ratios, shown = [], ""
+                ratios, text = [], ""
                 for turn in range(_ROUNDS):
-                    taken: dict[str, list[float]] = {name: [] for name in sides}
+                    durations: dict[str, list[float]] = {name: [] for name in sides}
                     for n in range(_CALLS):
                         pod = f"pod-{turn * _CALLS + n}"
                         body = _body(pod)
                         # Who comes second finds the body in the CPU's caches.
                         for name in sorted(sides, reverse=bool(n % 2)):
                             side = sides[name]
-                            taken[name].append(side.call(pod, body, binds=binds, late=late))
-                    none, some = (1e3 * statistics.median(values) for values in taken.values())
+                            durations[name].append(side.call(pod, body, binds=binds, late=late))
+                    none, some = (1e3 * statistics.median(values) for values in durations.values())
                     ratios.append(some / none)
-                    shown = f"none {none:.3f} ms  held {some:.3f} ms"
+                    text = f"none {none:.3f} ms  held {some:.3f} ms"
                 low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
                 figures = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-                print(f"{policy:>12} {answer:>4} {what:>15}  {shown}  {figures}", flush=True)
+                print(f"{policy:>12} {answer:>4} {entry:>15}  {text}  {figures}", flush=True)
     for nodes in (1000, 5000):
         for priorities in (1, 20, 200):
             many_priorities(nodes, 5000, priorities, 3)

@@ -51,9 +51,9 @@ class _Client:
         self._worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
         self._worker.wsgi = app
         self._worker.linger = self._worker.linger_crowded = 0
-        ours, self._sock = socket.socketpair()
+        own_result, self._sock = socket.socketpair()
         address = ("127.0.0.1", 40000)
-        self._connection = Connection(config, ours, address, ("127.0.0.1", 32766))
+        self._connection = Connection(config, own_result, address, ("127.0.0.1", 32766))
 
     def call(self) -> None:
         """Send one request, and take its answer."""
@@ -79,10 +79,10 @@ def main() -> None:
     rounds = [
         {name: _cpu_us(client.call) for name, client in clients.items()} for _ in range(_ROUNDS)
     ]
-    least = {name: min(each[name] for each in rounds) for name in clients}
-    for name, micros in least.items():
+    minimum = {name: min(item[name] for item in rounds) for name in clients}
+    for name, micros in minimum.items():
         print(f"{name:<16} {micros:7.0f} us of CPU")
-    print(f"ratio {least['a verb of ours'] / least['a flask view']:.2f}")
+    print(f"ratio {minimum['a verb of ours'] / minimum['a flask view']:.2f}")
 
 
 if __name__ == "__main__":

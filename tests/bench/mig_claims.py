@@ -109,16 +109,16 @@ def node_devices(name: str, cards: int) -> NodeDevices:
     """Return the devices of a node, in the order of the driver's slices."""
     devices = []
     for card in range(cards):
-        named = {f"gpu-{card}": (WHOLE, 0, "gpu", "")}
+        names = {f"gpu-{card}": (WHOLE, 0, "gpu", "")}
         for profile in PROFILES:
             for start in profile.starts:
                 short = profile.name.replace(".", "")
                 device = f"gpu-{card}-mig-{short}-{profile.number}-{start}"
-                named[device] = (profile, start, "mig", profile.name)
-        for device, (profile, start, kind, shown) in sorted(named.items()):
+                names[device] = (profile, start, "mig", profile.name)
+        for device, (profile, start, kind, entry) in sorted(names.items()):
             attributes = {
                 "gpu.nvidia.com/type": Attribute("string", kind),
-                "gpu.nvidia.com/profile": Attribute("string", shown),
+                "gpu.nvidia.com/profile": Attribute("string", entry),
             }
             devices.append(
                 Device(
@@ -201,10 +201,10 @@ def _places(bits: int, processors: int, mix: Mapping[str, float]) -> float:
         number = 0
         free = bits
         for start in profile.starts:
-            wanted = ((1 << profile.slices) - 1) << start
-            if free & wanted == wanted and (number + 1) * profile.processors <= processors:
+            expected = ((1 << profile.slices) - 1) << start
+            if free & expected == expected and (number + 1) * profile.processors <= processors:
                 number += 1
-                free &= ~wanted
+                free &= ~expected
         total += share * number * profile.compute
     return total
 
@@ -252,9 +252,9 @@ class Cluster:
         fitting = [(node, device) for node, device in firsts if device is not None]
         if not fitting:
             return None
-        wanted = BY_NAME[profile]
-        node, device = max(fitting, key=lambda one: self._way(one[0], one[1], wanted, self._mix))
-        node.change(device, wanted, comes=True)
+        expected = BY_NAME[profile]
+        node, device = max(fitting, key=lambda one: self._way(one[0], one[1], expected, self._mix))
+        node.change(device, expected, comes=True)
         return node, device
 
 
@@ -268,10 +268,10 @@ def arrivals(mix: Mapping[str, float], seed: int) -> Iterator[str]:
 
 def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
     """Return what is allocated when as much has been asked for as there is, in %."""
-    asked = 0
+    request = 0
     for profile in arrivals(mix, seed):
-        asked += BY_NAME[profile].compute
-        if asked > cluster.total:
+        request += BY_NAME[profile].compute
+        if request > cluster.total:
             return cluster.allocated
         cluster.place(profile)
     raise AssertionError
@@ -288,17 +288,17 @@ def churn(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
         then = now + draw.expovariate(1 / between)
         life = draw.expovariate(1.0)
         while ends and ends[0][0] <= then:
-            end, _, node, device, held = heapq.heappop(ends)
+            end, _, node, device, holding = heapq.heappop(ends)
             area += cluster.allocated * _counted(now, end)
             now = end
-            node.change(device, held, comes=False)
+            node.change(device, holding, comes=False)
         area += cluster.allocated * _counted(now, then)
         now = then
         if now > _WARMUP + _SPAN:
             return area / _SPAN
-        placed = cluster.place(profile)
-        if placed:
-            heapq.heappush(ends, (now + life, number, *placed, BY_NAME[profile]))
+        place_result = cluster.place(profile)
+        if place_result:
+            heapq.heappush(ends, (now + life, number, *place_result, BY_NAME[profile]))
     raise AssertionError
 
 
@@ -325,7 +325,7 @@ def table(nodes: int, cards: int, numbers: Sequence[int]) -> str:
             row = [experiment, mix_name, f"{statistics.fmean(values['spread']):.2f}"]
             for name in [*WAYS][1:]:
                 gains = [
-                    one - other for one, other in zip(values[name], values["spread"], strict=True)
+                    one - entry for one, entry in zip(values[name], values["spread"], strict=True)
                 ]
                 error = statistics.stdev(gains) / len(gains) ** 0.5
                 row.append(f"{statistics.fmean(gains):+.2f} ({error:.2f})")

@@ -148,11 +148,11 @@ def row(case: Case, results: list[dict[str, Any]]) -> str:
     cells += [_middle(results, "echo", figure) for figure in ("p50", "p99")]
     ratio = statistics.median(r["filter"]["p50"] / r["echo"]["p50"] for r in results)
     probes = [(r["probe"]["n"], r["probe"]["n"] + r["probe"]["errors"]) for r in results]
-    answered, asked = map(sum, zip(*probes, strict=True))
+    answered, request = map(sum, zip(*probes, strict=True))
     errors = sum(r[kind]["errors"] for r in results for kind in ("bind", "filter", "echo"))
     wide = 9 if len(results) == 1 else 22
     figures = " ".join(f"{cell:>{wide}}" for cell in cells)
-    return f"{case.label()} {figures} {ratio:>6.2f} {answered:>5}/{asked:<5} {errors:>6}"
+    return f"{case.label()} {figures} {ratio:>6.2f} {answered:>5}/{request:<5} {errors:>6}"
 
 
 def main() -> None:

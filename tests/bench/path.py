@@ -62,7 +62,7 @@ class Calls:
         if what != "call" or not code.co_filename.startswith(str(ROOT)):
             return
         # A generator that goes on is no new call, and a comprehension belongs to its function.
-        if code.co_name.startswith("<") or any(frame is known for known in self._frames):
+        if code.co_name.startswith("<") or any(frame is item for item in self._frames):
             return
         self._frames.append(frame)
         self.codes.append(code)
@@ -77,7 +77,7 @@ class Calls:
         files = self.files
         functions, changes = (
             len(set(self.codes)),
-            sum(one != other for one, other in pairwise(files)),
+            sum(one != entry for one, entry in pairwise(files)),
         )
         return f"{verb:12} {functions:9} {len(self.codes):6} {len(set(files)):6} {changes:8}"
 
@@ -85,12 +85,12 @@ class Calls:
 def measured() -> dict[str, Calls]:
     """The calls of each verb, by its name."""
     api = ScriptedApi()
-    managed = ManagedResource(
+    managed_resource = ManagedResource(
         ALIYUN, Ledger(Pairing.OFF), {POLICY: Ranking(load_policy(POLICY))}, POLICY
     )
-    resources = ManagedResources((managed,))
+    resources = ManagedResources((managed_resource,))
     for name, units in zip(NODES, (16, 8, 2), strict=True):
-        managed.ledger.node_changed(node(name, units, units))
+        managed_resource.ledger.node_changed(node(name, units, units))
     service = Service(
         resources,
         Binder(api, resources, lambda: float("inf"), api.clock),
@@ -101,27 +101,27 @@ def measured() -> dict[str, Calls]:
         event_messages=EventMessages(Heard(), resources, "GiB"),
     )
     handler = PodEventHandler(resources)
-    found: dict[str, Calls] = {}
+    result: dict[str, Calls] = {}
 
     def follow(verb: str, call: Callable[[Any], object], given: object) -> None:
-        with Calls() as found[verb]:
+        with Calls() as result[verb]:
             call(given)
 
     # The first pod is another one, so that what is made once for each process does not count.
     for name in ("first", "second"):
         pod = pod_json(name, 4)
-        asked = _body({"Pod": pod, "NodeNames": list(NODES)})
+        body_result = _body({"Pod": pod, "NodeNames": list(NODES)})
         uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
         bind = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": "small"}
-        waiting = PODS.decode_answer(_body(pod), namespace, name)
+        answer = PODS.decode_answer(_body(pod), namespace, name)
         follow(
             "pod event", handler.apply, PODS.decode_event(_body({"type": "ADDED", "object": pod}))
         )
-        follow("filter", service.filter, asked)
-        follow("prioritize", service.prioritize, asked)
-        follow("explain", partial(explain_pod, every=[managed], unit="GiB"), waiting)
+        follow("filter", service.filter, body_result)
+        follow("prioritize", service.prioritize, body_result)
+        follow("explain", partial(explain_pod, every=[managed_resource], unit="GiB"), answer)
         follow("bind", service.bind, _body(bind))
-    return found
+    return result
 
 
 def _body(value: Any) -> bytes:
@@ -145,14 +145,16 @@ def cut() -> tuple[float, float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", metavar="VERB", help="print the calls of this verb")
-    wanted = parser.parse_args().calls
-    found = measured()
-    if wanted:
-        for code, file in zip(found[wanted].codes, found[wanted].files, strict=True):
+    expected = parser.parse_args().calls
+    measured_result = measured()
+    if expected:
+        for code, file in zip(
+            measured_result[expected].codes, measured_result[expected].files, strict=True
+        ):
             print(f"{file}:{code.co_firstlineno} {code.co_qualname}")
         return
     print(f"{'':12} {'functions':>9} {'calls':>6} {'files':>6} {'changes':>8}")
-    for verb, calls in found.items():
+    for verb, calls in measured_result.items():
         print(calls.row(verb))
     functions, imports, lines = cut()
     print(

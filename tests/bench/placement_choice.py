@@ -26,11 +26,11 @@ _TURNOVER = {"inflation": 0.0, "churn": 1.0}
 
 def above(cluster: int, experiment: str) -> list[float]:
     """What the first choice by each of ERRORS allocates above the best simple policy."""
-    (found,) = measure(Job(cluster, experiment, CANDIDATES, _SEED))
+    (measure_result,) = measure(Job(cluster, experiment, CANDIDATES, _SEED))
     nodes, pods = node_order(drawn(cluster).nodes, _SEED), drawn(cluster).pods
     workload = engine.workload_of_trace(nodes, pods, _TURNOVER[experiment])
     trial = run_trial(engine.empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
-    means = {name: mean_and_error(found.values[name])[0] for name in CANDIDATES}
+    means = {name: mean_and_error(measure_result.values[name])[0] for name in CANDIDATES}
     best = max(means[name] for name in SIMPLE)
     return [
         means[trial.winner(FALLBACK_POLICY, errors) if trial else FALLBACK_POLICY] - best
@@ -46,9 +46,9 @@ def main() -> None:
     options = parser.parse_args()
     table = [["experiment", "errors", "above the simple", "error", "above any lead", "error"]]
     for experiment in options.experiments.split(","):
-        every = [above(cluster, experiment) for cluster in options.clusters[:: options.every]]
-        for errors, values in zip(ERRORS, zip(*every, strict=True), strict=True):
-            more = [value - first for value, (first, *_) in zip(values, every, strict=True)]
+        all_items = [above(cluster, experiment) for cluster in options.clusters[:: options.every]]
+        for errors, values in zip(ERRORS, zip(*all_items, strict=True), strict=True):
+            more = [value - first for value, (first, *_) in zip(values, all_items, strict=True)]
             pairs = (mean_and_error(values), mean_and_error(more))
             figures = (text for mean, error in pairs for text in (f"{mean:+.2f}", f"{error:.2f}"))
             table.append([experiment, f"{errors:g}", *figures])

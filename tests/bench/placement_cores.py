@@ -65,18 +65,18 @@ def main() -> None:
     parser.add_argument("--file", default="default")
     parser.add_argument("--seeds", default="42-44")
     parser.add_argument("--policies", default=POLICIES)
-    asked = parser.parse_args()
-    first, last = map(int, asked.seeds.split("-"))
+    args = parser.parse_args()
+    first, last = map(int, args.seeds.split("-"))
     seeds, rows = range(first, last + 1), [["policy", *MIXTURES]]
     with ProcessPoolExecutor() as pool:
         runs = {
             (policy, mixture): [
-                pool.submit(filled, asked.file, policy, seed, mixture) for seed in seeds
+                pool.submit(filled, args.file, policy, seed, mixture) for seed in seeds
             ]
-            for policy in asked.policies.split(",")
+            for policy in args.policies.split(",")
             for mixture in MIXTURES
         }
-        for policy in asked.policies.split(","):
+        for policy in args.policies.split(","):
             parts = [[run.result() for run in runs[policy, mixture]] for mixture in MIXTURES]
             rows.append([policy, *map(_told, parts)])
     print(aligned(rows))

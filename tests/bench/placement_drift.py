@@ -45,8 +45,8 @@ class Observed(Cluster):
     """
 
     def __init__(self, inputs: Inputs, seed: int, judge: Scorer) -> None:
-        moved = judge.moved if isinstance(judge, LearningScorer) else None
-        super().__init__(node_order(inputs.nodes, seed), judge, moved)
+        moves = judge.moved if isinstance(judge, LearningScorer) else None
+        super().__init__(node_order(inputs.nodes, seed), judge, moves)
         self.found: list[int] = []
 
     def place(self, request: Request, among: Bools | None = None) -> Placement | None:
@@ -86,10 +86,10 @@ class Drift:
         stream, change = self._stream(seed)
         cluster = Observed(self.one, seed, self._judge(name, change, seed))
         Flow(cluster, 0.0, BINS[-1], wait=False).run(stream)
-        found = 100 * np.array(cluster.found) / cluster.capacity
+        result = 100 * np.array(cluster.found) / cluster.capacity
         times = stream.times
         bins = {
-            f"{start:g} to {end:g}": float(found[(start <= times) & (times < end)].mean())
+            f"{start:g} to {end:g}": float(result[(start <= times) & (times < end)].mean())
             for start, end in pairwise(BINS)
         }
         return {"policy": name, "seed": seed, "alloc": bins}
@@ -107,9 +107,9 @@ class Drift:
             which.append(len(kinds) + rng.integers(len(requests), size=len(came)))
             kinds += requests
             times.append(came)
-        every = np.concatenate(times)
-        stay = rng.exponential(1, len(every))
-        return Stream(tuple(kinds), every, np.concatenate(which), stay), len(times[0])
+        concatenate_result = np.concatenate(times)
+        stay = rng.exponential(1, len(concatenate_result))
+        return Stream(tuple(kinds), concatenate_result, np.concatenate(which), stay), len(times[0])
 
     def _judge(self, name: str, change: int, seed: int) -> Scorer:
         nodes, pods = self.one.nodes, self.one.pods
@@ -141,12 +141,12 @@ def main() -> None:
     parser.add_argument("--after", type=words, default=("gpushare100",))
     parser.add_argument("--seeds", type=seeds, default=(42,))
     parser.add_argument("--policy", default="shadow-price")
-    given = parser.parse_args()
+    args = parser.parse_args()
     one = read_shipped("default", 0, EXPONENTIAL)
-    for after in given.after:
-        drift = Drift(given.policy, one, read_shipped(after, 0, EXPONENTIAL))
+    for after in args.after:
+        drift = Drift(args.policy, one, read_shipped(after, 0, EXPONENTIAL))
         records = [
-            drift.record(name, seed) for seed in given.seeds for name in (TOLD, LEARNING, NEVER)
+            drift.record(name, seed) for seed in args.seeds for name in (TOLD, LEARNING, NEVER)
         ]
         print(table(records, after))
 

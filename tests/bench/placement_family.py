@@ -80,9 +80,9 @@ class Found:
         job = self.job
         return replace(job, experiment="waiting") if job.experiment == _WAITS else job
 
-    def above(self, policy: str, others: Sequence[str] = SIMPLE) -> tuple[float, float]:
+    def above(self, policy: str, remaining_items: Sequence[str] = SIMPLE) -> tuple[float, float]:
         """(mean, standard error) of what the policy is above the best of the others, by seed."""
-        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+        best = max(remaining_items, key=lambda name: statistics.fmean(self.values[name]))
         pairs = zip(self.values[policy], self.values[best], strict=True)
         return mean_and_error([mine - its for mine, its in pairs])
 
@@ -110,17 +110,17 @@ def measure(job: Job) -> list[Found]:
     cluster = replace(cluster, nodes=more)
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
-    known = experiments.Options(workload=KNOWN)
-    options = replace(known, load=load, life=6.0, wait=wait)
+    options_object = experiments.Options(workload=KNOWN)
+    options = replace(options_object, load=load, life=6.0, wait=wait)
 
     def run(policy: str, seed: int) -> Record:
         nodes, pods = cluster.nodes, cluster.pods
         if job.experiment == "inflation":
-            return experiments.inflation(nodes, pods, policy, seed, known)
+            return experiments.inflation(nodes, pods, policy, seed, options_object)
         if job.experiment.startswith(_SEEN):
             first = experiments.filling(pods, cluster.units, seed)
-            seen = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
-            return experiments.inflation(nodes, pods, policy, seed, known=seen)
+            result = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
+            return experiments.inflation(nodes, pods, policy, seed, known=result)
         return experiments.churn(nodes, pods, policy, seed, options)
 
     records = {
@@ -152,12 +152,12 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
-def distribution(found: Sequence[Found], policies: Sequence[str]) -> str:
+def distribution(result: Sequence[Found], policies: Sequence[str]) -> str:
     """By experiment and policy how what it is above the best simple policy is distributed."""
     rows = [["experiment, policy", "clusters", "mean", "error", "worst", "worst tenth"]]
     rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below", "above"]
-    for experiment in dict.fromkeys(one.job.experiment for one in found):
-        some = [one for one in found if one.job.experiment == experiment]
+    for experiment in dict.fromkeys(one.job.experiment for one in result):
+        some = [one for one in result if one.job.experiment == experiment]
         rows += [
             [f"{experiment}, {policy}", *_line(some, policy)]
             for policy in policies
@@ -185,8 +185,8 @@ def _read(path: Path | None) -> list[Found]:
         return []
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [
-        Found(Job(**{**job, "policies": tuple(job["policies"])}), **rest)
-        for job, rest in ((line.pop("job"), line) for line in lines)
+        Found(Job(**{**job, "policies": tuple(job["policies"])}), **entry)
+        for job, entry in ((line.pop("job"), line) for line in lines)
     ]
 
 
@@ -212,31 +212,31 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     options = parser.parse_args()
     policies = tuple(options.policies.split(","))
-    wanted = options.experiments.split(",")
-    for name in wanted:
+    expected = options.experiments.split(",")
+    for name in expected:
         if name not in EXPERIMENTS and not re.fullmatch(rf"{_SEEN}[1-9]\d*", name):
             parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
         Job(cluster, experiment, names, options.first_seed, options.cpu)
         for cluster in options.clusters
-        for experiment in wanted
+        for experiment in expected
     ]
-    found = [one for one in _read(options.json) if one.measured_by in jobs]
-    done = {one.measured_by for one in found}
-    left = [job for job in jobs if job not in done]
-    with closing(run_all(measure, left, options.jobs)) as results:
+    result = [one for one in _read(options.json) if one.measured_by in jobs]
+    completed = {one.measured_by for one in result}
+    remaining = [job for job in jobs if job not in completed]
+    with closing(run_all(measure, remaining, options.jobs)) as results:
         for some in results:
             _write(options.json, some)
-            found += some
-    found.sort(key=lambda one: (one.job.experiment, one.job.cluster))
-    print(distribution(found, names), end="")
-    for one in found:
+            result += some
+    result.sort(key=lambda one: (one.job.experiment, one.job.cluster))
+    print(distribution(result, names), end="")
+    for one in result:
         for policy in policies:
             if one.is_below(policy):
                 mean, error = one.above(policy)
-                where = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
-                print(f"below: {policy}, {where}: {mean:+.2f} ({error:.2f})")
+                place = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
+                print(f"below: {policy}, {place}: {mean:+.2f} ({error:.2f})")
 
 
 if __name__ == "__main__":

@@ -95,8 +95,13 @@ def allocated(name: str, policy: str, seed: int) -> float:
         which.append(len(kinds) + rng.choice(len(requests), len(came), p=shares))
         kinds += requests
         times.append(came)
-    every = np.concatenate(times)
-    stream = Stream(tuple(kinds), every, np.concatenate(which), rng.exponential(1, len(every)))
+    concatenate_result = np.concatenate(times)
+    stream = Stream(
+        tuple(kinds),
+        concatenate_result,
+        np.concatenate(which),
+        rng.exponential(1, len(concatenate_result)),
+    )
     learner = Watched(policy, {16: 64}, len(NODES))
     world = World(name, learner, seed)
 
@@ -105,17 +110,17 @@ def allocated(name: str, policy: str, seed: int) -> float:
 
     Flow(world, 0.0, END, False, pass_to).run(stream)
     since = CHANGE if name == "shift" else 1.0
-    return 100 * float(np.mean([held for now, held in world.found if now >= since])) / capacity
+    return 100 * float(np.mean([entry for now, entry in world.found if now >= since])) / capacity
 
 
 def row(name: str, policy: str, chosen: Sequence[int]) -> list[str]:
     """One line of the table."""
-    found = [allocated(name, policy, seed) for seed in chosen]
+    result = [allocated(name, policy, seed) for seed in chosen]
     simple = [allocated(name, "device-bestfit", seed) for seed in chosen]
     quiet = [allocated("quiet", policy, seed) for seed in chosen]
     cells = [name, policy]
-    for others in (simple, quiet):
-        mean, error = mean_and_error([one - two for one, two in zip(found, others, strict=True)])
+    for item in (simple, quiet):
+        mean, error = mean_and_error([one - two for one, two in zip(result, item, strict=True)])
         cells += [f"{mean:+.2f}", f"{error:.2f}"]
     return cells[:4] if name == "shift" else cells
 
@@ -127,9 +132,9 @@ def main() -> None:
     parser.add_argument(
         "--worlds", type=words, default=("shift", "restart", "bought-1", "bought-3", "bought-5")
     )
-    asked = parser.parse_args()
+    args = parser.parse_args()
     table = [["world", "policy", "above device-bestfit", "error", "above no harm", "error"]]
-    table += [row(name, policy, asked.seeds) for name in asked.worlds for policy in asked.policies]
+    table += [row(name, policy, args.seeds) for name in args.worlds for policy in args.policies]
     width = max(map(len, table))
     print(aligned([line + [""] * (width - len(line)) for line in table]), end="")
 

@@ -61,19 +61,21 @@ class Found:
     job: Job
     values: Mapping[str, Sequence[float]]
 
-    def above(self, others: Sequence[str]) -> tuple[float, float]:
+    def above(self, remaining_items: Sequence[str]) -> tuple[float, float]:
         """What `auto` allocates above the best of the others, and the error."""
-        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+        best = max(remaining_items, key=lambda name: statistics.fmean(self.values[name]))
         pairs = zip(self.values["auto"], self.values[best], strict=True)
         return mean_and_error([one - two for one, two in pairs])
 
-    def above_elsewhere(self, others: Sequence[str]) -> tuple[float, float]:
+    def above_elsewhere(self, remaining_items: Sequence[str]) -> tuple[float, float]:
         """The same, but on each half of the seeds the best is that of the other half."""
         halves = slice(0, None, 2), slice(1, None, 2)
         more: list[float] = []
-        for here, there in (halves, halves[::-1]):
-            best = max(others, key=lambda name: statistics.fmean(self.values[name][there]))
-            pairs = zip(self.values["auto"][here], self.values[best][here], strict=True)
+        for entry, element in (halves, halves[::-1]):
+            best = max(
+                remaining_items, key=lambda name: statistics.fmean(self.values[name][element])
+            )
+            pairs = zip(self.values["auto"][entry], self.values[best][entry], strict=True)
             more += [one - two for one, two in pairs]
         return mean_and_error(more)
 
@@ -101,9 +103,9 @@ def coming(job: Job) -> float:
     """Return about how many pods come in a run of the job."""
     if job.family in STILL:
         nodes, pods = still(job.family, job.cluster)
-        asked = sum(pod.devices * pod.units for pod in pods) / len(pods)
+        request = sum(pod.devices * pod.units for pod in pods) / len(pods)
         lasts = END if job.experiment == "churn" else 1.3
-        return lasts * sum(sum(node.sizes) for node in nodes) / asked
+        return lasts * sum(sum(node.sizes) for node in nodes) / request
     world = changing(job.family, job.cluster, _FIRST_SEED, job.experiment == "inflation")
     return sum(isinstance(event, Comes) for _, event in world.events)
 
@@ -121,9 +123,9 @@ def table(found: Sequence[Found]) -> str:
         }
         if all(one.job.seeds > 1 for one in some):
             compared["the best elsewhere"] = [one.above_elsewhere(SIMPLE) for one in some]
-        for label, each in compared.items():
-            mean, error = mean_and_error([value for value, _ in each])
-            (worst, its_error), at = min(zip(each, range(len(each)), strict=True))
+        for label, entry in compared.items():
+            mean, error = mean_and_error([value for value, _ in entry])
+            (worst, its_error), at = min(zip(entry, range(len(entry)), strict=True))
             figures = (f"{value:+.2f}" for value in (mean, error, worst, its_error))
             rows.append([experiment, family, label, *figures, str(some[at].job.cluster)])
     return aligned(rows)
@@ -135,16 +137,16 @@ def lines(found: Sequence[Found]) -> Iterator[list[str]]:
     for one in found:
         job, (above, error) = one.job, one.above(SIMPLE)
         means = [f"{statistics.fmean(one.values[name]):.2f}" for name in POLICIES]
-        where = [job.experiment, job.family, str(job.cluster)]
-        yield [*where, *means, f"{above:+.2f}", f"{error:.2f}"]
+        place = [job.experiment, job.family, str(job.cluster)]
+        yield [*place, *means, f"{above:+.2f}", f"{error:.2f}"]
 
 
 def read(path: Path | None) -> list[Found]:
     """What was written to that file."""
     if path is None or not path.exists():
         return []
-    told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Found(Job(**one["job"]), one["values"]) for one in told]
+    output = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Found(Job(**one["job"]), one["values"]) for one in output]
 
 
 def _places(job: Job) -> tuple[int, int]:
@@ -161,26 +163,28 @@ def main() -> None:
     parser.add_argument("--most-pods", type=float, default=math.inf, help="leave out longer runs")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     parser.add_argument("--each", action="store_true", help="a line for each cluster, too")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     jobs = [
-        Job(experiment, family, cluster, asked.seeds)
-        for experiment in asked.experiments
-        for cluster in asked.clusters
-        for family in asked.families
+        Job(experiment, family, cluster, args.seeds)
+        for experiment in args.experiments
+        for cluster in args.clusters
+        for family in args.families
     ]
-    jobs = [job for job in jobs if coming(job) <= asked.most_pods]
-    found = [one for one in read(asked.json) if one.job in jobs]
-    done = {one.job for one in found}
-    with closing(run_all(measured, [job for job in jobs if job not in done], asked.jobs)) as new:
+    jobs = [job for job in jobs if coming(job) <= args.most_pods]
+    result = [one for one in read(args.json) if one.job in jobs]
+    completed = {one.job for one in result}
+    with closing(
+        run_all(measured, [job for job in jobs if job not in completed], args.jobs)
+    ) as new:
         for one in new:
-            found.append(one)
-            if asked.json is not None:
-                with asked.json.open("a", encoding="utf-8") as file:
+            result.append(one)
+            if args.json is not None:
+                with args.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(one)) + "\n")
-    found.sort(key=lambda one: (*_places(one.job), one.job.cluster))
-    if asked.each:
-        print(aligned(list(lines(found))))
-    print(table(found), end="")
+    result.sort(key=lambda one: (*_places(one.job), one.job.cluster))
+    if args.each:
+        print(aligned(list(lines(result))))
+    print(table(result), end="")
 
 
 if __name__ == "__main__":

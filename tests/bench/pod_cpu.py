@@ -86,15 +86,15 @@ def appended(names: list[str], dice: random.Random) -> list[str]:
     size = min(math.isqrt(len(names)), len(names) // _GOROUTINES + 1)
     chunks = [names[at : at + size] for at in range(0, len(names), size)][::-1]
     hands = [chunks.pop() for _ in range(min(_GOROUTINES, len(chunks)))]
-    found: list[str] = []
+    result: list[str] = []
     while hands:
         at = dice.randrange(len(hands))
         run = dice.randint(1, size)
-        found += hands[at][:run]
+        result += hands[at][:run]
         hands[at] = hands[at][run:] or (chunks.pop() if chunks else [])
         if not hands[at]:
             del hands[at]
-    return found
+    return result
 
 
 class _Scheduler:
@@ -121,8 +121,8 @@ class _Scheduler:
                 _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
                 continue
             number = self._todo.pop()
-            asked = self._args(number, appended(self._names, self._dice))
-            fit = (await self._callers.ask("filter", asked))["NodeNames"]
+            args = self._args(number, appended(self._names, self._dice))
+            fit = (await self._callers.ask("filter", args))["NodeNames"]
             node = fit[0]
             if not self._best:
                 scores = await self._callers.ask("prioritize", self._args(number, fit))
@@ -193,13 +193,13 @@ async def _measure(contenders: dict[str, _Contender], options: argparse.Namespac
 def _table(title: str, contenders: dict[str, _Contender]) -> None:
     print(f"\n{title}; us of CPU, median (least) of the rounds")
     first = next(iter(contenders.values()))
-    for what in first.taken:
-        line = f"{what:24}"
+    for item in first.taken:
+        line = f"{item:24}"
         medians = []
         for name, contender in contenders.items():
-            taken = contender.taken[what]
-            medians.append(statistics.median(taken))
-            line += f"  {name} {medians[-1]:6.0f} ({min(taken):.0f})"
+            durations = contender.taken[item]
+            medians.append(statistics.median(durations))
+            line += f"  {name} {medians[-1]:6.0f} ({min(durations):.0f})"
         print(line + (f"  ratio {medians[0] / medians[-1]:.2f}" if len(medians) > 1 else ""))
 
 
@@ -216,7 +216,7 @@ def main() -> None:
     places: dict[str, Path | None] = {"this": None}
     if options.against:
         places["other"] = options.against.resolve()
-    waiting = options.pods * (options.rounds + 1)
+    waiting_pods = options.pods * (options.rounds + 1)
     for answer in [options.answer] if options.answer else ["all", "best"]:
         with contextlib.ExitStack() as stack:
             contenders = {}
@@ -226,7 +226,7 @@ def main() -> None:
                         *("--filter-answer", answer, "--log-level", "info"),
                         code=code,
                         nodes=options.nodes,
-                        waiting=waiting,
+                        waiting=waiting_pods,
                     )
                 )
                 scheduler = _Scheduler(port, options.nodes, best=answer == "best")

@@ -42,15 +42,15 @@ def times(name: str, seed: int, nodes: int, pods: int) -> Iterator[tuple[bool, f
     while books.allocated < half:
         pod = cluster.pods[int(draw.integers(len(cluster.pods)))]
         books.place_on(next(rows), request_of(pod))
-    known: set[Kind] = set()
+    known_items: set[Kind] = set()
     for _ in range(pods):
         request = request_of(cluster.pods[int(draw.integers(len(cluster.pods)))])
         if not request.devices:
             continue
         begin = time.process_time()
         judge.scores(books.view, request)
-        yield request.kind not in known, 1000 * (time.process_time() - begin)
-        known.add(request.kind)
+        yield request.kind not in known_items, 1000 * (time.process_time() - begin)
+        known_items.add(request.kind)
         books.place(request)
 
 
@@ -63,13 +63,13 @@ def main() -> None:
     rows = [["policy", "first p50", "max", "known p50", "p99", "max"]]
     for name in policy_names():
         first: list[float] = []
-        known: list[float] = []
+        known_items: list[float] = []
         for seed in options.clusters:
             for new, took in times(name, seed, options.nodes, options.pods):
-                (first if new else known).append(took)
-        known.sort()
-        figures = [statistics.median(first), max(first), statistics.median(known)]
-        figures += [known[int(0.99 * len(known))], known[-1]]
+                (first if new else known_items).append(took)
+        known_items.sort()
+        figures = [statistics.median(first), max(first), statistics.median(known_items)]
+        figures += [known_items[int(0.99 * len(known_items))], known_items[-1]]
         rows.append([name, *(f"{figure:.1f}" for figure in figures)])
     print(aligned(rows), end="")
 

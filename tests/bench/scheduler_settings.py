@@ -90,12 +90,12 @@ class KubeScheduler:
         self.asked = self.missed = 0
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        judged = self._judge.scores(snapshot, request)
-        values = np.full(len(judged.values), -np.inf)
-        chosen = self._chosen(snapshot, request, judged.values > -np.inf)
+        scores = self._judge.scores(snapshot, request)
+        values = np.full(len(scores.values), -np.inf)
+        chosen = self._chosen(snapshot, request, scores.values > -np.inf)
         if chosen is not None:
-            values[chosen] = judged.values[chosen]
-        return Scores(values, judged.by_state, judged.devices)
+            values[chosen] = scores.values[chosen]
+        return Scores(values, scores.by_state, scores.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         return self._judge.score_devices(snapshot, rows, request)
@@ -136,8 +136,8 @@ class KubeScheduler:
             names = [snapshot.names[row] for row in rows.tolist()]
             scored = score_nodes(snapshot, names, request, self._judge)
             points = {name: score for score, some in scored.items() for name in some}
-            given = np.array([points.get(name, 0) for name in names])
-            sums += given * (_POINT * self._setting.weight)
+            array_result = np.array([points.get(name, 0) for name in names])
+            sums += array_result * (_POINT * self._setting.weight)
         return int(self._rng.choice(rows[sums == sums.max()]))
 
 
@@ -155,12 +155,14 @@ def _passes(snapshot: Snapshot, request: Request) -> Bools:
 def fit_scores(snapshot: Snapshot, rows: Rows, request: Request, packs: bool) -> Ints:
     """LeastAllocated: the mean share of CPU and memory that would be left; MostAllocated: used."""
     sums = np.zeros(len(rows), dtype=np.int64)
-    for capacity, free, asked in (
+    for capacity, free, entry in (
         (snapshot.cpu_capacity, snapshot.cpu_free, request.cpu or _UNASKED_CPU),
         (snapshot.memory_capacity, snapshot.memory_free, request.memory or _UNASKED_MEMORY),
     ):
-        left = np.maximum(free[rows] - asked, 0)
-        sums += np.floor_divide((capacity[rows] - left if packs else left) * _MOST, capacity[rows])
+        maximum_result = np.maximum(free[rows] - entry, 0)
+        sums += np.floor_divide(
+            (capacity[rows] - maximum_result if packs else maximum_result) * _MOST, capacity[rows]
+        )
     return sums // 2
 
 
@@ -173,8 +175,8 @@ def _balanced(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
 def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experiment: str) -> Record:
     turnover = float(experiment == "churn")
-    made = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
-    judge = KubeScheduler(ranking(made, len(inputs.nodes)), setting, seed)
+    policy_result = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
+    judge = KubeScheduler(ranking(policy_result, len(inputs.nodes)), setting, seed)
     cluster = Cluster(node_order(inputs.nodes, seed), judge)
     measured = {"inflation": _at_100, "churn": _mean_of_time}[experiment](inputs, cluster, seed)
     missed = 100 * judge.missed / judge.asked
@@ -183,15 +185,15 @@ def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experime
 
 def _at_100(inputs: Inputs, cluster: Cluster, seed: int) -> float:
     requests = [request_of(pod) for pod in inputs.pods]
-    asked, found = 0, []
+    request, result = 0, []
     for index in filling(inputs.pods, cluster.capacity, seed):
-        asked += requests[index].total
-        if round(100 * asked / cluster.capacity) > 100:
+        request += requests[index].total
+        if round(100 * request / cluster.capacity) > 100:
             break
         cluster.place(requests[index])
-        if round(100 * asked / cluster.capacity) == 100:
-            found.append(cluster.allocated)
-    return 100 * float(np.mean(found)) / cluster.capacity
+        if round(100 * request / cluster.capacity) == 100:
+            result.append(cluster.allocated)
+    return 100 * float(np.mean(result)) / cluster.capacity
 
 
 def _mean_of_time(inputs: Inputs, cluster: Cluster, seed: int) -> float:
@@ -205,12 +207,12 @@ def table(records: Sequence[Record], file: str, policy: str, experiment: str) ->
     alloc, missed = Measure("alloc", ""), Measure("missed", "")
     rows = [[f"{file}, {experiment}, {policy}", "allocated", "above the first", "missed at first"]]
     for setting in SETTINGS:
-        found, again = (
+        result, again = (
             statistic(records, setting.name, SETTINGS[0].name, of) for of in (alloc, missed)
         )
-        if found and again:
-            above = difference(found, 2)
-            rows.append([setting.name, f"{found.mean:.2f}", above, f"{again.mean:.2f} %"])
+        if result and again:
+            above = difference(result, 2)
+            rows.append([setting.name, f"{result.mean:.2f}", above, f"{again.mean:.2f} %"])
     return aligned(rows)
 
 
@@ -220,13 +222,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=(42,))
     parser.add_argument("--policy", default="shadow-price")
     parser.add_argument("--experiments", type=words, default=("inflation",))
-    given = parser.parse_args()
-    for file in given.files:
+    args = parser.parse_args()
+    for file in args.files:
         inputs = read_shipped(file, 0, EXPONENTIAL)
-        for experiment in given.experiments:
-            run = partial(record_of, inputs, given.policy, experiment=experiment)
-            records = [run(setting, seed) for seed in given.seeds for setting in SETTINGS]
-            print(table(records, file, given.policy, experiment), flush=True)
+        for experiment in args.experiments:
+            run = partial(record_of, inputs, args.policy, experiment=experiment)
+            records = [run(setting, seed) for seed in args.seeds for setting in SETTINGS]
+            print(table(records, file, args.policy, experiment), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,9 +106,9 @@ def still(family: str, seed: int) -> tuple[list[TraceNode], list[TracePod]]:
 def _by_chance(seed: int) -> tuple[list[TraceNode], list[TracePod]]:
     """Return the first small cluster of those from 100 times the seed on."""
     cluster = next(
-        found
-        for found in map(drawn, count(100 * seed))
-        if len(found.nodes) <= _MOST_NODES and found.devices <= _MOST_CARDS
+        item
+        for item in map(drawn, count(100 * seed))
+        if len(item.nodes) <= _MOST_NODES and item.devices <= _MOST_CARDS
     )
     return [*cluster.nodes], [*cluster.pods]
 
@@ -116,9 +116,9 @@ def _by_chance(seed: int) -> tuple[list[TraceNode], list[TracePod]]:
 def _nodes(rng: np.random.Generator, family: str) -> list[TraceNode]:
     kinds = rng.choice(_CARDS, 2 if "unequal" in family else 1, replace=False).tolist()
     scale = _MIB if "MiB" in family else 1
-    each = int(rng.choice((2, 4, 8)))
+    total = int(rng.choice((2, 4, 8)))
     return [
-        TraceNode(f"n-{at}", 128_000, 2**20, each, scale * kinds[at % len(kinds)], "card")
+        TraceNode(f"n-{at}", 128_000, 2**20, total, scale * kinds[at % len(kinds)], "card")
         for at in range(int(rng.integers(*_NODES)))
     ]
 
@@ -167,7 +167,7 @@ def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
     fleets = int(rng.integers(4, 9))
     rng = np.random.default_rng([cluster, FAMILIES.index(family), seed])
     units = sum(node.devices * node.capacity for node in nodes)
-    there = [True] * len(nodes)
+    present = [True] * len(nodes)
     events: Events
     match family:
         case "roll-outs" if fills:
@@ -192,13 +192,13 @@ def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
             events += _drained(rng, len(nodes))
     if family == "nodes" and fills:
         first = max(len(nodes) // 3, 1)
-        there = [at < first for at in range(len(nodes))]
+        present = [at < first for at in range(len(nodes))]
         late = range(first, len(nodes))
         events += [(0.9 * at / len(nodes), NodeIs(at, True)) for at in late]
     events.sort(key=lambda event: event[0])
     if fills:
-        return World(nodes, events, 0.95, 1.05, there)
-    return World(nodes, events, _SHIFT if family == "shift" else WARMUP, END, there)
+        return World(nodes, events, 0.95, 1.05, present)
+    return World(nodes, events, _SHIFT if family == "shift" else WARMUP, END, present)
 
 
 def _coming(
@@ -212,8 +212,8 @@ def _coming(
     times = rng.uniform(start, end, number).tolist()
     which = rng.choice(len(requests), number, p=weights).tolist()
     lives = rng.exponential(1, number).tolist()
-    every = zip(times, which, lives, strict=True)
-    return [(time, Comes(requests[one], life)) for time, one, life in every]
+    all_items = zip(times, which, lives, strict=True)
+    return [(time, Comes(requests[one], life)) for time, one, life in all_items]
 
 
 def _filling(
@@ -221,26 +221,27 @@ def _filling(
 ) -> Events:
     """Draw pods that stay, of the mixtures in turn, until they ask for more than there is."""
     events: Events = []
-    asked = 0.0
-    while asked < _FULL:
-        turn = min(int(asked * len(turns)), len(turns) - 1)
+    requested_pod = 0.0
+    while requested_pod < _FULL:
+        turn = min(int(requested_pod * len(turns)), len(turns) - 1)
         requests, weights = mixtures[turns[turn]]
         request = requests[int(rng.choice(len(requests), p=weights))]
-        events.append((asked, Comes(request, np.inf)))
-        asked += request.total / units
+        events.append((requested_pod, Comes(request, np.inf)))
+        requested_pod += request.total / units
     return events
 
 
 def _whole_fleets(rng: np.random.Generator, mixture: Mixture, units: int) -> Events:
     """Draw Deployments that come whole and stay, one after the other."""
     events: Events = []
-    asked = 0.0
-    while asked < _FULL:
+    requested_pod = 0.0
+    while requested_pod < _FULL:
         request, pods = _fleet(rng, mixture, units / 8)
         events += [
-            (asked + at * request.total / units, Comes(request, np.inf)) for at in range(pods)
+            (requested_pod + at * request.total / units, Comes(request, np.inf))
+            for at in range(pods)
         ]
-        asked += pods * request.total / units
+        requested_pod += pods * request.total / units
     return events
 
 
@@ -255,8 +256,8 @@ def _rolled_out(rng: np.random.Generator, mixture: Mixture, units: int, fleets: 
     """Draw Deployments and their roll-outs, one of each in a lifetime or so."""
     events: Events = []
     for number, share in enumerate(rng.dirichlet([3.0] * fleets).tolist()):
-        wanted = units * _FLEETS * share
-        request, pods = _fleet(rng, mixture, wanted)
+        expected = units * _FLEETS * share
+        request, pods = _fleet(rng, mixture, expected)
         time = float(rng.uniform(0, 0.5))
         events += [(time, Comes(request, np.inf, (number, 0))) for _ in range(pods)]
         for revision in count():
@@ -265,7 +266,7 @@ def _rolled_out(rng: np.random.Generator, mixture: Mixture, units: int, fleets: 
                 break
             before = pods
             if rng.random() < 0.3:
-                request, pods = _fleet(rng, mixture, wanted)
+                request, pods = _fleet(rng, mixture, expected)
             for quarter in range(4):
                 at = time + quarter * _QUARTER_TAKES
                 old, new = ((n * (quarter + 1)) // 4 - n * quarter // 4 for n in (before, pods))
@@ -305,31 +306,31 @@ class Run:
         sizes = Counter(size for node in world.nodes for size in node.sizes)
         self._learner = Learner(policy, sizes, len(world.nodes))
         # The order breaks ties; the events name nodes by their place before it.
-        named = [replace(node, name=str(at)) for at, node in enumerate(world.nodes)]
-        self._cluster = Cluster(node_order(named, seed), self._learner, self._learner.moved)
+        names = [replace(node, name=str(at)) for at, node in enumerate(world.nodes)]
+        self._cluster = Cluster(node_order(names, seed), self._learner, self._learner.moved)
         self._whole = self._cluster.view
         self._row = {int(name): row for name, row in self._whole.row.items()}
         self._numbers = count()
         self._there: dict[int, Placement] = {}
         self._leaving: list[tuple[float, int]] = []
         self._fleets: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._set_nodes([at for at, there in enumerate(world.there) if not there], False)
+        self._set_nodes([at for at, entry in enumerate(world.there) if not entry], False)
 
     def allocated(self) -> float:
         """Return the mean of what is allocated, in % of what there is.
 
         Of the time where pods come and go; of what had been asked for where they stay.
         """
-        held = there = now = 0.0
+        holding = present = now = 0.0
         for time in self._times():
             span = min(time, self._world.end) - max(now, self._world.start)
             if span > 0:
-                held += span * self._cluster.allocated
-                there += span * self._cluster.capacity
+                holding += span * self._cluster.allocated
+                present += span * self._cluster.capacity
             now = self._learner.now = time
             while self._leaving and self._leaving[0][0] <= now:
                 self._remove(heapq.heappop(self._leaving)[1])
-        return 100 * held / there
+        return 100 * holding / present
 
     def _times(self) -> Iterator[float]:
         """Yield the time of each change before it is made, and the end."""
@@ -371,12 +372,12 @@ class Run:
         if placement is not None:
             self._cluster.release(placement)
 
-    def _set_nodes(self, nodes: Sequence[int], there: bool) -> None:
+    def _set_nodes(self, nodes: Sequence[int], present: bool) -> None:
         view = self._cluster.view
         capacity, healthy = view.capacity.copy(), view.healthy.copy()
         rows = [self._row[node] for node in nodes]
-        capacity[rows] = self._whole.capacity[rows] * there
-        healthy[rows] = self._whole.healthy[rows] & there
+        capacity[rows] = self._whole.capacity[rows] * present
+        healthy[rows] = self._whole.healthy[rows] & present
         view = replace(view, capacity=capacity, healthy=healthy)
         view.free.flags.writeable = True
         self._cluster.view = view

@@ -42,8 +42,8 @@ def with_extender(nodes: int, pods: int) -> tuple[float, float]:
     """Seconds, and those of CPU, until the demo's cluster has bound the pods to devices."""
     report = _Clock(io.StringIO())
     plans = tuple(NodePlan(f"node-{number}", _DEVICES) for number in range(nodes))
-    wanted = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
-    steps = (Say("now"), Apply(wanted), WaitFor(("*",), "bound", _LONGEST))
+    expected = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
+    steps = (Say("now"), Apply(expected), WaitFor(("*",), "bound", _LONGEST))
     with running(report, lambda _cycle: None, {}, ui=False) as cluster:
         if not cluster.runner.run(Scenario("bench", "bench", plans, steps)):
             raise SystemExit("the pods are not bound")

@@ -192,9 +192,12 @@ class Cluster:
     def mark_deleted(self, pod: Json) -> None:
         """Delete with grace: the pod stays, with a deletion mark, held by a finalizer."""
         name = pod["metadata"]["name"]
-        held = {"finalizers": ["example.com/hold"]}
+        holding = {"finalizers": ["example.com/hold"]}
         self.change(
-            PODS, "default", name, lambda body: {**body, "metadata": {**body["metadata"], **held}}
+            PODS,
+            "default",
+            name,
+            lambda body: {**body, "metadata": {**body["metadata"], **holding}},
         )
         self.delete(PODS, "default", name)
 

@@ -108,16 +108,16 @@ def make_wired(tmp_path: Path, cluster: Cluster) -> Iterator[MakeWired]:
 
     By then nothing goes wrong any more, so whatever went wrong before must have come right.
     """
-    made: list[Wired] = []
+    created: list[Wired] = []
 
     def make(timing: Timing = QUICK, kubeconfig: str = "", policy: str = "device-bestfit") -> Wired:
-        made.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing, policy))
-        return made[-1]
+        created.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing, policy))
+        return created[-1]
 
     yield make
     cluster.faults.clear()
     cluster.hook = None
-    for extender in made:
+    for extender in created:
         try:
             extender.agrees(cluster)
             never_over(extender)

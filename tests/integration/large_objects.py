@@ -34,8 +34,8 @@ from tests.unit.extender.kit import managed_resources
 def resident() -> dict[str, int]:
     """KiB of this process: at most until now, and now."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines)
-    return {name: int(found[name].split()[0]) for name in ("VmHWM", "VmRSS")}
+    result = dict(line.split(":", 1) for line in lines)
+    return {name: int(result[name].split()[0]) for name in ("VmHWM", "VmRSS")}
 
 
 def calibrate() -> float:

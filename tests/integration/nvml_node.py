@@ -39,8 +39,8 @@ class NvmlNode(PluginNode):
     def say_started(self, pod: Json, ids: Sequence[str]) -> None:
         """Have the API server show these ids of the pod's containers, as a kubelet writes ids."""
         statuses = [
-            {"name": f"c{number}", "containerID": f"containerd://{each}"}
-            for number, each in enumerate(ids)
+            {"name": f"c{number}", "containerID": f"containerd://{entry}"}
+            for number, entry in enumerate(ids)
         ]
 
         def started(body: Json) -> Json:
@@ -68,13 +68,13 @@ class NvmlNode(PluginNode):
 
     def samples(self, name: str) -> dict[str, float]:
         """Return the metric's value of each container, "pod/container/uuid"."""
-        found = {}
+        result = {}
         for line in self.get("/metrics")[1].splitlines():
             if line.startswith(f"{name}{{"):
                 labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-                place = "/".join(labels[each] for each in ("pod", "container", "uuid"))
-                found[place] = float(line.rpartition(" ")[2])
-        return found
+                place = "/".join(labels[item] for item in ("pod", "container", "uuid"))
+                result[place] = float(line.rpartition(" ")[2])
+        return result
 
 
 class StandInNode(NvmlNode):
@@ -114,8 +114,8 @@ class StandInNode(NvmlNode):
         """Run each container of the pod with that process; return the containers' ids."""
         meta, ids = pod["metadata"], [token_hex(32) for _ in pids]
         slices = "kubepods.slice/kubepods-pod" + meta["uid"].replace("-", "_") + ".slice"
-        for pid, each in zip(pids, ids, strict=True):
-            path = f"{slices}/cri-containerd-{each}.scope"
+        for pid, entry in zip(pids, ids, strict=True):
+            path = f"{slices}/cri-containerd-{entry}.scope"
             self.write(f"proc/{pid}/cgroup", f"0::/{path}\n")
             self.write(f"sys/fs/cgroup/{path}/cgroup.procs", f"{pid}\n")
         self.say_started(pod, ids)

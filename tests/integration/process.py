@@ -93,8 +93,8 @@ class Extender(Verbs):
     def figure(self, name: str) -> float:
         """A figure of the metrics that has no labels; -1 where there is none of that name."""
         text = self.probe("/metrics").body.decode()
-        found = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
-        return float(found.group(1)) if found else -1.0
+        match = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
+        return float(match.group(1)) if match else -1.0
 
     def wait_ready(self) -> None:
         poll(self._comes_up, lambda: f"the extender is not ready:\n{self.log}", _START_TIMEOUT)
@@ -145,8 +145,8 @@ class Extender(Verbs):
 
     def children(self) -> list[str]:
         """The pids of the workers."""
-        found = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return found.read_text(encoding="ascii").split()
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return path.read_text(encoding="ascii").split()
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

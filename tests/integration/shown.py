@@ -28,10 +28,10 @@ class Shown:
     """A demo with its page, and the report of inspect on its cluster."""
 
     def __init__(self, folder: Path, lines: Iterator[str]) -> None:
-        said = [next(lines)]
-        while "KUBECONFIG" not in said[-1]:
-            said.append(next(lines))
-        text = "".join(said)
+        result = [next(lines)]
+        while "KUBECONFIG" not in result[-1]:
+            result.append(next(lines))
+        text = "".join(result)
         address = re.search(r"the cluster on a page: (http://127\.0\.0\.1:\d+/ui)\n", text)
         config = re.search(r"KUBECONFIG=(\S+)", text)
         assert address
@@ -48,12 +48,12 @@ class Shown:
 
     def inspect(self) -> dict[str, Any]:
         command = [*GPUSHARE, "inspect", "-o", "json"]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=self._environment, capture_output=True, check=False, timeout=60
         )
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        assert completed.returncode == 0, completed.stderr
+        document: dict[str, Any] = json.loads(completed.stdout)
+        return document
 
     def books(self) -> dict[str, Any]:
         """The document that the page reads."""
@@ -62,9 +62,9 @@ class Shown:
         client.request("GET", f"{address.path}/books.json")
         answer = client.getresponse()
         assert answer.status == 200
-        (found,) = json.loads(answer.read())["resources"]
+        (document,) = json.loads(answer.read())["resources"]
         client.close()
-        return found  # type: ignore[no-any-return]  # JSON
+        return document  # type: ignore[no-any-return]  # JSON
 
 
 @contextmanager
@@ -75,9 +75,9 @@ def demo(folder: Path, scenario: str) -> Iterator[Shown]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
-            found = Shown(folder, iter(process.stdout))
-            yield found
-            found.api.close()
+            shown_object = Shown(folder, iter(process.stdout))
+            yield shown_object
+            shown_object.api.close()
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0

@@ -54,7 +54,7 @@ def app(
     if environ["PATH_INFO"] == "/large":  # more than the sockets' buffers hold
         body = LARGE
     if environ["PATH_INFO"] == "/contexts":
-        body = str([each.loads for each in CERTIFICATES]).encode()
+        body = str([item.loads for item in CERTIFICATES]).encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]
 

@@ -48,8 +48,10 @@ class Audited:
         self.cluster.annotate_node(self.cluster.node(total=0), "x", "y")
 
         def caught_up() -> bool:
-            shown = [self.wired.readiness.last_resource_version(name) for name in ("nodes", "pods")]
-            return all(version and int(version) >= int(mark) for version in shown)
+            result = [
+                self.wired.readiness.last_resource_version(name) for name in ("nodes", "pods")
+            ]
+            return all(version and int(version) >= int(mark) for version in result)
 
         poll(caught_up, "the watches have caught up")
         self.auditor.audit()
@@ -57,9 +59,9 @@ class Audited:
 
 @pytest.fixture
 def audited(wired: Wired, cluster: Cluster, tmp_path: Path) -> Iterator[Audited]:
-    made = Audited(wired, cluster, tmp_path)
-    yield made
-    made.client.close()
+    audited = Audited(wired, cluster, tmp_path)
+    yield audited
+    audited.client.close()
 
 
 def place(audited: Audited, units: int, node: str) -> Json:

@@ -104,9 +104,9 @@ def test_a_bind_without_an_answer_stays_charged_until_the_same_bind_again(
     case.wired.settle()  # the pod reads as unbound, which proves nothing yet
     assert case.used() == 10
     assert case.state() == {"assumed": 1, "in_doubt": 1}
-    other = case.cluster.node()
-    case.wired.knows(other)
-    assert "has not ended" in case.wired.bind(case.pod, other)
+    other_node = case.cluster.node()
+    case.wired.knows(other_node)
+    assert "has not ended" in case.wired.bind(case.pod, other_node)
     assert not case.wired.fit(case.cluster.pod(7), [case.node])
     assert case.bind() == ""
     assert case.bound()
@@ -172,8 +172,8 @@ def test_a_doubt_ends_when_the_pod_is_deleted(case: Case) -> None:
 
 
 def test_a_doubt_ends_when_somebody_else_binds_the_pod(case: Case) -> None:
-    other = case.cluster.node()
-    case.wired.knows(other)
+    other_node = case.cluster.node()
+    case.wired.knows(other_node)
     case.post(faults.drop_before())
     assert case.bind() != ""
     case.cluster.server.registry.bind(
@@ -181,12 +181,12 @@ def test_a_doubt_ends_when_somebody_else_binds_the_pod(case: Case) -> None:
         case.name,
         {
             "metadata": {"name": case.name, "annotations": {f"{MARK}IDX": "1"}},
-            "target": {"kind": "Node", "name": other},
+            "target": {"kind": "Node", "name": other_node},
         },
     )
     case.wired.agrees(case.cluster)
-    assert (case.used(), case.wired.used(other)) == (0, [0, 10])
-    assert f"already bound to node '{other}'" in case.bind()
+    assert (case.used(), case.wired.used(other_node)) == (0, [0, 10])
+    assert f"already bound to node '{other_node}'" in case.bind()
 
 
 def test_a_pod_made_anew_under_its_name_during_the_bind_is_left_alone(case: Case) -> None:
@@ -234,13 +234,13 @@ def test_books_hold_through_a_storm_of_faults(cluster: Cluster, wired: Wired, se
     pods = [cluster.pod(3 + number % 6) for number in range(60)]
     cluster.hook = storm(seed)
     with ThreadPoolExecutor(8) as pool:
-        placed = list(pool.map(lambda pod: schedule(wired, pod, nodes), pods))
+        placements = list(pool.map(lambda pod: schedule(wired, pod, nodes), pods))
     document = expected_inspect(cluster.all(NODES), cluster.all(PODS), MEM)
     assert over_capacity(document) == []
     cluster.hook = None
-    assert sum(placed) > 20
+    assert sum(placements) > 20
     wired.agrees(cluster)
-    assert [cluster.node_of(pod) != "" for pod in pods] == placed
+    assert [cluster.node_of(pod) != "" for pod in pods] == placements
 
 
 def storm(seed: int) -> Callable[[FaultRequest], Fault | None]:

@@ -71,9 +71,9 @@ def test_a_restart_knows_the_cards_by_the_bindings(make_wired: MakeWired, cluste
     before = make_wired()
     before.start()
     before.knows(node)
-    gone, stays = bound(before, cluster, node, 16, 9)
-    assert [cluster.annotations(pod)[UUIDS] for pod in (gone, stays)] == ["GPU-a", "GPU-b"]
-    cluster.delete_pod(gone)
+    deleted, stays = bound(before, cluster, node, 16, 9)
+    assert [cluster.annotations(pod)[UUIDS] for pod in (deleted, stays)] == ["GPU-a", "GPU-b"]
+    cluster.delete_pod(deleted)
     cluster.annotate_node(node, DEVICES, cards("GPU-b", "GPU-c", identity=True))
     after = make_wired()
     after.start()
@@ -124,8 +124,8 @@ def test_memory_without_a_count_is_not_one_giant_device(wired: Wired, cluster: C
     cluster.resize(node, count="0")
     poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is not None, "the node is closed")
     pod = cluster.pod(40)
-    told = wired.filter(pod, [node])
-    assert told["FailedAndUnresolvableNodes"] == {node: NO_COUNT}
+    filter_result = wired.filter(pod, [node])
+    assert filter_result["FailedAndUnresolvableNodes"] == {node: NO_COUNT}
     assert wired.bind(pod, node) != ""
     cluster.resize(node, count="4")
     poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is None, "the count is back")

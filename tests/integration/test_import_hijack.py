@@ -77,12 +77,12 @@ def test_the_demo_runs_from_the_folder_that_the_clone_is_in(tmp_path: Path) -> N
 
 
 def test_wherever_we_start_python_its_folder_is_left_out() -> None:
-    found = [
+    result = [
         (path.name, line.strip())
         for file in (gpushare.__file__, gpushare_localcluster.__file__)
         for path in Path(file).parent.rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if re.search(r"\bsys\.executable\b", line)
     ]
-    assert found
-    assert [place for place in found if '"-P"' not in place[1]] == []
+    assert result
+    assert [place for place in result if '"-P"' not in place[1]] == []

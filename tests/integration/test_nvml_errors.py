@@ -133,9 +133,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
 
 @pytest.fixture
 def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path)
-    yield made
-    made.says()
+    driver = Driver(tmp_path)
+    yield driver
+    driver.says()
     library.nvmlShutdown()
     del os.environ["STAND_IN_NVML"]
     shutil.rmtree(tmp_path)
@@ -146,8 +146,8 @@ def test_no_call_is_left_out(driver: Driver) -> None:
     driver.look(2)
     driver.says(*(f"answer nvmlEventSetWait_v2 {UNKNOWN} {uuid}" for uuid in WELL))
     driver.look()
-    asked = set(FUNCTIONS)
-    assert asked | {"field"} == set(CALLS)
+    request = set(FUNCTIONS)
+    assert request | {"field"} == set(CALLS)
     assert len(ERRORS) > 25
 
 
@@ -191,8 +191,8 @@ class Case:
     @property
     def unwatches(self) -> bool:
         """Whether errors of the GPUs cannot be seen, though the driver has errors."""
-        asked = self.call == "nvmlEventSetWait_v2" or (self.at_start and self.call in OF_WATCH)
-        return asked and self.error not in {*NOT_HAD, TIMEOUT}
+        request = self.call == "nvmlEventSetWait_v2" or (self.at_start and self.call in OF_WATCH)
+        return request and self.error not in {*NOT_HAD, TIMEOUT}
 
     def units(self, uuid: str) -> int:
         """The units of a GPU that are given out in the end."""
@@ -335,8 +335,8 @@ def test_what_is_kept_of_the_memory_is_read(driver: Driver) -> None:
 
 
 def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: Driver) -> None:
-    kept = [f"reserved GPU-{index} {450 + 4 * index}" for index in range(4)]
-    driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(4)), *kept])
+    kept_items = [f"reserved GPU-{index} {450 + 4 * index}" for index in range(4)]
+    driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(4)), *kept_items])
     driver.source = NvmlSource()
     health = Health(driver.source, "MiB", None, recover=300)
     assert {card.unit_count for card in health.cards().all} == {15360 - 512}
@@ -377,8 +377,8 @@ def test_a_card_whose_memory_nvml_does_not_tell_has_the_size_of_the_setting(
     driver: Driver, error: int
 ) -> None:
     """GB10, Thor and Orin have no memory of their own; NVML then answers NOT_SUPPORTED."""
-    refused = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
-    driver.says(refused, f"process GPU-unified 7 {5 << 30}", node=UNIFIED)
+    refusals = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
+    driver.says(refusals, f"process GPU-unified 7 {5 << 30}", node=UNIFIED)
     start_with(driver, memory_mib={"STAND-in": 114688})
     driver.look(2)
     assert (sizes(driver), driver.healthy()) == ([112], {"GPU-unified"})
@@ -520,8 +520,8 @@ def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
     driver.says(f"answer {call} {error} GPU-cut", node=CUT)
     driver.look(3)
     assert driver.healthy() == {"GPU-whole"}
-    wanted = Fault.LOST if error == LOST else Fault.UNREADABLE
-    assert [driver.fault(uuid) for uuid in PARTS] == [wanted] * 2
+    expected = Fault.LOST if error == LOST else Fault.UNREADABLE
+    assert [driver.fault(uuid) for uuid in PARTS] == [expected] * 2
     driver.says(node=CUT)
     driver.look()
     assert driver.healthy() == {"GPU-whole", *PARTS}

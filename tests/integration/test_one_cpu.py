@@ -22,11 +22,11 @@ def test_all_threads_share_one_cpu_unless_told_otherwise(tmp_path: Path, any_cpu
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), "--leadership", "off", *flags)
     try:
         extender.wait_ready()
-        found = cpus(*extender.children())
+        result = cpus(*extender.children())
     finally:
         extender.stop()
         cluster.stop()
     if any_cpu:
-        assert found == {frozenset(os.sched_getaffinity(0))}
+        assert result == {frozenset(os.sched_getaffinity(0))}
     else:
-        assert [len(one) for one in found] == [1]
+        assert [len(one) for one in result] == [1]

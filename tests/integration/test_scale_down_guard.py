@@ -11,8 +11,8 @@ OURS = "gpushare.io/scale-down-guard"
 
 def told(cluster: Cluster, node: str) -> dict[str, str]:
     """The node's annotations about scale-down."""
-    (found,) = (each for each in cluster.all(NODES) if each["metadata"]["name"] == node)
-    notes = found["metadata"].get("annotations") or {}
+    (result,) = (item for item in cluster.all(NODES) if item["metadata"]["name"] == node)
+    notes = result["metadata"].get("annotations") or {}
     return {key: notes[key] for key in (CA, KARPENTER, OURS) if key in notes}
 
 

@@ -63,12 +63,12 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tls")
+    mktemp_result = tmp_path_factory.mktemp("tls")
     for name in ("ca", "other"):
-        authority(made, name)
-    certificate(made, "server", "extender", "ca", "subjectAltName=DNS:extender.example")
-    certificate(made, "client", "scheduler", "ca", "extendedKeyUsage=clientAuth")
-    return made
+        authority(mktemp_result, name)
+    certificate(mktemp_result, "server", "extender", "ca", "subjectAltName=DNS:extender.example")
+    certificate(mktemp_result, "client", "scheduler", "ca", "extendedKeyUsage=clientAuth")
+    return mktemp_result
 
 
 @pytest.fixture(scope="module")

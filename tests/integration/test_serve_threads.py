@@ -38,8 +38,8 @@ def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
 
 def audits_twice(extender: Extender) -> None:
     """Wait until the process has begun and ended an audit."""
-    done = extender.figure("audits_total")
-    poll(lambda: extender.figure("audits_total") >= done + 2, "it audits over and over")
+    figure_result = extender.figure("audits_total")
+    poll(lambda: extender.figure("audits_total") >= figure_result + 2, "it audits over and over")
 
 
 def test_audits_are_made_in_the_unit_of_the_settings(hasty: Start, cluster: Cluster) -> None:

@@ -79,8 +79,10 @@ def answer(connection: socket.socket) -> bytes:
     data = b""
     while chunk := connection.recv(1 << 16):
         data += chunk
-        head, found, body = data.partition(b"\r\n\r\n")
-        if found and len(body) >= int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
+        head, result, body = data.partition(b"\r\n\r\n")
+        if result and len(body) >= int(
+            head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
+        ):
             break
     return data
 
@@ -128,16 +130,16 @@ def test_more_stalled_clients_than_connections_allowed_delay_nobody(start: Start
 
 def test_silent_clients_never_cost_an_idle_one_that_has_called(start: Start) -> None:
     server = start(connections=32)
-    with contextlib.ExitStack() as silent, server.connect() as kept:
-        kept.sendall(_WHOLE)
-        answer(kept)
+    with contextlib.ExitStack() as silent, server.connect() as connect_result:
+        connect_result.sendall(_WHOLE)
+        answer(connect_result)
         first = silent.enter_context(server.connect())
         for number in range(200):
             silent.enter_context(server.connect()).sendall(b"P" if number % 5 == 0 else b"")
         assert closed(first, _PROMPT_S)  # they were accepted, and dropped for each other
         assert seconds_of_a_request(server) < _PROMPT_S
-        kept.sendall(_WHOLE)
-        assert answer(kept).endswith(b"hello")
+        connect_result.sendall(_WHOLE)
+        assert answer(connect_result).endswith(b"hello")
 
 
 def worker_pid(server: Server) -> int:
@@ -157,13 +159,13 @@ def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start
     server = start(connections=connections)
     worker = worker_pid(server)
     with contextlib.ExitStack() as stalled:
-        waiting = [stalled.enter_context(server.connect()) for _ in range(connections)]
-        for client in waiting:
+        waiting_pods = [stalled.enter_context(server.connect()) for _ in range(connections)]
+        for client in waiting_pods:
             client.sendall(b"P")
-        assert closed(waiting[0], _PROMPT_S)  # all connections were accepted
+        assert closed(waiting_pods[0], _PROMPT_S)  # all connections were accepted
         os.kill(worker, signal.SIGSTOP)  # so that the next events come in one turn of the loop
         stalled.enter_context(server.connect())
-        for client in waiting[1:]:
+        for client in waiting_pods[1:]:
             with contextlib.suppress(ConnectionError):  # dropped too, while the first request ended
                 client.sendall(b"O")
         os.kill(worker, signal.SIGCONT)

@@ -64,8 +64,8 @@ def load(cluster: Cluster) -> None:
 
 
 def store(cluster: Cluster, resource: Resource, body: Json) -> None:
-    made = cluster.store.create(resource.table, body)
-    assert made.body["metadata"]["name"] == body["metadata"]["name"]
+    create_result = cluster.store.create(resource.table, body)
+    assert create_result.body["metadata"]["name"] == body["metadata"]["name"]
 
 
 def versions(cluster: Cluster) -> dict[str, str]:
@@ -89,23 +89,23 @@ def books(document: Json) -> dict[str, tuple[list[int], int, list[str]]]:
 
 def expected_books() -> dict[str, tuple[list[int], int, list[str]]]:
     """The original's report of each recorded cluster, but for the differences above."""
-    found = {}
+    result = {}
     for case in CASES:
         # inspect/NODE, since the original lists a node only after a question about the node.
-        shown = json.loads((GOLDEN / case / "inspect-node.json").read_text())
-        for name, said in books(shown).items():
-            used, total, unplaced = DIFFERENT.get(case, said)
-            found[f"{case}-{name}"] = (used, total, [f"{case}-{pod}" for pod in unplaced])
-    return found
+        document = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for name, entry in books(document).items():
+            used, total, unplaced = DIFFERENT.get(case, entry)
+            result[f"{case}-{name}"] = (used, total, [f"{case}-{pod}" for pod in unplaced])
+    return result
 
 
 def audit(cluster: Cluster) -> None:
     """Fail where a device holds more than its memory, by the API server's objects alone."""
-    kept = {
+    kept_items = {
         kind: [b for b in cluster.all(kind) if not b["metadata"]["name"].startswith(MIB)]
         for kind in (NODES, PODS)
     }
-    assert over_capacity(expected_inspect(kept[NODES], kept[PODS], MEM)) == []
+    assert over_capacity(expected_inspect(kept_items[NODES], kept_items[PODS], MEM)) == []
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +141,12 @@ def test_what_the_original_placed_is_adopted_and_nothing_is_written(adopted: Ado
 def test_every_adopted_pod_keeps_its_device(adopted: Adopted) -> None:
     _, extender = adopted
     for case in set(CASES) - set(DIFFERENT):
-        said = json.loads((GOLDEN / case / "inspect-node.json").read_text())
-        for node in said["nodes"]:
-            shown = extender.inspect(f"{case}-{node['name']}")["nodes"][0]["devs"]
-            found = [[pod["name"] for pod in device["pods"]] for device in shown]
+        document = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for node in document["nodes"]:
+            displayed = extender.inspect(f"{case}-{node['name']}")["nodes"][0]["devs"]
+            result = [[pod["name"] for pod in device["pods"]] for device in displayed]
             expected = [[pod["name"] for pod in device["pods"]] for device in node["devs"]]
-            assert found == [[f"{case}-{name}" for name in names] for names in expected], case
+            assert result == [[f"{case}-{name}" for name in names] for names in expected], case
 
 
 class Filler:
@@ -206,8 +206,8 @@ def test_the_end_of_an_adopted_pod_frees_its_device(adopted: Adopted) -> None:
     node = "plain-node-too-gpu-node-a"
     (pod,) = (b for b in cluster.all(PODS) if b["metadata"]["name"] == "plain-node-too-alpha")
     assert asked(pod, MEM) == 16
-    waiting = cluster.pod(16, annotations={COUNT: "1"})
+    waiting_pods = cluster.pod(16, annotations={COUNT: "1"})
     before = extender.used(node)
     cluster.delete_pod(pod)
     poll(lambda: extender.used(node) == [before[0] - 16, *before[1:]], lambda: str(before))
-    assert extender.fit(waiting, [node]) == [node]
+    assert extender.fit(waiting_pods, [node]) == [node]

@@ -85,8 +85,8 @@ class Verbs(ABC):
 
     def used(self, node: str) -> list[int]:
         """Units used by device, as inspect shows them."""
-        found = self.inspect(node)["nodes"]
-        return [device["usedGPU"] for device in found[0]["devs"]] if found else []
+        result = self.inspect(node)["nodes"]
+        return [device["usedGPU"] for device in result[0]["devs"]] if result else []
 
     def knows(self, *nodes: str) -> None:
         """Return once the nodes are in the books."""
@@ -98,17 +98,17 @@ class Verbs(ABC):
 
     def agrees(self, cluster: Cluster, resource: str = MEM) -> None:
         """Return once the books are as the API server's objects say."""
-        found: Json = {}
+        result: Json = {}
         expected: Json = {}
 
         def agree() -> bool:
-            nonlocal found, expected
+            nonlocal result, expected
             self.settle()
             expected = expected_inspect(cluster.all(NODES), cluster.all(PODS), resource)
-            found = self.inspect(resource=resource)
-            return found == expected
+            result = self.inspect(resource=resource)
+            return result == expected
 
-        poll(agree, lambda: f"the books agree with the API server:\n{found}\n{expected}")
+        poll(agree, lambda: f"the books agree with the API server:\n{result}\n{expected}")
 
     def _ok(self, verb: str, body: Json) -> Any:
         reply = self.post(verb, json.dumps(body).encode())

@@ -54,9 +54,11 @@ class Wired(Verbs):
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        managed = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
-        resources = ManagedResources((managed,))
-        self.managed = managed
+        managed_resource = ManagedResource(
+            ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES
+        )
+        resources = ManagedResources((managed_resource,))
+        self.managed = managed_resource
         self.clock = 0.0
         self.learning = PolicyRefresher(resources, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")

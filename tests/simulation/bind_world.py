@@ -159,16 +159,16 @@ class World:
 
     def do(self, move: Move) -> None:
         """Take the step."""
-        kind, *rest = move
-        getattr(self, f"_do_{kind}")(*rest)
+        kind, *remainder = move
+        getattr(self, f"_do_{kind}")(*remainder)
 
     def _do_start(self, index: str) -> None:
         actor = self.actors[int(index)]
         document = self.store.pods.get(actor.pod) or pod_json(actor.pod, self.pods[actor.pod])
         ref = PodRef("team", actor.pod, document["metadata"]["uid"])
-        asked = (self.books, request_of(read_pod(document), ALIYUN))
+        request = (self.books, request_of(read_pod(document), ALIYUN))
         actor.bind = BindTransaction(
-            self.resources, ref, actor.node, True, asked, stamp=str(int(index) + 1)
+            self.resources, ref, actor.node, True, request, stamp=str(int(index) + 1)
         )
         actor.step = actor.bind.start(self.now, _FOREVER)
 
@@ -209,12 +209,12 @@ class World:
         actor = self.actors[int(index)]
         assert actor.bind is not None
         assert actor.carried is not None
-        what, sent = actor.carried
+        outcome, sent_at = actor.carried
         actor.carried = None
         if isinstance(actor.step, WriteBinding):
-            actor.step = actor.bind.written(what, self.now)
+            actor.step = actor.bind.written(outcome, self.now)
         else:
-            actor.step = actor.bind.read(what, sent, self.now, _FOREVER)
+            actor.step = actor.bind.read(outcome, sent_at, self.now, _FOREVER)
 
     def _do_late(self, index: str) -> None:
         self._late_apply(self.late.pop(int(index)))
@@ -240,11 +240,11 @@ class World:
             self.ledger.pod_changed(pod)
 
     def _do_delete(self, name: str) -> None:
-        self.deletes = [other for other in self.deletes if other != name]
+        self.deletes = [delete for delete in self.deletes if delete != name]
         self.store.delete(name)
 
     def _do_recreate(self, name: str) -> None:
-        self.recreates = [other for other in self.recreates if other != name]
+        self.recreates = [recreate for recreate in self.recreates if recreate != name]
         self.store.create(pod_json(name, self.pods[name], uid=f"uid-{name}-again"))
 
     def _do_ended(self, name: str) -> None:
@@ -256,17 +256,17 @@ class World:
 
     def _do_look(self) -> None:
         assert self.asked is not None
-        overdue, _, sent, _ = self.asked
-        seen = self.store.read(overdue.ref.name)
-        assert not isinstance(seen, ApiError)
-        self.asked = (overdue, seen, sent, True)
+        overdue, _, sent_at, _ = self.asked
+        observed = self.store.read(overdue.ref.name)
+        assert not isinstance(observed, ApiError)
+        self.asked = (overdue, observed, sent_at, True)
 
     def _do_settle(self) -> None:
         assert self.asked is not None
-        overdue, seen, sent, _ = self.asked
+        overdue, observed, sent_at, _ = self.asked
         self.asked = None
-        pod = observe_pod(seen, ALIYUN) if seen else None
-        self.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+        pod = observe_pod(observed, ALIYUN) if observed else None
+        self.ledger.settle(overdue.ref.uid, overdue.token, pod, sent_at)
 
     def _do_wait(self) -> None:
         self.waits -= 1
@@ -276,28 +276,28 @@ class World:
 
     def check(self) -> None:
         """No device holds more than it has, and the books never show less than is held."""
-        held, charged = self.truth(), self.charges()
+        truth_result, charges = self.truth(), self.charges()
         for name, capacity in self.nodes.items():
             for device, units in enumerate(capacity):
-                truly = sum(holding.get((name, device), 0) for holding in held.values())
-                books = sum(holding.get((name, device), 0) for holding in charged.values())
+                truly = sum(holding.get((name, device), 0) for holding in truth_result.values())
+                books = sum(holding.get((name, device), 0) for holding in charges.values())
                 assert truly <= units, f"{name}/{device}: {truly} of {units} held"
                 assert books >= truly, f"{name}/{device}: the books say {books} of {truly}"
-        for uid, holding in held.items():
-            assert charged.get(uid) == holding, f"{uid} holds {holding}"
+        for uid, holding in truth_result.items():
+            assert charges.get(uid) == holding, f"{uid} holds {holding}"
         for actor in self.actors:
             if actor.step == BindResult("", "bound"):
                 assert (actor.pod, actor.node) in self.ever_bound
 
     def truth(self) -> dict[str, dict[tuple[str, int], int]]:
         """uid -> (node, device) -> units, of the pods that have a node, by their annotations."""
-        held = {}
+        holding = {}
         for document in self.store.pods.values():
             pod = observe_pod(read_pod(document), ALIYUN)
             if pod.node:
                 assert pod.placement is not None
-                held[pod.ref.uid] = {(pod.node, dev): units for dev, units in pod.placement}
-        return held
+                holding[pod.ref.uid] = {(pod.node, dev): units for dev, units in pod.placement}
+        return holding
 
     def charges(self) -> dict[str, dict[tuple[str, int], int]]:
         """The same as the books have it."""
@@ -328,7 +328,7 @@ class World:
             tuple(map(self._actor_key, self.actors)),
             self._ledger_key(),
             tuple(map(_pod_key, self.store.pods.items())),
-            tuple(_pod_key(each) for each in self.store.log[self.watched :]),
+            tuple(_pod_key(item) for item in self.store.log[self.watched :]),
             (self.now, self.relists, self.faults, self.rounds, self.waits),
             (*self.deletes, "-", *self.recreates),
             None if self.listed is None else (repr(self.listed[0]), self.listed[1] - self.watched),
@@ -379,9 +379,9 @@ def _copied(ledger: Ledger) -> Ledger:
     """Independent books. What never changes is shared; so are lock and tokens, at no harm."""
     parts = [*vars(ledger).values(), *vars(vars(ledger)["_store"]).values()]
     dicts = [part for part in parts if isinstance(part, dict)]
-    inner = [value for each in dicts for value in each.values()]
-    shared = [each for each in (*parts, *inner) if isinstance(each, _SHARED)]
-    return copy.deepcopy(ledger, {id(each): each for each in shared})
+    inner = [value for item in dicts for value in item.values()]
+    shared = [item for item in (*parts, *inner) if isinstance(item, _SHARED)]
+    return copy.deepcopy(ledger, {id(item): item for item in shared})
 
 
 def _alike(entry: Entry) -> Entry:
@@ -409,10 +409,10 @@ def explore(start: World) -> int:
 
     States that look alike have the same future, so each is gone on from once.
     """
-    seen = {start.key()}
-    open_: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
-    while open_:
-        world, path = open_.pop()
+    observed = {start.key()}
+    open_ones: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
+    while open_ones:
+        world, path = open_ones.pop()
         moves = world.moves()
         try:
             world.check()
@@ -425,7 +425,7 @@ def explore(start: World) -> int:
             branch = world.copy()
             branch.do(move)
             key = branch.key()
-            if key not in seen:
-                seen.add(key)
-                open_.append((branch, (*path, move)))
-    return len(seen)
+            if key not in observed:
+                observed.add(key)
+                open_ones.append((branch, (*path, move)))
+    return len(observed)

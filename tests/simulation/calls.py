@@ -50,10 +50,10 @@ def go_wrong(world: World, chance: Chance) -> str:
         return f"slow {told(request)}"
     request.answer = world.network.outcome(request, fault)
     request.silent = request.answer is None
-    shown = f"{fault} {told(request)}"
+    displayed = f"{fault} {told(request)}"
     if request.answer is not None and not request.client.frozen:
         world.deliver(request)
-    return shown
+    return displayed
 
 
 def apply_late(world: World, chance: Chance) -> str:
@@ -71,12 +71,12 @@ def show_lines(world: World, chance: Chance) -> str:
     if not streams:
         return ""
     stream = chance.pick(streams)
-    most = chance.pick((1, 1, 2, 100))
-    shown = 0
-    while shown < most and stream in world.network.streams and stream.feed.behind():
+    pick_result = chance.pick((1, 1, 2, 100))
+    displayed = 0
+    while displayed < pick_result and stream in world.network.streams and stream.feed.behind():
         world.show(stream, stream.feed.take())
-        shown += 1
-    return f"{stream.path} {shown} lines to {stream.client.identity}"
+        displayed += 1
+    return f"{stream.path} {displayed} lines to {stream.client.identity}"
 
 
 def again(world: World, chance: Chance) -> str:

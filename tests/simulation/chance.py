@@ -46,9 +46,9 @@ class Weighted:
     """Names with whole weights, to be drawn by."""
 
     def __init__(self, weights: dict[str, int]) -> None:
-        kept = {name: weight for name, weight in weights.items() if weight > 0}
-        self._names = list(kept)
-        self._ends = list(accumulate(kept.values()))
+        kept_items = {name: weight for name, weight in weights.items() if weight > 0}
+        self._names = list(kept_items)
+        self._ends = list(accumulate(kept_items.values()))
 
     def draw(self, chance: Chance) -> str:
         """One of the names; "" where there is none."""

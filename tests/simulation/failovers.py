@@ -122,8 +122,8 @@ class Failovers:
         self._stage.cut.discard(leader)
         self._stage.network.armed.pop(leader.identity, None)
 
-    def _lease(self, leader: Replica, most: int = 6) -> None:
-        faults = ["silent"] * self._chance.randint(1, most)
+    def _lease(self, leader: Replica, maximum: int = 6) -> None:
+        faults = ["silent"] * self._chance.randint(1, maximum)
         self._stage.network.armed.setdefault(leader.identity, []).extend(faults)
 
     def _host_ends(self, leader: Replica) -> None:
@@ -144,10 +144,10 @@ class Failovers:
         while stage.tasks.now < end:
             # Any pod may be the first that the next leader is asked for.
             stage.pass_time(_STEP, self._chance.choice([*stage.there(), "none"]))
-            for due, what in list(self._later):
+            for due, entry in list(self._later):
                 if due <= stage.tasks.now:
-                    self._later.remove((due, what))
-                    what()
+                    self._later.remove((due, entry))
+                    entry()
             self._let_land()
             self._come_and_go()
             self._look()
@@ -189,15 +189,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for wiring in WIRINGS:
-        done, seed, struck, binds = 0, options.seed, Counter[str](), 0
-        while done < options.failovers // len(WIRINGS):
+        completed, seed, struck, binds = 0, options.seed, Counter[str](), 0
+        while completed < options.failovers // len(WIRINGS):
             history = Failovers(wiring, seed)
             history.run(25)
-            done, seed = done + history.count, seed + 1
+            completed, seed = completed + history.count, seed + 1
             struck += history.struck
             binds += history.binds
         blows = ", ".join(f"{count} {blow}" for blow, count in sorted(struck.items()))
-        print(f"{wiring}: seeds {options.seed}:{seed}, {done} failovers, {binds} binds; {blows}")
+        print(
+            f"{wiring}: seeds {options.seed}:{seed}, {completed} failovers, {binds} binds; {blows}"
+        )
     return 0
 
 

@@ -10,14 +10,14 @@ from tests.simulation.mutants.museum import Mutant
 
 def figures(runs: list[dict[str, Any]]) -> str:
     """Return the sums over all runs of stories, and a table of the mutants by family."""
-    told = [run for run in runs if run["fired"]]
-    seeds = sum(run["after"] - run["first"] for run in told)
-    violations = sum(len(run["violations"]) for run in told)
+    result = [run for run in runs if run["fired"]]
+    seeds = sum(run["after"] - run["first"] for run in result)
+    violations = sum(len(run["violations"]) for run in result)
     fired: Counter[str] = Counter()
-    for run in told:
+    for run in result:
         fired.update(run["fired"])
     lines = [
-        f"{len(told)} runs until {told[-1]['when'][:10]} (commit {told[-1]['commit']}):",
+        f"{len(result)} runs until {result[-1]['when'][:10]} (commit {result[-1]['commit']}):",
         f"{seeds:,} stories, {fired.total():,} faults of {len(fired)} kinds,"
         f" {violations} violations.",
     ]
@@ -44,7 +44,7 @@ _FAMILIES = {
 
 
 def _mutants(runs: list[dict[str, Any]]) -> list[str]:
-    found = last_found(runs)
+    last_found_result = last_found(runs)
     mutants: dict[str, list[Mutant]] = {}
     for mutant in all_mutants():
         mutants.setdefault(mutant.fault[0], []).append(mutant)
@@ -53,7 +53,9 @@ def _mutants(runs: list[dict[str, Any]]) -> list[str]:
     ]
     lines.append("| --- | --- | --- | --- |")
     for letter, family in sorted(mutants.items()):
-        seeds = [seed for each in family if isinstance(seed := found.get(each.name), int)]
+        seeds = [
+            seed for item in family if isinstance(seed := last_found_result.get(item.name), int)
+        ]
         tested = sum(bool(mutant.test) for mutant in family)
         story = f"{len(seeds)}, {median(seeds):.0f}" if seeds else "0"
         lines.append(f"| {_FAMILIES.get(letter, letter)} | {len(family)} | {story} | {tested} |")

@@ -85,9 +85,9 @@ class Process:
         """What the thread of the gate does."""
         self.binder.guard_gate(0.0)
 
-    def catch_up(self, most: int = 1_000_000) -> None:
+    def catch_up(self, maximum: int = 1_000_000) -> None:
         """Have the watch show so many events."""
-        for _ in range(min(most, len(self.unseen))):
+        for _ in range(min(maximum, len(self.unseen))):
             kind, body = self.unseen.pop(0)
             self.watch.apply(event(PODS, kind, body))
             self.binder.open_gate()
@@ -188,9 +188,9 @@ class GateStory:
 
     def _end(self, chance: Chance) -> None:
         """A pod succeeds: the watch, which selects pods that have not, shows it deleted."""
-        bound = sorted(name for name in self.pods if self._node(name))
-        if bound:
-            self._gone(chance.pick(bound), ended=True)
+        bound_pod = sorted(name for name in self.pods if self._node(name))
+        if bound_pod:
+            self._gone(chance.pick(bound_pod), ended=True)
 
     def _forget_group(self, chance: Chance) -> None:
         if self.groups:
@@ -259,9 +259,9 @@ class GateStory:
 
     def try_pod(self, name: str) -> None:
         names = [
-            each
-            for each, cards in NODES.items()
-            if each not in self.cordoned and ("launcher" in name or len(self._on(each)) < cards)
+            entry
+            for entry, cards in NODES.items()
+            if entry not in self.cordoned and ("launcher" in name or len(self._on(entry)) < cards)
         ]
         self.refused.add(name)
         if not names:
@@ -273,19 +273,19 @@ class GateStory:
             self._count("refused")
             return
         self.refused.discard(name)
-        where = str(answer["NodeNames"][0])
-        began = self.leader.service.begin_bind(bind_request(self.pods[name], where))
+        message = str(answer["NodeNames"][0])
+        began = self.leader.service.begin_bind(bind_request(self.pods[name], message))
         if isinstance(began, bytes):
             future: Future[bytes] = Future()
             future.set_result(began)
         else:
             future = began
             self._count("waited")
-        self.waits[name] = (where, self.api.now, future)
+        self.waits[name] = (message, self.api.now, future)
         self._take_answers()
 
     def _take_answers(self) -> None:
-        for name, (where, since, future) in sorted(self.waits.items()):
+        for name, (entry, since, future) in sorted(self.waits.items()):
             if not future.done():
                 if self.api.now > since + WAIT + BUDGET:
                     raise Violation(f"G5 the bind of {name} has no answer in time")
@@ -297,8 +297,8 @@ class GateStory:
             else:
                 del self.waits[name]
                 self._count("bound")
-                if name in self.pods and self._node(name) != where:
-                    raise Violation(f"G5 {name} is said to be bound to {where}, and is not")
+                if name in self.pods and self._node(name) != entry:
+                    raise Violation(f"G5 {name} is said to be bound to {entry}, and is not")
 
     def _forget_bind(self, name: str) -> None:
         """kube-scheduler forgets the pod, and tries others again at once."""
@@ -331,8 +331,8 @@ class GateStory:
             self._count("refused by the API server")
             self._excuse(name)
             raise ApiError("a webhook says no", 403)
-        where = call.document["target"]["name"]
-        body["spec"]["nodeName"] = where
+        place = call.document["target"]["name"]
+        body["spec"]["nodeName"] = place
         body["metadata"]["annotations"] |= call.document["metadata"].get("annotations", {})
         self._show("MODIFIED", name)
         return BOUND
@@ -359,12 +359,12 @@ class GateStory:
         return sorted(name for name in self.pods if name.startswith(f"{group.name}-"))
 
     def _create(self, name: str, group: Group | None = None) -> None:
-        made = pod_json(name, 0 if "launcher" in name else UNITS)
+        pod_json_result = pod_json(name, 0 if "launcher" in name else UNITS)
         if group is not None:
-            made["metadata"]["labels"] = {_GROUP: group.name, _LEAST: str(group.size)}
-            made["spec"]["priority"] = group.priority
-        made["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{self._made % 60:02}Z"
-        self.pods[name] = made
+            pod_json_result["metadata"]["labels"] = {_GROUP: group.name, _LEAST: str(group.size)}
+            pod_json_result["spec"]["priority"] = group.priority
+        pod_json_result["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{self._made % 60:02}Z"
+        self.pods[name] = pod_json_result
         self._show("ADDED", name)
 
     def _gone(self, name: str, *, ended: bool = False) -> None:
@@ -392,9 +392,9 @@ class GateStory:
 
     def _on(self, node_name: str) -> list[str]:
         """The pods with a device that are on the node, or assumed there."""
-        bound = [name for name in self.pods if self._node(name) == node_name]
-        assumed = [name for name, (where, *_) in self.waits.items() if where == node_name]
-        return [name for name in {*bound, *assumed} if "launcher" not in name]
+        bound_pod = [name for name in self.pods if self._node(name) == node_name]
+        assumed = [name for name, (entry, *_) in self.waits.items() if entry == node_name]
+        return [name for name in {*bound_pod, *assumed} if "launcher" not in name]
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -410,16 +410,16 @@ class GateStory:
                     raise Violation(f"G1 {name} is on {place} with another pod")
                 places.add(place)
         for group in self.groups.values():
-            bound = [name for name in self.members_of(group) if self._node(name)]
+            bound_pod = [name for name in self.members_of(group) if self._node(name)]
             unseen = any(
                 kind == "DELETED" and body["metadata"]["name"].startswith(f"{group.name}-")
                 for kind, body in self.leader.unseen
             )
-            if not bound and not unseen:
+            if not bound_pod and not unseen:
                 group.excused = False
-            elif 0 < len(bound) < group.size and not group.excused:
-                raise Violation(f"G2 of {group} only {bound} are bound")
-            if len(bound) >= group.size:
+            elif 0 < len(bound_pod) < group.size and not group.excused:
+                raise Violation(f"G2 of {group} only {bound_pod} are bound")
+            if len(bound_pod) >= group.size:
                 self._count("whole")
 
     def judge_end(self) -> None:
@@ -451,7 +451,7 @@ class GateStory:
             process.catch_up()
 
     def _judge_places(self) -> None:
-        free = sum(NODES.values()) - sum(len(self._on(each)) for each in NODES)
+        free = sum(NODES.values()) - sum(len(self._on(item)) for item in NODES)
         for group in self.groups.values():
             needs = [n for n in self.members_of(group) if not self._node(n) and "launcher" not in n]
             if needs and len(needs) <= free:
@@ -459,10 +459,12 @@ class GateStory:
         plain = [name for name in self.pods if name.startswith("plain") and not self._node(name)]
         if plain and free:
             raise Violation(f"G3 {plain} wait, and {free} places are free")
-        bound = {body["metadata"]["uid"] for name, body in self.pods.items() if self._node(name)}
-        charged = self.leader.managed.ledger.view().entries.keys() - bound
-        if charged or self.leader.resources.gate.state()["gate_pods"]:
-            raise Violation(f"G4 {charged} are charged, and not bound")
+        bound_pod = {
+            body["metadata"]["uid"] for name, body in self.pods.items() if self._node(name)
+        }
+        charges = self.leader.managed.ledger.view().entries.keys() - bound_pod
+        if charges or self.leader.resources.gate.state()["gate_pods"]:
+            raise Violation(f"G4 {charges} are charged, and not bound")
 
 
 _STEPS = Weighted(

@@ -86,17 +86,17 @@ class GpuStory:
         assert seconds >= 0
         if self.away is not None or self.deaf:
             raise SettingsError("errors of GPUs are not told")
-        told = [each for each in self.errors if each[0] not in self.failing]
-        self.errors = [each for each in self.errors if each[0] in self.failing]
-        return told
+        result = [error for error in self.errors if error[0] not in self.failing]
+        self.errors = [error for error in self.errors if error[0] in self.failing]
+        return result
 
     # -- what happens -----------------------------------------------------------------------------
 
     def step(self, chance: Chance) -> None:
         """One step, the seconds after it, and the judgement."""
-        what = _STEPS.draw(chance)
-        self.counts[what] = self.counts.get(what, 0) + 1
-        getattr(self, f"_{what}")(chance.pick(self.gpus))
+        draw_result = _STEPS.draw(chance)
+        self.counts[draw_result] = self.counts.get(draw_result, 0) + 1
+        getattr(self, f"_{draw_result}")(chance.pick(self.gpus))
         self.pass_time(chance.pick((POLL_SECONDS, 20.0, 2 * SILENCE_SECONDS, 2 * RECOVER)))
 
     def pass_time(self, seconds: float) -> None:
@@ -137,7 +137,7 @@ class GpuStory:
         """A GPU that was lost or gone comes back only by a reset, which somebody has to see."""
         if (gpu.lost or gpu.gone) and self.away is None:
             gpu.reset()
-            self.errors = [each for each in self.errors if each[0] != gpu.seen.uuid]
+            self.errors = [error for error in self.errors if error[0] != gpu.seen.uuid]
 
     def _program(self, gpu: Gpu) -> None:
         self._report(gpu, _OF_PROGRAM)
@@ -196,8 +196,8 @@ class GpuStory:
     def judge_end(self) -> None:
         """After all is mended nothing is wrong any more."""
         self.mend()
-        if why := self.health.ready() or self.health.live():
-            raise Violation(f"G7 {why}")
+        if reason := self.health.ready() or self.health.live():
+            raise Violation(f"G7 {reason}")
 
     def _nothing_told(self) -> bool:
         return self.away is not None or all(gpu.unreadable or gpu.gone for gpu in self.gpus)

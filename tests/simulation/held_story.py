@@ -161,35 +161,37 @@ class HeldStory:
 
     def _queue(self, *, aside: bool = True) -> list[str]:
         """The pods and PodGroups that wait; aside: those too that it has set aside."""
-        waiting = [name for name in self.pods if name not in self.waits and not self._node(name)]
-        found = {_group_of(n) if n.startswith("group") else n for n in waiting}
-        return sorted(found if aside else found - self.refused)
+        waiting_pods = [
+            name for name in self.pods if name not in self.waits and not self._node(name)
+        ]
+        result = {_group_of(n) if n.startswith("group") else n for n in waiting_pods}
+        return sorted(result if aside else result - self.refused)
 
     def _try(self, name: str, chance: Chance) -> None:
         if name.startswith("group"):
             self._try_group(name, chance)
             return
-        found = self._filter(name)
-        if not found or name.startswith("idle"):
+        filter_result = self._filter(name)
+        if not filter_result or name.startswith("idle"):
             return
         if name.startswith("plain"):
             if not chance.once_in(6):  # else a plug-in refuses it in Reserve, without any call
-                self._assume(name, found)
+                self._assume(name, filter_result)
                 self._bind(name)
             return
-        self._assume(name, found)
-        self._nominate(name, found)
+        self._assume(name, filter_result)
+        self._nominate(name, filter_result)
 
     def _try_group(self, name: str, chance: Chance) -> None:
         """Filter for each member before the first bind; one that is refused has none bound."""
-        members = [each for each in self.groups[name] if each in self.pods]
+        members = [group for group in self.groups[name] if group in self.pods]
         if len(members) < len(self.groups[name]) or any(map(self._node, members)):
             return
         for member in members:
-            found = self._filter(member)
-            if not found:
+            filter_result = self._filter(member)
+            if not filter_result:
                 break
-            self._assume(member, found)
+            self._assume(member, filter_result)
         whole = all(member in self.waits for member in members)
         if not whole or name in self.hopeless:
             for member in members:
@@ -199,16 +201,16 @@ class HeldStory:
             self._restart(chance)
         for member in members:
             self._bind(member)
-        bound = [member for member in members if self._node(member)]
-        if not self.shaken and len(bound) < len(members):
-            raise Violation(f"H3 of {members} only {bound} are bound")
+        bound_pod = [member for member in members if self._node(member)]
+        if not self.shaken and len(bound_pod) < len(members):
+            raise Violation(f"H3 of {members} only {bound_pod} are bound")
 
     def _filter(self, name: str) -> str:
         """The node that filter names, or ""; asked about nodes whose sums have room."""
         names = [
-            each
-            for each, cards in NODES.items()
-            if (len(self._on(each)) + 1) * UNITS <= cards * CARD
+            entry
+            for entry, cards in NODES.items()
+            if (len(self._on(entry)) + 1) * UNITS <= cards * CARD
         ]
         self.refused.add(_group_of(name) if name.startswith("group") else name)
         if not names:
@@ -237,28 +239,28 @@ class HeldStory:
             self._show(name)
 
     def _bind(self, name: str) -> None:
-        where, _ = self.waits.pop(name)
+        place, _ = self.waits.pop(name)
         # Before 1.35 nothing says that a pod still waits, and what is held for it lapses.
         lapses = not self.nominates and not self._held(name)
-        sent: list[Call] = []
+        calls: list[Call] = []
 
         def land(call: Call) -> bytes:
-            sent.append(call)
+            calls.append(call)
             return BOUND
 
         self.api.answers = [land]
         self.api.forever = json.dumps(self.pods[name]).encode()
-        error = json.loads(self.leader.service.bind(bind_request(self.pods[name], where)))["Error"]
+        error = json.loads(self.leader.service.bind(bind_request(self.pods[name], place)))["Error"]
         self._count("refused bind" if error else "bound")
         if error or self.nominates:  # 1.22 asks about no other pod when one was bound
             self.refused.clear()
         if error:
             if not self.shaken and not lapses:
-                raise Violation(f"H4 the bind of {name} to {where} is refused: {error}")
+                raise Violation(f"H4 the bind of {name} to {place} is refused: {error}")
             self.pods[name]["status"].pop("nominatedNodeName", None)
         else:
-            body = next(call for call in sent if call.path.endswith("/binding")).document
-            self.pods[name]["spec"]["nodeName"] = where
+            body = next(call for call in calls if call.path.endswith("/binding")).document
+            self.pods[name]["spec"]["nodeName"] = place
             self.pods[name]["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.pods[name]["status"].pop("nominatedNodeName", None)
         self._show(name)
@@ -281,10 +283,10 @@ class HeldStory:
         return self._made
 
     def _create(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        made = pod_json(name, UNITS)
-        made["metadata"]["labels"] = labels or {}
-        made["spec"] |= spec
-        self.pods[name] = made
+        pod_json_result = pod_json(name, UNITS)
+        pod_json_result["metadata"]["labels"] = labels or {}
+        pod_json_result["spec"] |= spec
+        self.pods[name] = pod_json_result
         self._show(name)
 
     def _gone(self, name: str) -> None:
@@ -303,8 +305,8 @@ class HeldStory:
 
     def _on(self, node_name: str) -> list[str]:
         """The pods that have a place on the node, or wait for one there."""
-        bound = [name for name in self.pods if self._node(name) == node_name]
-        return bound + [name for name, (where, _) in self.waits.items() if where == node_name]
+        bound_pod = [name for name in self.pods if self._node(name) == node_name]
+        return bound_pod + [name for name, (entry, _) in self.waits.items() if entry == node_name]
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -312,17 +314,17 @@ class HeldStory:
     # -- the judge --------------------------------------------------------------------------------
 
     def _judge_devices(self) -> None:
-        held: set[tuple[str, str]] = set()
+        holding: set[tuple[str, str]] = set()
         for name, body in self.pods.items():
             place = self._node(name), body["metadata"]["annotations"].get(_IDX, "")
-            if place[0] and place in held:
+            if place[0] and place in holding:
                 raise Violation(f"H1 {name} is on {place} with another pod")
-            held.add(place)
+            holding.add(place)
 
     def judge_end(self) -> None:
         """Nobody waits while a place is free longer than a hold lasts, whatever groups go on."""
         chance = Chance(0)
-        waiting = [name for name in self._queue() if name.startswith("plain")]
+        waiting_pods = [name for name in self._queue() if name.startswith("plain")]
         for _ in range(60):
             self.api.now += 1.5
             self._expire()
@@ -331,15 +333,15 @@ class HeldStory:
                     self._try(name, chance)
             self.api.now += 1.5 if not self.nominates else FLOOR
             self._tick()
-            for name in waiting:
+            for name in waiting_pods:
                 if name in self._queue(aside=False):
                     # Twice, as with a nominated node: its own hold is not in its way.
                     self._filter(name)
                     self._try(name, chance)
-        free = sum(max(cards - len(self._on(each)), 0) for each, cards in NODES.items())
-        left = [name for name in waiting if not self._node(name)]
-        if free and left:
-            raise Violation(f"H2 {left} wait, and {free} places are free")
+        free = sum(max(cards - len(self._on(entry)), 0) for entry, cards in NODES.items())
+        remaining = [name for name in waiting_pods if not self._node(name)]
+        if free and remaining:
+            raise Violation(f"H2 {remaining} wait, and {free} places are free")
         ended = [name for name in self.pods if self._node(name) and name.startswith("plain")][:1]
         for name in ended:
             self._gone(name)
@@ -353,17 +355,17 @@ class HeldStory:
     def _offered_beside_idle(self, name: str, free: int) -> bool:
         """Whether the pod is offered a place in time though idle ones are, again and again."""
         idle = [f"idle{self._number()}" for _ in range(free)]
-        for other in idle:
-            self._create(other)
-        found = ""
+        for item in idle:
+            self._create(item)
+        text = ""
         for _ in range(_MOST_ASKED):
-            for other in idle:
-                self._filter(other)
-            found = found or self._filter(name)
+            for element in idle:
+                self._filter(element)
+            text = text or self._filter(name)
             self.api.now += 1.0
-        for other in idle:
-            self._gone(other)
-        return bool(found)
+        for entry in idle:
+            self._gone(entry)
+        return bool(text)
 
 
 def _group_of(name: str) -> str:

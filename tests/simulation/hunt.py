@@ -52,22 +52,22 @@ class Found:
     error: str
 
 
-def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known: int | None = None) -> Found:
+def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known_seed: int | None = None) -> Found:
     """Return how the mutant is found, by a story that keeps every promise without it.
 
-    known: the seed that found it before, which is tried first. Raises MutantIsBroken.
+    known_seed: the seed that found it before, which is tried first. Raises MutantIsBroken.
     """
     if mutant.test:
         return _hunt_by_test(mutant)
-    others = (seed for seed in range(seeds) if seed != known)
-    for seed in others if known is None else chain([known], others):
+    remaining_items = (seed for seed in range(seeds) if seed != known_seed)
+    for seed in remaining_items if known_seed is None else chain([known_seed], remaining_items):
         story = of_seed(seed, steps)
         with mutant.at_large():
-            told = tell(story)
-        if told.error and not tell(story).error:
-            if _MISFIT.search(told.error):
-                raise MutantIsBroken(f"{mutant.name}: seed {seed}: {told.error}")
-            return Found(mutant, seed, told.error)
+            tell_result = tell(story)
+        if tell_result.error and not tell(story).error:
+            if _MISFIT.search(tell_result.error):
+                raise MutantIsBroken(f"{mutant.name}: seed {seed}: {tell_result.error}")
+            return Found(mutant, seed, tell_result.error)
     return Found(mutant, None, "")
 
 
@@ -76,8 +76,11 @@ def _hunt_by_test(mutant: Mutant) -> Found:
 
     In processes of their own: a module that a test imports keeps what it has imported.
     """
-    here, pytest = [sys.executable, "-m"], ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    commands = [[*here, "tests.simulation.hunt", mutant.name], [*here, *pytest, mutant.test]]
+    command, pytest = [sys.executable, "-m"], ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    commands = [
+        [*command, "tests.simulation.hunt", mutant.name],
+        [*command, *pytest, mutant.test],
+    ]
     loose, tame = (
         subprocess.run(command, capture_output=True, text=True, check=False) for command in commands
     )
@@ -85,8 +88,8 @@ def _hunt_by_test(mutant: Mutant) -> Found:
         if broken:
             raise MutantIsBroken(f"{mutant.name}: {mutant.test}: {run.stdout}{run.stderr}")
     # 1: tests were run, and some have failed.
-    found = loose.returncode == 1
-    return Found(mutant, mutant.test if found else None, loose.stdout.strip().split("\n")[-1])
+    result = loose.returncode == 1
+    return Found(mutant, mutant.test if result else None, loose.stdout.strip().split("\n")[-1])
 
 
 def all_mutants() -> list[Mutant]:
@@ -97,6 +100,6 @@ def all_mutants() -> list[Mutant]:
 if __name__ == "__main__":
     import pytest
 
-    loose = next(each for each in all_mutants() if each.name == sys.argv[1])
+    loose = next(mutant for mutant in all_mutants() if mutant.name == sys.argv[1])
     with loose.at_large():
         sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", loose.test]))

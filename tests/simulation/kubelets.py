@@ -98,63 +98,73 @@ class Kubelets:
         cards = self.cards[pod.node]
         if cards.plugin == "exact" and pod.asked.devices:
             return self._admit_by_ours(pod, chance or Chance(0))
-        held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
-        if held + pod.asked.total > self.memory[pod.node]:
+        total = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
+        if total + pod.asked.total > self.memory[pod.node]:
             return self._end(pod, "Failed")
-        given = [self._serve(pod, cards, size) for size in pod.asked.calls]
-        if cards.plugin == "own" and None in given:
+        inputs = [self._serve(pod, cards, size) for size in pod.asked.calls]
+        if cards.plugin == "own" and None in inputs:
             self.muddled.add(pod.node)
             return self._end(pod, "Failed")
-        counted = self._counted(pod)
-        if given and not counted and cards.plugin == "own":
+        counted_result = self._counted(pod)
+        if inputs and not counted_result and cards.plugin == "own":
             return self._end(pod, "Failed")
-        self.running[pod.uid] = [uid for uid in given if uid is not None]
+        self.running[pod.uid] = [uid for uid in inputs if uid is not None]
         self._judge(pod)
-        if given and set(given) == {pod.uid}:
-            pod.cards = counted
+        if inputs and set(inputs) == {pod.uid}:
+            pod.cards = counted_result
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
         return "admitted"
 
     def _admit_by_ours(self, pod: PodTruth, chance: Chance) -> str:
         """Admit the pod on a node with our own plug-in, or refuse it. Raises Violation."""
         plugin, weather = self._ours(pod.node, chance), Weather.of(chance)
-        others = [
-            self._body(other)
-            for other in self.admissible()
-            if other.node == pod.node and other is not pod and other.asked.devices
+        remaining_items = [
+            self._body(item)
+            for item in self.admissible()
+            if item.node == pod.node and item is not pod and item.asked.devices
         ]
-        wanted, free = self._wanted(pod), plugin.free()
+        wanted_result, free = self._wanted(pod), plugin.free()
         try:
-            given = plugin.serve(self._body(pod), others, weather)
+            serve_result = plugin.serve(self._body(pod), remaining_items, weather)
         except AdmissionError as error:
             plugin.remove(pod.uid)
-            there = bool(wanted) and wanted.keys() <= free.keys() - self.sick[pod.node]
+            present = (
+                bool(wanted_result) and wanted_result.keys() <= free.keys() - self.sick[pod.node]
+            )
             if (
-                there
+                present
                 and weather.fair
                 and self._certain(pod)
                 and "devices unavailable" not in str(error)
             ):
                 raise Violation(f"L3 {pod.uid} is refused by its plug-in: {error}") from error
             return self._end(pod, "Failed")
-        self.running[pod.uid] = [pod.uid] * len(given)
-        told = frozenset().union(*(each.told for each in given.values()))
-        pod.cards = wanted if told == wanted.keys() else units_by_card(given.values())
+        self.running[pod.uid] = [pod.uid] * len(serve_result)
+        union_result = frozenset().union(*(item.told for item in serve_result.values()))
+        pod.cards = (
+            wanted_result
+            if union_result == wanted_result.keys()
+            else units_by_card(serve_result.values())
+        )
         if self._certain(pod):
             # The kubelet takes any ids of an init container for those after it.
             own_ids = not pod.asked.inits and all(
-                free.get(card, 0) >= units for card, units in wanted.items()
+                free.get(card, 0) >= units for card, units in wanted_result.items()
             )
-            wrong = wrongly_given(pod, wanted, given.values(), own_ids=own_ids)
+            wrong = wrongly_given(pod, wanted_result, serve_result.values(), own_ids=own_ids)
             if wrong:
-                raise Violation(f"S4 {pod.uid} at {wanted} of {pod.node}: {wrong}: {given}")
-        if any(told & self.sick[pod.node] for told in (each.told for each in given.values())):
-            raise Violation(f"S4 {pod.uid} is given a sick card: {given}")
+                raise Violation(
+                    f"S4 {pod.uid} at {wanted_result} of {pod.node}: {wrong}: {serve_result}"
+                )
+        if any(
+            item & self.sick[pod.node] for item in (item.told for item in serve_result.values())
+        ):
+            raise Violation(f"S4 {pod.uid} is given a sick card: {serve_result}")
         if not plugin.complete(self._body(pod)):
             raise Violation(f"S4 {pod.uid} is served and would not be marked")
         self._mark(pod)
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
-        return f"admitted, {given}"
+        return f"admitted, {serve_result}"
 
     def _ours(self, node: str, chance: Chance) -> OurPlugin:
         """Our plug-in on the node, which knows what is on record there; it may have begun anew."""
@@ -198,8 +208,8 @@ class Kubelets:
         """
         slots = self.slots[pod.node]
         claim = pod.claim or ()
-        there = all(device < len(slots) for device, _ in claim)
-        return {slots[device]: units for device, units in claim} if there else {}
+        present = all(device < len(slots) for device, _ in claim)
+        return {slots[device]: units for device, units in claim} if present else {}
 
     def start(self, pod: PodTruth) -> str:
         """Its containers have started."""
@@ -263,17 +273,17 @@ class Kubelets:
             return pod.uid
         if cards.plugin == "aliyun" and len(self.slots[pod.node]) == 1:
             return pod.uid
-        waiting = sorted(
-            (self._order(other), other.uid)
-            for other in self.oracle.pods.values()
-            if other.node == pod.node
-            and not (other.ended or other.assigned or other.runs)
-            and other.claim is not None
-            and size in self._unserved(other, cards)
+        waiting_pods = sorted(
+            (self._order(item), item.uid)
+            for item in self.oracle.pods.values()
+            if item.node == pod.node
+            and not (item.ended or item.assigned or item.runs)
+            and item.claim is not None
+            and size in self._unserved(item, cards)
         )
-        if not waiting:
+        if not waiting_pods:
             return None
-        chosen = self.oracle.pods[waiting[0][1]]
+        chosen = self.oracle.pods[waiting_pods[0][1]]
         if not pod.by or pod.edited or chosen.edited or self._untold(pod, chosen):
             self.muddled.add(pod.node)
         self.served.setdefault(chosen.uid, []).append(size)
@@ -289,10 +299,10 @@ class Kubelets:
     def _unserved(self, pod: PodTruth, cards: Cards) -> list[int]:
         if cards.plugin == "aliyun":
             return [sum(pod.asked.containers)]
-        left = list(pod.asked.calls)
+        remaining = list(pod.asked.calls)
         for size in self.served.get(pod.uid, ()):
-            left.remove(size)
-        return left
+            remaining.remove(size)
+        return remaining
 
     def _order(self, pod: PodTruth) -> int:
         text = str(self._body(pod)["metadata"]["annotations"].get(ASSUMED, ""))
@@ -314,13 +324,13 @@ class Kubelets:
         if not (self.pairing and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
-            other = self.oracle.pods[uid]
-            paired = not self.oracle.later(pod, other).cards.exact
-            if paired and not _interchangeable(pod.claim or (), other.claim or ()):
-                raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
+            second = self.oracle.pods[uid]
+            paired = not self.oracle.later(pod, second).cards.exact
+            if paired and not _interchangeable(pod.claim or (), second.claim or ()):
+                raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {second.claim}")
 
 
-def _interchangeable(one: Shares, other: Shares) -> bool:
+def _interchangeable(one: Shares, shares: Shares) -> bool:
     """Whether containers of one size may be swapped: on one device they weigh alike."""
-    same = [device for device, _ in one] == [device for device, _ in other]
-    return same and (len(one) == 1 or one == other)
+    same = [device for device, _ in one] == [device for device, _ in shares]
+    return same and (len(one) == 1 or one == shares)

@@ -78,9 +78,9 @@ class SchedulerLease:
         stamp = self._stamp()
         registry = self.server.registry
 
-        def renewed(held: Json) -> Json:
+        def renewed(holding: Json) -> Json:
             spec = {
-                **held["spec"],
+                **holding["spec"],
                 "holderIdentity": holder,
                 "leaseDurationSeconds": math.ceil(duration),
                 "renewTime": stamp,
@@ -88,7 +88,7 @@ class SchedulerLease:
             if acquired:
                 spec["acquireTime"] = stamp
                 spec["leaseTransitions"] = spec.get("leaseTransitions", -1) + 1
-            return {**held, "spec": spec}
+            return {**holding, "spec": spec}
 
         try:
             registry.revise(LEASES, NAMESPACE, _NAME, renewed)

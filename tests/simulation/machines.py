@@ -53,19 +53,19 @@ class Machines:
         name = chance.pick(NODE_NAMES)
         if name not in self.kubelets.cards:
             return self.put(name, self.shapes[name])
-        cards, what = self._now(name), chance.below(8)
-        if what == 0:
+        cards, below_result = self._now(name), chance.below(8)
+        if below_result == 0:
             return self._remove(name)
         units, healthy = list(cards.units), list(cards.healthy)
-        if what == 1 and len(units) > 1:
+        if below_result == 1 and len(units) > 1:
             units.pop()
-        elif what == 2:
-            units = [max(1, each - 2) for each in units]
-        elif what == 3:
+        elif below_result == 2:
+            units = [max(1, unit - 2) for unit in units]
+        elif below_result == 3:
             units = []
-        elif what == 5 and units and cards.plugin == "aliyun":
+        elif below_result == 5 and units and cards.plugin == "aliyun":
             units[0] += 1
-        elif what == 4 and units:
+        elif below_result == 4 and units:
             sick = chance.below(len(units))
             healthy[sick] = not healthy[sick]
         else:
@@ -89,20 +89,20 @@ class Machines:
         name = chance.pick(sorted(several))
         slots, whole = list(self.kubelets.slots[name]), self.shapes[name].ids
         lost = [card for card in whole if card not in slots]
-        what = chance.below(4)
-        if lost and what in (0, 1):
+        below_result = chance.below(4)
+        if lost and below_result in (0, 1):
             card = chance.pick(lost)
             slots.insert(whole.index(card), card)
-        elif what == 0 and len(slots) > 1:
+        elif below_result == 0 and len(slots) > 1:
             first = chance.below(len(slots) - 1)
             slots[first], slots[first + 1] = slots[first + 1], slots[first]
             self.kubelets.reboot(name, chance)
         elif slots:
-            slots.pop(0 if what == 2 else chance.below(len(slots)))
+            slots.pop(0 if below_result == 2 else chance.below(len(slots)))
         self.kubelets.slots[name] = tuple(slots)
         self.unsaid.add(name)
-        told = self.put(name, self._now(name)) if chance.below(2) else "not said yet"
-        return f"{name} counts {slots}, {told}"
+        output = self.put(name, self._now(name)) if chance.below(2) else "not said yet"
+        return f"{name} counts {slots}, {output}"
 
     def say(self, chance: Chance) -> str:
         """An object comes to say what the plug-in counts."""
@@ -125,10 +125,10 @@ class Machines:
         """One node says of its cards what is not so, is gone for a while, or says the truth."""
         if LIAR not in self.kubelets.cards:
             return self.put(LIAR, self.shapes[LIAR])
-        what = chance.below(7)
-        if what == 0:
+        below_result = chance.below(7)
+        if below_result == 0:
             return self._remove(LIAR)
-        if what == 1:
+        if below_result == 1:
             return self.put(LIAR, self._now(LIAR))
         units = (
             (*range(1, 65),),
@@ -136,23 +136,23 @@ class Machines:
             (),
             tuple(1 + at % MOST_SIZES for at in range(64)),
             (7,) * len(self.kubelets.slots[LIAR]),
-        )[what - 2]
+        )[below_result - 2]
         story = chance.pick("abc")
         ids = tuple(f"GPU-{LIAR}-{story}-{at}" for at in range(len(units)))
         tells = chance.pick(("uuids", "devices"))
         plugin = self.shapes[LIAR].plugin
         cards = Cards(units, (True,) * len(units), False, plugin, ids, tells)
         # What its plug-in counts stays as it is, and what its kubelet has been told.
-        told = self._write(LIAR, cards)
+        write_result = self._write(LIAR, cards)
         self.unsaid.add(LIAR)
-        return f"{LIAR} lies: {told[:200]}"
+        return f"{LIAR} lies: {write_result[:200]}"
 
     def exchange_plugin(self, chance: Chance) -> str:
         """A device plug-in makes way for another, while pods run: one that guesses, or not."""
-        named = [name for name, cards in self.kubelets.cards.items() if cards.plugin != "aliyun"]
-        if not named:
+        names = [name for name, cards in self.kubelets.cards.items() if cards.plugin != "aliyun"]
+        if not names:
             return ""
-        name = chance.pick(sorted(named))
+        name = chance.pick(sorted(names))
         plugin = "own" if self.shapes[name].plugin == "exact" else chance.pick(("own", "exact"))
         tells = "uuids" if plugin == "exact" else self.shapes[name].tells
         self.shapes[name] = replace(self.shapes[name], plugin=plugin, tells=tells)
@@ -225,14 +225,14 @@ class Machines:
 
     def _now(self, name: str) -> Cards:
         """The node's cards as its plug-in counts them."""
-        said, whole = self.kubelets.cards[name], self.shapes[name]
+        message, whole = self.kubelets.cards[name], self.shapes[name]
         slots = self.kubelets.slots[name]
-        if slots == said.ids and said.tells in ("uuids", "devices"):
-            return said
+        if slots == message.ids and message.tells in ("uuids", "devices"):
+            return message
         size = dict(zip(whole.ids, whole.units, strict=True))
         units = tuple(size[card] for card in slots)
         healthy = (True,) * len(slots)
-        return Cards(units, healthy, False, said.plugin, slots, whole.tells)
+        return Cards(units, healthy, False, message.plugin, slots, whole.tells)
 
 
 def first_shapes(chance: Chance) -> dict[str, Cards]:

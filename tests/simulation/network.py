@@ -300,8 +300,10 @@ def told(request: Request) -> str:
     answer: object = request.answer
     if isinstance(answer, bytes | Feed):
         answer = "ok"
-    what = "watch" if request.watch else request.method
-    return f"{what} {request.path} of {request.client.identity} sent {request.sent:.3f}: {answer}"
+    subject = "watch" if request.watch else request.method
+    return (
+        f"{subject} {request.path} of {request.client.identity} sent {request.sent:.3f}: {answer}"
+    )
 
 
 def _kind(request: Request) -> str:

@@ -145,23 +145,23 @@ class Oracle:
         if (replica.identity, stamp) in self.stamps:
             raise Violation(f"S4 {uid} has the assume time {stamp} that another pod has")
         self.stamps.add((replica.identity, stamp))
-        known = self.known[replica.identity]
+        known_items = self.known[replica.identity]
         entry = replica.ledger.entry(uid)
         if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             self._decided += 1
-            known.since[uid] = known.changes[node]
+            known_items.since[uid] = known_items.changes[node]
             self.decisions[replica.identity, uid] = Decision(
                 self._decided,
                 shares,
-                known.nodes[node],
-                {device: known.room(node, device) for device in shares},
-                frozenset(known.pods),
-                dict(known.loose),
-                node in known.named,
-                known.orders.get(node, known.nodes[node].ids),
-                frozenset(known.indexed),
+                known_items.nodes[node],
+                {device: known_items.room(node, device) for device in shares},
+                frozenset(known_items.pods),
+                dict(known_items.loose),
+                node in known_items.named,
+                known_items.orders.get(node, known_items.nodes[node].ids),
+                frozenset(known_items.indexed),
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -184,24 +184,24 @@ class Oracle:
         if decision is None:
             raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
-        for written, units in decision.shares.items():
-            last, device = self._last_decided(node, written, decision)
-            card = decision.cards.card(written)
+        for entry, units in decision.shares.items():
+            last, device = self._last_decided(node, entry, decision)
+            card = decision.cards.card(entry)
             holders = self._holders(node, device, pod.by, last)
-            held = sum(holders.values())
-            if held + units > last.rooms[device]:
+            total = sum(holders.values())
+            if total + units > last.rooms[device]:
                 raise Violation(
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
-                    f" {held} of {last.rooms[device]} were held"
+                    f" {total} of {last.rooms[device]} were held"
                 )
-            others = [self.pods[uid].asked.cores for uid in holders]
-            alone = others and _ALL_CORES in (pod.asked.cores, *others)
+            remaining_items = [self.pods[uid].asked.cores for uid in holders]
+            alone = remaining_items and _ALL_CORES in (pod.asked.cores, *remaining_items)
             # Whoever decided last had to see that nothing was left for it.
-            full = last is decision and sum(others) >= _ALL_CORES
-            if alone or full or sum(others) + pod.asked.cores > _ALL_CORES:
+            full = last is decision and sum(remaining_items) >= _ALL_CORES
+            if alone or full or sum(remaining_items) + pod.asked.cores > _ALL_CORES:
                 raise Violation(
                     f"S13 {pod.uid} is given {pod.asked.cores} % of {node}'s {card}, beside"
-                    f" {others} % of {[*holders]}"
+                    f" {remaining_items} % of {[*holders]}"
                 )
 
     def _last_decided(self, node: str, device: int, decision: Decision) -> tuple[Decision, int]:
@@ -210,40 +210,40 @@ class Oracle:
 
         It had to reckon with all the others, and with the devices as they had become by then.
         """
-        made = [(decision, device)]
+        created = [(decision, device)]
         for pod in self.pods.values():
             by_it = self.decisions.get((pod.by, pod.uid))
             if by_it and pod.node == node and not pod.ended:
-                there = by_it.where(device, decision.cards)
-                if there is not None:
-                    made.append((by_it, there))
-        return max(made, key=lambda each: each[0].number)
+                where_result = by_it.where(device, decision.cards)
+                if where_result is not None:
+                    created.append((by_it, where_result))
+        return max(created, key=lambda each: each[0].number)
 
-    def later(self, pod: PodTruth, other: PodTruth) -> Decision:
+    def later(self, pod: PodTruth, pod_truth: PodTruth) -> Decision:
         """The later of the decisions where the two pods go; `pod` was bound by one of ours."""
-        made = [self.decisions.get((each.by, each.uid)) for each in (pod, other)]
-        return max((each for each in made if each is not None), key=lambda each: each.number)
+        created = [self.decisions.get((item.by, item.uid)) for item in (pod, pod_truth)]
+        return max((item for item in created if item is not None), key=lambda each: each.number)
 
     def _judge_leader(self, by: Client, pod: PodTruth) -> None:
-        for other in self.replicas:
-            if other is not by and other.leading is not None and other.leads():
-                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
+        for replica in self.replicas:
+            if replica is not by and replica.leading is not None and replica.leads():
+                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {replica.identity} leads")
 
     def _holders(self, node: str, device: int, by: str, decision: Decision) -> dict[str, int]:
         """Units held by each other pod there: of ours, and of those the process had been shown."""
-        held = {
-            other.uid: least_charged(
-                other, decision.cards, decision.loose.get(other.uid, _NONE), decision.names
+        holding = {
+            pod.uid: least_charged(
+                pod, decision.cards, decision.loose.get(pod.uid, _NONE), decision.names
             ).get(device, 0)
-            for other in self.pods.values()
-            if other.node == node
-            and not other.ended
-            and other.put is not None
-            and can_find(other, decision.cards, decision.order, other.uid in decision.indexed)
-            and self._counts(other, by)
-            and (other.by or other.uid in decision.shown)
+            for pod in self.pods.values()
+            if pod.node == node
+            and not pod.ended
+            and pod.put is not None
+            and can_find(pod, decision.cards, decision.order, pod.uid in decision.indexed)
+            and self._counts(pod, by)
+            and (pod.by or pod.uid in decision.shown)
         }
-        return {uid: units for uid, units in held.items() if units}
+        return {uid: units for uid, units in holding.items() if units}
 
     def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
         """Units by device as a Binding writes them, and as its pod has them then."""
@@ -266,11 +266,11 @@ class Oracle:
             raise Violation(f"S4 device {first} of {node} has {units}, not {annotations[DEV]}")
 
     def _may_bind(self, replica: Replica, now: float) -> None:
-        known = self.known[replica.identity]
-        if not replica.leads() and now > known.led + BUDGET:
+        known_items = self.known[replica.identity]
+        if not replica.leads() and now > known_items.led + BUDGET:
             raise Violation(f"S5 {replica.identity} binds and does not lead")
         for name in ("nodes", "pods"):
-            heard = known.heard.get(name)
+            heard = known_items.heard.get(name)
             if heard is None:
                 raise Violation(f"S5 {replica.identity} binds before {name} are listed")
             if now > heard + _STALE + 5:
@@ -293,15 +293,15 @@ class Oracle:
         """A line of a watch reaches a process."""
         if b'"type":"ERROR"' in line.text:
             return
-        known = self.known[replica.identity]
+        known_items = self.known[replica.identity]
         name = next(name for name, of in PATHS.items() if of == path)
-        known.heard[name] = self.tasks.now
+        known_items.heard[name] = self.tasks.now
         if line.record is None or _refuses(replica, name):
             return
         if line.kind == "DELETED":
-            self._unshow(known, name, line.record.body)
+            self._unshow(known_items, name, line.record.body)
         else:
-            self._show(known, name, line.record.body)
+            self._show(known_items, name, line.record.body)
 
     def shown_list(self, replica: Replica, request: Request) -> None:
         """A page of a list reaches a process; the last one takes the place of what was known."""
@@ -315,15 +315,15 @@ class Oracle:
             return
         if "items" not in page:
             return
-        known = self.known[replica.identity]
+        known_items = self.known[replica.identity]
         if "continue" not in request.query:
-            known.pages[name] = []
-        known.heard[name] = self.tasks.now
-        known.pages[name] += page["items"]
+            known_items.pages[name] = []
+        known_items.heard[name] = self.tasks.now
+        known_items.pages[name] += page["items"]
         if name == "pods":
-            _meet(known, page["items"])
+            _meet(known_items, page["items"])
         if not page["metadata"].get("continue") and not _refuses(replica, name):
-            take = partial(self._replace, known, name, known.pages[name])
+            take = partial(self._replace, known_items, name, known_items.pages[name])
             sink = replica.sinks[name]
             if sink.pause is None or sink.failures:
                 take()
@@ -333,13 +333,13 @@ class Oracle:
     def _replace(self, known: Known, name: str, items: list[Json]) -> None:
         before = dict(known.pods)
         if name == "nodes":
-            for gone in known.nodes.keys() - {item["metadata"]["name"] for item in items}:
-                known.show_node(gone, None)
+            for key in known.nodes.keys() - {item["metadata"]["name"] for item in items}:
+                known.show_node(key, None)
         elif name == "pods":
             known.pods.clear()
         else:
-            listed = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
-            known.closed = {node: held for node, held in known.closed.items() if node in listed}
+            listing = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
+            known.closed = {node: entry for node, entry in known.closed.items() if node in listing}
         for item in items:
             self._show(known, name, item)
         known.pods.update((uid, before[uid]) for uid in known.pods.keys() & before.keys())
@@ -369,14 +369,14 @@ class Oracle:
                 node = metadata["name"].removeprefix(UNHEALTHY)
                 known.closed[node] = frozenset(map(int, tokens))
 
-    def _unshow(self, known: Known, name: str, body: Json) -> None:
+    def _unshow(self, known_items: Known, name: str, body: Json) -> None:
         metadata = body["metadata"]
         if name == "nodes":
-            known.show_node(metadata["name"], None)
+            known_items.show_node(metadata["name"], None)
         elif name == "pods":
-            known.pods.pop(metadata["uid"], None)
+            known_items.pods.pop(metadata["uid"], None)
         else:
-            known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
+            known_items.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
 
     def sink_failed(self, replica: Replica) -> None:
         """What was shown last was not taken: only what the books have of it counts as known.
@@ -384,14 +384,14 @@ class Oracle:
         A charge that is still assumed is one that no list or watch has shown: of its pod they may
         have a read.
         """
-        known = self.known[replica.identity]
-        for uid in list(known.pods):
+        known_items = self.known[replica.identity]
+        for uid in list(known_items.pods):
             entry = replica.ledger.entry(uid)
             if entry is None or entry.assumption is not None:
-                del known.pods[uid]
-        known.loose.clear()
-        known.indexed.clear()
-        known.ending.clear()
+                del known_items.pods[uid]
+        known_items.loose.clear()
+        known_items.indexed.clear()
+        known_items.ending.clear()
 
     # -- after every step -----------------------------------------------------------------------
 
@@ -430,9 +430,9 @@ class Oracle:
         """Note on which cards a pod was put that one of ours bound."""
         pod.uuids, pod.put, pod.named = uuids_of(annotations), decision.put, decision.cards.named
         pod.home = {decision.cards.card(device): device for device in decision.shares}
-        wanted = set(decision.put) if pod.named else set()
-        if set(pod.uuids) != wanted:
-            raise Violation(f"S4 {pod.uid} is bound to {wanted or 'no uuids'}: {annotations}")
+        expected = set(decision.put) if pod.named else set()
+        if set(pod.uuids) != expected:
+            raise Violation(f"S4 {pod.uid} is bound to {expected or 'no uuids'}: {annotations}")
 
     def check(self) -> None:
         """Judge every process that is alive, and what audits told. Raises Violation."""
@@ -457,55 +457,62 @@ class Oracle:
         nodes = {node.spec.name: node for node in replica.ledger.dump()}
         for node in nodes.values():
             entries.update((entry.ref.uid, entry) for entry in node.entries)
-        least = {name: [0] * len(node.used) for name, node in nodes.items()}
+        minimum = {name: [0] * len(node.used) for name, node in nodes.items()}
         cores = {name: [0] * len(node.used) for name, node in nodes.items()}
         for pod in self.pods.values():
             if pod.node in nodes and self._charged(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
-                self._add_least(least[pod.node], pod, replica.identity)
+                self._add_least(minimum[pod.node], pod, replica.identity)
                 self._add_least(cores[pod.node], pod, replica.identity, cores=True)
         for name, node in nodes.items():
-            _check_node(replica, node, least[name], cores[name])
+            _check_node(replica, node, minimum[name], cores[name])
         for entry in entries.values():
             self._check_size(entry)
 
     def _charged(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process has to charge the pod, which is on a node."""
-        shown = pod.by or pod.uid in self.known[identity].pods
-        return bool(shown and pod.asked.devices and not pod.ended) and self._counts(pod, identity)
+        displayed = pod.by or pod.uid in self.known[identity].pods
+        return bool(displayed and pod.asked.devices and not pod.ended) and self._counts(
+            pod, identity
+        )
 
     def _add_least(
-        self, least: list[int], pod: PodTruth, identity: str, cores: bool = False
+        self, minimum: list[int], pod: PodTruth, identity: str, cores: bool = False
     ) -> None:
         """Add what the process must charge for the pod to what it must charge by device.
 
         cores: of their compute, which is where the memory is.
         """
-        known = self.known[identity]
-        cards = known.nodes.get(pod.node)
-        if cards is not None and known.can_find(pod, cards):
-            loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
-            charged = least_charged(pod, cards, loose, names)
-            _add(least, dict.fromkeys(charged, pod.asked.cores) if cores else charged)
+        known_items = self.known[identity]
+        cards = known_items.nodes.get(pod.node)
+        if cards is not None and known_items.can_find(pod, cards):
+            loose, names = known_items.loose.get(pod.uid, _NONE), pod.node in known_items.named
+            least_charged_result = least_charged(pod, cards, loose, names)
+            _add(
+                minimum,
+                dict.fromkeys(least_charged_result, pod.asked.cores)
+                if cores
+                else least_charged_result,
+            )
 
     def judge_victims(
-        self, replica: Replica, pod: PodTruth, found: Mapping[str, Collection[str]]
+        self, replica: Replica, pod: PodTruth, result: Mapping[str, Collection[str]]
     ) -> None:
         """A process has named victims, by node, by what it knows now. Raises Violation."""
-        known = self.known[replica.identity]
-        for node, uids in found.items():
+        known_items = self.known[replica.identity]
+        for node, uids in result.items():
             for uid in uids:
                 if self.pods[uid].priority >= pod.priority:
                     raise Violation(f"S12 {uid} is to make room for {pod}, but is {self.pods[uid]}")
-            if replica.sinks["pods"].failed or node not in known.nodes:
+            if replica.sinks["pods"].failed or node not in known_items.nodes:
                 continue
-            count = len(known.nodes[node].units)
-            least = [0] * count
-            for other in self.pods.values():
-                stays = other.node == node and not self._frees(known, other, other.uid in uids)
-                if stays and self._charged(other, replica.identity):
-                    self._add_least(least, other, replica.identity)
-            room = [known.room(node, device) - least[device] for device in range(count)]
+            count = len(known_items.nodes[node].units)
+            minimum = [0] * count
+            for item in self.pods.values():
+                stays = item.node == node and not self._frees(known_items, item, item.uid in uids)
+                if stays and self._charged(item, replica.identity):
+                    self._add_least(minimum, item, replica.identity)
+            room = [known_items.room(node, device) - minimum[device] for device in range(count)]
             if sum(units >= pod.asked.units for units in room) < pod.asked.devices:
                 raise Violation(f"S12 without {uids} {node} has room for {room}, not for {pod}")
 
@@ -513,8 +520,8 @@ class Oracle:
         """Whether the pod may count as gone soon: with what its end may be early or late by."""
         if not pod.terminating:
             return victim
-        left = pod.ends_by - self.tasks.now
-        soon = -MOST_LATE - _SKEW <= left <= MOST_GRACE + _SKEW
+        remaining = pod.ends_by - self.tasks.now
+        soon = -MOST_LATE - _SKEW <= remaining <= MOST_GRACE + _SKEW
         return soon or (victim and pod.uid not in known.ending)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
@@ -534,9 +541,9 @@ class Oracle:
 
     def _check_size(self, entry: Entry) -> None:
         pod = self.pods[entry.ref.uid]
-        written = sum(units for _, units in entry.cover.written or ()) or pod.asked.total
+        writes = sum(units for _, units in entry.cover.written or ()) or pod.asked.total
         twofold = pod.odd or pod.edited
-        wrong = written < pod.asked.total if twofold else written != pod.asked.total
+        wrong = writes < pod.asked.total if twofold else writes != pod.asked.total
         if entry.request.total != pod.asked.total or wrong:
             raise Violation(f"S3 {entry} is charged for {pod.asked}")
 
@@ -556,11 +563,11 @@ class Oracle:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
 
 
-def _meet(known: Known, items: list[Json]) -> None:
+def _meet(known_items: Known, items: list[Json]) -> None:
     """Take over that a list of pods is on its way into the books, which may take a while."""
     for item in items:
         if item["spec"].get("nodeName"):
-            known.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
+            known_items.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
 
 
 def _refuses(replica: Replica, name: str) -> bool:
@@ -574,20 +581,20 @@ def _add(least: list[int], charged: dict[int, int]) -> None:
             least[device] += units
 
 
-def _check_node(replica: Replica, node: NodeBooks, least: list[int], cores: list[int]) -> None:
+def _check_node(replica: Replica, node: NodeBooks, minimum: list[int], cores: list[int]) -> None:
     if len({*node.spec.capacity}) > MOST_SIZES:
         raise Violation(f"S11 {replica.identity} takes {node.spec} over")
-    for device, (used, held) in enumerate(zip(node.used, least, strict=True)):
+    for device, (used, item) in enumerate(zip(node.used, minimum, strict=True)):
         if used < 0:
             raise Violation(f"S8 {replica.identity}: {node.spec.name}/{device} has {used} used")
-        if used < held:
+        if used < item:
             raise Violation(
-                f"S2 {replica.identity} charges {used} on {node.spec.name}/{device}, {held} held"
+                f"S2 {replica.identity} charges {used} on {node.spec.name}/{device}, {item} held"
             )
-    for device, held in enumerate(cores):
-        charged = node.cores_used[device] if node.cores_used else 0
-        if charged < held:
+    for device, core in enumerate(cores):
+        charges = node.cores_used[device] if node.cores_used else 0
+        if charges < core:
             raise Violation(
-                f"S2 {replica.identity} charges {charged} % of {node.spec.name}/{device}'s compute,"
-                f" {held} % held"
+                f"S2 {replica.identity} charges {charges} % of {node.spec.name}/{device}'s compute,"
+                f" {core} % held"
             )

@@ -41,10 +41,10 @@ def count_orders(start: World) -> int:
                 branch = world.copy()
                 _take(branch, index, place)
                 branch.check()
-                moved = (*places[:index], place + 1, *places[index + 1 :])
-                key = (moved, branch.key())
-                known = after.get(key)
-                after[key] = (branch, orders + (known[1] if known else 0))
+                moves = (*places[:index], place + 1, *places[index + 1 :])
+                key = (moves, branch.key())
+                known_items = after.get(key)
+                after[key] = (branch, orders + (known_items[1] if known_items else 0))
         layer = after  # type: ignore[assignment]  # keys are pairs of places and a state
     for world, _ in layer.values():
         world.come_to_rest()
@@ -55,8 +55,8 @@ def _take(world: World, index: int, place: int) -> None:
     """Take a bind's step; what there is nothing to do for is nothing."""
     actor = world.actors[index]
     if place == 0:
-        asked = Request(world.pods[actor.pod], 1)
-        verdict = filter_nodes(world.ledger.snapshot(), [actor.node], asked)
+        request = Request(world.pods[actor.pod], 1)
+        verdict = filter_nodes(world.ledger.snapshot(), [actor.node], request)
         assert len(verdict.fit) + len(verdict.failed) == 1
     elif place == 1:
         world.do(("start", str(index)))
@@ -123,4 +123,4 @@ class CrashWorld(World):
 
 def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
     for chosen in product((False, True), repeat=len(names)):
-        yield tuple(name for name, taken in zip(names, chosen, strict=True) if taken)
+        yield tuple(name for name, entry in zip(names, chosen, strict=True) if entry)

@@ -9,7 +9,7 @@ from tests.simulation.world import World
 
 def schedule(world: World, chance: Chance) -> str:
     """The scheduler filters a pod and chooses its node."""
-    busy = {placed.pod.uid for placed in (*world.scheduler.placed, *world.scheduler.binding)}
+    busy = {item.pod.uid for item in (*world.scheduler.placed, *world.scheduler.binding)}
     pods = world.users.waiting()
     if not chance.once_in(8):
         pods = [pod for pod in pods if pod.uid not in busy]

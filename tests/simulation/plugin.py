@@ -136,27 +136,27 @@ class OurPlugin(DeviceManager):
         self.weather = weather
         crowd = others if weather.crowd else ()
         if weather.told:
-            every = [*self.pods.values(), *others, pod]
-            pods = [PODS.decode(json.dumps(each).encode()) for each in every]
+            all_items = [*self.pods.values(), *others, pod]
+            pods = [PODS.decode(json.dumps(item).encode()) for item in all_items]
             self._known.replace([Decoded(pods, "1")], 0.0)
-        self.pods |= {each["metadata"]["uid"]: each for each in crowd}
+        self.pods |= {item["metadata"]["uid"]: item for item in crowd}
         try:
             self.add(pod)
         finally:
-            for each in crowd:
-                self.pods.pop(each["metadata"]["uid"])
+            for entry in crowd:
+                self.pods.pop(entry["metadata"]["uid"])
         uid = pod["metadata"]["uid"]
-        held = [each for each in self.held if each.uid == uid]
+        holding = [item for item in self.held if item.uid == uid]
         try:
-            for one in held:
+            for one in holding:
                 self._check.check(one.ids)
         except RequestRefused as error:
             raise AdmissionError(f"PreStartContainer: {error}") from error
-        return {one.container: self._given(pod, one) for one in held}
+        return {one.container: self._given(pod, one) for one in holding}
 
     def free(self) -> dict[str, int]:
         """Units by card that nobody holds, of cards that are there."""
-        used = {device for each in self.held for device in each.ids}
+        used = {device for item in self.held for device in item.ids}
         return {
             card.uuid: sum(
                 device_id(card.uuid, number) not in used for number in range(card.unit_count)
@@ -173,24 +173,26 @@ class OurPlugin(DeviceManager):
         """Have a pod on record that another plug-in gave these cards, and any ids."""
         uid, self.foreign = pod["metadata"]["uid"], True
         self.pods[uid] = pod
-        used = {device for each in self.held for device in each.ids}
-        for each in containers(pod):
+        used = {device for item in self.held for device in item.ids}
+        for item in containers(pod):
             free = [device for device in self.devices if device not in used]
-            ids = frozenset(free[: container_units(each)])
+            ids = frozenset(free[: container_units(item)])
             if ids:
                 used |= ids
-                told = pb.ContainerAllocateResponse(
+                container_allocate_response = pb.ContainerAllocateResponse(
                     envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
                 )
-                self.held.append(Held(uid, each["name"], ids, told.SerializeToString()))
+                self.held.append(
+                    Held(uid, item["name"], ids, container_allocate_response.SerializeToString())
+                )
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         try:
             self._answered = self._allocator.allocate(ids)
         except GpuShareError as error:
             raise AdmissionError(f"Allocate: {error}") from error
-        told = container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
-        return answer_message(told)
+        answer_result = container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
+        return answer_message(answer_result)
 
     def write_checkpoint(self) -> None:
         """What is held is the record."""
@@ -209,7 +211,7 @@ class OurPlugin(DeviceManager):
             raise AdmissionError(f"GetPreferredAllocation: {error}") from error
 
     def _given(self, pod: Json, held: Held) -> Given:
-        inits = [each["name"] for each in containers(pod) if is_plain_init(pod, each)]
+        inits = [item["name"] for item in containers(pod) if is_plain_init(pod, item)]
         served = self._served[held.uid, held.container]
         return Given(
             {card.uuid: units for card, units in served.grant.shares},
@@ -222,19 +224,19 @@ class OurPlugin(DeviceManager):
         """What PodResources makes of pod-resources' List."""
         if not self.weather.listed:
             raise ApiUnavailable("pod-resources does not answer", 0)
-        held = {(each.uid, each.container): each.ids for each in self.held}
+        holding = {(item.uid, item.container): item.ids for item in self.held}
         return {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): {
-                each["name"]: held.get((uid, each["name"]), frozenset())
-                for each in containers(pod)
-                if not is_plain_init(pod, each)
+                item["name"]: holding.get((uid, item["name"]), frozenset())
+                for item in containers(pod)
+                if not is_plain_init(pod, item)
             }
             for uid, pod in self.shown().items()
         }
 
     def _record(self) -> Sequence[CheckpointEntry]:
         return [
-            CheckpointEntry(each.uid, each.container, each.ids, each.response) for each in self.held
+            CheckpointEntry(item.uid, item.container, item.ids, item.response) for item in self.held
         ]
 
     def read(self, name: str) -> Json:
@@ -244,33 +246,33 @@ class OurPlugin(DeviceManager):
         return self._read(name)
 
 
-def units_by_card(given: Collection[Given]) -> dict[str, int]:
+def units_by_card(inputs: Collection[Given]) -> dict[str, int]:
     """The most that the containers hold of each card at a time: init containers end first."""
-    most: Counter[str] = Counter()
-    for each in given:
-        if not each.init:
-            most.update(each.units)
-    for each in given:
-        most |= Counter(each.units)
-    return dict(most)
+    counter: Counter[str] = Counter()
+    for item in inputs:
+        if not item.init:
+            counter.update(item.units)
+    for entry in inputs:
+        counter |= Counter(entry.units)
+    return dict(counter)
 
 
 def wrongly_given(
-    pod: PodTruth, wanted: dict[str, int], given: Collection[Given], *, own_ids: bool
+    pod: PodTruth, expected: dict[str, int], inputs: Collection[Given], *, own_ids: bool
 ) -> str:
     """What is wrong with what a pod's containers were given, "" for nothing. wanted: units by card.
 
     own_ids: whether the kubelet had enough free ids of these cards.
     """
-    if any(each.told != each.units.keys() for each in given):
+    if any(item.told != item.units.keys() for item in inputs):
         return "a container was told of other cards than it was given"
-    if frozenset().union(*(each.told for each in given)) != wanted.keys():
+    if frozenset().union(*(item.told for item in inputs)) != expected.keys():
         return "not on the cards of its Binding"
-    if sorted(sum(each.units.values()) for each in given) != sorted(pod.asked.calls):
+    if sorted(sum(item.units.values()) for item in inputs) != sorted(pod.asked.calls):
         return "a container has more or less than it asks for"
-    if any(units > wanted[card] for card, units in units_by_card(given).items()):
+    if any(units > expected[card] for card, units in units_by_card(inputs).items()):
         return "more of a card than its Binding says"
-    if own_ids and any(not uuids_of(each.ids) <= wanted.keys() for each in given):
+    if own_ids and any(not uuids_of(item.ids) <= expected.keys() for item in inputs):
         return "the kubelet has it on other cards"
     return ""
 

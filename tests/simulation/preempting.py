@@ -44,8 +44,8 @@ def serve_the_urgent(world: World, number: int) -> None:
 
 def _pod(name: str, chances: Random, most: int) -> PodTruth:
     units, devices = 1 + chances.randrange(most), chances.choice((1, 1, 1, 2))
-    asked = Asked(units, devices, (units * devices,))
-    return PodTruth("", name, asked, lasts=chances.random() < 1 / 4)
+    asked_object = Asked(units, devices, (units * devices,))
+    return PodTruth("", name, asked_object, lasts=chances.random() < 1 / 4)
 
 
 def _serve(world: World, pod: PodTruth) -> None:
@@ -60,15 +60,15 @@ def _serve(world: World, pod: PodTruth) -> None:
         failed = json.loads(answers[0])["FailedNodes"]
         lower = partial(_may_go, pod)
         may = [name for name in names if fits(world, replica, pod, name, lower)]
-        found = call(world, replica, partial(_preempt, world, replica, pod, [*failed]))
-        world.tell(f"preempt for {pod.uid} of {failed}: {found}")
-        world.oracle.judge_victims(replica, pod, found)
-        if may and not any(found.values()):
-            raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {found}")
-        if not any(found.values()):
+        result = call(world, replica, partial(_preempt, world, replica, pod, [*failed]))
+        world.tell(f"preempt for {pod.uid} of {failed}: {result}")
+        world.oracle.judge_victims(replica, pod, result)
+        if may and not any(result.values()):
+            raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {result}")
+        if not any(result.values()):
             return
-        world.scheduler.evict_for(pod, found)
-    raise Violation(f"L6 others go for {pod} again and again: {found}")
+        world.scheduler.evict_for(pod, result)
+    raise Violation(f"L6 others go for {pod} again and again: {result}")
 
 
 def _preempt(
@@ -78,5 +78,5 @@ def _preempt(
     return world.scheduler.preempt(replica, pod, record, failed, empty=True)
 
 
-def _may_go(pod: PodTruth, other: PodTruth) -> bool:
-    return other.priority < pod.priority and not other.terminating
+def _may_go(pod: PodTruth, pod_truth: PodTruth) -> bool:
+    return pod_truth.priority < pod.priority and not pod_truth.terminating

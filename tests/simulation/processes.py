@@ -73,30 +73,30 @@ def meddle(world: World, chance: Chance) -> str:
         return ""
     name = LEASE_NAMES[how]
     # What a kube-scheduler does whose name was taken out is not known here.
-    ours = ("emptied", "handed") if how == "lease" else ()
-    what = chance.pick(("deleted", "annotated", "shortened", *ours))
+    own_result = ("emptied", "handed") if how == "lease" else ()
+    pick_result = chance.pick(("deleted", "annotated", "shortened", *own_result))
     heir = chance.pick(world.replicas).identity
 
     def change(held: Json) -> Json:
         spec = held["spec"]
-        if what == "annotated":
+        if pick_result == "annotated":
             return with_metadata(held, annotations={"at": str(world.tasks.now)})
         brief = {**spec, "leaseDurationSeconds": 1}
-        named = {**spec, "holderIdentity": heir if what == "handed" else ""}
-        new = brief if what == "shortened" else named
+        names = {**spec, "holderIdentity": heir if pick_result == "handed" else ""}
+        new = brief if pick_result == "shortened" else names
         # One second and no holder is what is written by who gives it away.
-        given = not new["holderIdentity"] and new["leaseDurationSeconds"] == 1
-        return held if given else {**held, "spec": new}
+        inputs = not new["holderIdentity"] and new["leaseDurationSeconds"] == 1
+        return held if inputs else {**held, "spec": new}
 
     registry = world.server.registry
     try:
-        if what == "deleted":
+        if pick_result == "deleted":
             registry.delete(LEASES, NAMESPACE, name, DeleteOptions())
         else:
             registry.revise(LEASES, NAMESPACE, name, change)
     except StatusError:
         return ""
-    return f"{name} {what}"
+    return f"{name} {pick_result}"
 
 
 def freeze(world: World, chance: Chance) -> str:

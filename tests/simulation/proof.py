@@ -62,23 +62,23 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--replay", type=int, default=None, metavar="SEED")
     parser.add_argument("--mutants", nargs="*", default=None, metavar="NAME")
     parser.add_argument("--record", action="store_true")
-    asked = parser.parse_args(argv)
-    if asked.replay is not None:
-        print(replay(of_seed(asked.replay, asked.steps)))
+    args = parser.parse_args(argv)
+    if args.replay is not None:
+        print(replay(of_seed(args.replay, args.steps)))
         return 0
-    first, after = asked.seeds or (0, CI_SEEDS)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
+    first, after = args.seeds or (0, CI_SEEDS)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, args.steps)
     good = True
-    with ProcessPoolExecutor(asked.jobs, initializer=_ignore_interrupts) as pool:
-        whole = asked.ci or (asked.seeds is None and asked.mutants is None)
+    with ProcessPoolExecutor(args.jobs, initializer=_ignore_interrupts) as pool:
+        whole = args.ci or (args.seeds is None and args.mutants is None)
         orders = pool.submit(_orders) if whole else None
-        if whole or asked.mutants is not None:
-            good &= _mutants(pool, run, asked.mutants or ())
-        if asked.mutants is None:
-            good &= _stories(pool, run, asked.jobs)
+        if whole or args.mutants is not None:
+            good &= _mutants(pool, run, args.mutants or ())
+        if args.mutants is None:
+            good &= _stories(pool, run, args.jobs)
         if orders is not None:
             good = good and orders.result()
-    if asked.record:
+    if args.record:
         renew(PROOF_FIGURES, "the simulation", figures(record(_RUNS, asdict(run))))
     return 0 if good else 1
 
@@ -92,17 +92,17 @@ def _orders() -> bool:
 
 def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
     began = time.monotonic()
-    shown = [each.name for each in all_mutants() if not names or each.name in names]
-    known = last_found(recorded(_RUNS))
-    for found in pool.map(partial(_hunt, steps=run.steps, known=known), shown):
-        mutant = found.mutant_name
-        run.mutants[mutant] = found.by
-        by = "NOT FOUND" if found.by is None else found.by
-        by = "a test" if isinstance(found.by, str) else by
-        print(f"  {found.fault:4} {mutant:32} {by:>9}  {found.error[:90]}", flush=True)
+    names_shown = [mutant.name for mutant in all_mutants() if not names or mutant.name in names]
+    seeds = last_found(recorded(_RUNS))
+    for item in pool.map(partial(_hunt, steps=run.steps, known_seeds=seeds), names_shown):
+        mutant = item.mutant_name
+        run.mutants[mutant] = item.by
+        by = "NOT FOUND" if item.by is None else item.by
+        by = "a test" if isinstance(item.by, str) else by
+        print(f"  {item.fault:4} {mutant:32} {by:>9}  {item.error[:90]}", flush=True)
     killed = sum(by is not None for by in run.mutants.values())
-    print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
-    return killed == len(shown)
+    print(f"mutants: {killed} of {len(names_shown)} found ({time.monotonic() - began:.0f} s)")
+    return killed == len(names_shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,11 @@ class _Hunted:
     error: str
 
 
-def _hunt(name: str, steps: int, known: dict[str, int | str]) -> _Hunted:
-    mutant = next(each for each in all_mutants() if each.name == name)
-    seed = known.get(name)
-    found: Found = hunt(mutant, steps, known=seed if isinstance(seed, int) else None)
-    return _Hunted(mutant.fault, name, found.by, found.error)
+def _hunt(name: str, steps: int, known_seeds: dict[str, int | str]) -> _Hunted:
+    mutant = next(mutant for mutant in all_mutants() if mutant.name == name)
+    seed = known_seeds.get(name)
+    hunt_result: Found = hunt(mutant, steps, known_seed=seed if isinstance(seed, int) else None)
+    return _Hunted(mutant.fault, name, hunt_result.by, hunt_result.error)
 
 
 def _ignore_interrupts() -> None:
@@ -126,14 +126,14 @@ def _ignore_interrupts() -> None:
 
 
 def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
-    began, asked = time.monotonic(), run.after
+    began, request = time.monotonic(), run.after
     fired: Counter[str] = Counter()
-    chunks = list(_chunks(run.first, asked))
-    told = zip(chunks, pool.map(partial(_tell, steps=run.steps), chunks), strict=True)
+    chunks = list(_chunks(run.first, request))
+    output = zip(chunks, pool.map(partial(_tell, steps=run.steps), chunks), strict=True)
     run.after = run.first
-    with tqdm(total=asked - run.first, unit="story", disable=None, leave=False) as bar:
+    with tqdm(total=request - run.first, unit="story", disable=None, leave=False) as bar:
         try:
-            for (start, after), (errors, some) in told:
+            for (start, after), (errors, some) in output:
                 fired += some
                 for seed, error in errors.items():
                     tqdm.write(f"seed {seed} breaks a promise: {error.partition(' ')[0]}")
@@ -153,17 +153,17 @@ def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
         f" {len(run.violations)} violations, {sum(fired.values()):,} faults of {len(fired)} kinds,"
         f" {run.seconds:.0f} s ({count * run.steps / max(run.seconds, 0.1):,.0f} steps/s)"
     )
-    return not run.violations and run.after == asked
+    return not run.violations and run.after == request
 
 
 def _tell(seeds: tuple[int, int], steps: int) -> tuple[dict[int, str], Counter[str]]:
     errors: dict[int, str] = {}
     fired: Counter[str] = Counter()
     for seed in range(*seeds):
-        told = tell(of_seed(seed, steps))
-        fired += told.fired
-        if told.error:
-            errors[seed] = told.error
+        tell_result = tell(of_seed(seed, steps))
+        fired += tell_result.fired
+        if tell_result.error:
+            errors[seed] = tell_result.error
     return errors, fired
 
 

@@ -33,8 +33,8 @@ def tell(case: Case, fate: str, folder: Path) -> None:
     with closing(RealStage(folder, case.point, _SIGNALS[case.end], fate)) as stage:
         poll(stage.victim.ready, lambda: stage.told("the first is not ready"), _LONGEST)
         if case.fault == "failover":
-            other = stage.start()
-            poll(lambda: other.probe("/readyz").status > 0, "the other answers", _LONGEST)
+            start_result = stage.start()
+            poll(lambda: start_result.probe("/readyz").status > 0, "the other answers", _LONGEST)
         stage.victim.knows(stage.node)
         pod = stage.cluster.pod(10, name="web")
         stage.victim.bind_later(pod, stage.node)  # nobody waits for its answer

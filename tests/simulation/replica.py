@@ -202,7 +202,7 @@ class Replica:
         api = SimApi(network, self)
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
-        managed = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
+        managed_resource = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
         scope = ExtenderScope(schedulers=frozenset({SERVED} if shape.scoped else ()))
 
         def learn(_: ManagedResource, changes: Changes, first: bool) -> None:
@@ -210,10 +210,12 @@ class Replica:
                 if not (first and on_node):
                     created(pod.request.cpu)
 
-        self.resources = ManagedResources((managed,), scope)
+        self.resources = ManagedResources((managed_resource,), scope)
         if shape.crowded:
-            managed = replace(managed, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
-        asked = ManagedResources((managed,), scope)
+            managed_resource = replace(
+                managed_resource, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn))
+            )
+        managed_resources = ManagedResources((managed_resource,), scope)
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.resources, "GiB"), pause),
@@ -248,12 +250,16 @@ class Replica:
         }
         self.readiness = Readiness(sources, self.leading, tasks.clock)
         self.binder = Binder(
-            api, asked, self.readiness.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
+            api,
+            managed_resources,
+            self.readiness.leads_until,
+            tasks.clock,
+            lambda: int(self._wall() * 1e9),
         )
         self.new_auditor = partial(
             Auditor,
             api,
-            asked,
+            managed_resources,
             "GiB",
             not_ready=self.readiness.not_ready,
             watch_version=self.readiness.last_resource_version,
@@ -264,7 +270,7 @@ class Replica:
         )
         self.auditor = self.new_auditor(report=tell)
         self.service = Service(
-            asked,
+            managed_resources,
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=shape.best_only,

@@ -128,56 +128,58 @@ def _trouble(world: World) -> str:
 
 def _check_books(world: World, replica: Replica) -> None:
     replica.ledger.check()
-    held = [pod for pod in world.oracle.pods.values() if pod.node and not pod.ended]
+    holding = [pod for pod in world.oracle.pods.values() if pod.node and not pod.ended]
     cards = world.kubelets.cards
     nodes = {node.spec.name: node for node in replica.ledger.dump()}
-    there = {name for name, each in cards.items() if each.units}
-    if nodes.keys() != there:
-        raise Violation(f"L1 {replica.identity} knows {sorted(nodes)} of {sorted(there)}")
+    present = {name for name, entry in cards.items() if entry.units}
+    if nodes.keys() != present:
+        raise Violation(f"L1 {replica.identity} knows {sorted(nodes)} of {sorted(present)}")
     for name, node in nodes.items():
         _check_node(world, replica, node, cards[name])
-        on = {pod.uid: pod for pod in held if pod.node == name and pod.asked.devices}
+        on = {pod.uid: pod for pod in holding if pod.node == name and pod.asked.devices}
         entries = {entry.ref.uid: entry for entry in node.entries}
         if entries.keys() != on.keys():
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
-        known = world.oracle.known[replica.identity]
-        sure = [pod for pod in on.values() if known.at_home(pod) and not pod.edited]
+        known_items = world.oracle.known[replica.identity]
+        sure = [pod for pod in on.values() if known_items.at_home(pod) and not pod.edited]
         for pod in sure:
             if entries[pod.uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[pod.uid]} for {pod}")
         if len(sure) == len(on):
             _check_cores(replica, node, sure)
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
-    waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
+    waiting_pods = {pod.uid for pod in replica.ledger.waiting()} - forged
     pending = {
         pod.uid
         for pod in world.users.alive()
         if pod.asked.devices and not (pod.node or pod.ended or pod.terminating)
     } - forged
-    if waiting != pending:
-        raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
+    if waiting_pods != pending:
+        raise Violation(f"L1 {replica.identity} sees {waiting_pods} wait, {pending} do")
 
 
 def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -> None:
-    closed = world.oracle.known[replica.identity].closed.get(node.spec.name, frozenset())
-    healthy = tuple(ok and device not in closed for device, ok in enumerate(cards.healthy))
+    closed_devices = world.oracle.known[replica.identity].closed.get(node.spec.name, frozenset())
+    healthy = tuple(ok and device not in closed_devices for device, ok in enumerate(cards.healthy))
     if (node.spec.capacity, node.spec.healthy) != (cards.units, healthy):
         raise Violation(f"L1 {replica.identity} takes {node.spec} for {cards}")
     pods = world.oracle.pods.values()
-    asked = sum(pod.cpu for pod in pods if pod.node == node.spec.name and not pod.ended)
-    left = (CPU - asked, (MEMORY - asked) << 20)
-    if (node.cpu_free, node.memory_free) != left:
-        raise Violation(f"L1 {replica.identity} has {left} for the host left on {node}")
+    total = sum(pod.cpu for pod in pods if pod.node == node.spec.name and not pod.ended)
+    remaining = (CPU - total, (MEMORY - total) << 20)
+    if (node.cpu_free, node.memory_free) != remaining:
+        raise Violation(f"L1 {replica.identity} has {remaining} for the host left on {node}")
 
 
 def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> None:
     """Compute is charged where the memory of these pods is, which are all that the node has."""
-    held = [0] * len(node.used)
+    holding = [0] * len(node.used)
     for pod in pods:
         for device, _ in pod.claim or ():
-            held[device] += pod.asked.cores_on(len(pod.claim or ()))
-    if (any(held) and list(node.cores_used) != held) or (not any(held) and any(node.cores_used)):
-        raise Violation(f"L1 {replica.identity} has {held} % of the compute of {node} in use")
+            holding[device] += pod.asked.cores_on(len(pod.claim or ()))
+    if (any(holding) and list(node.cores_used) != holding) or (
+        not any(holding) and any(node.cores_used)
+    ):
+        raise Violation(f"L1 {replica.identity} has {holding} % of the compute of {node} in use")
 
 
 def _bind(world: World, pod: PodTruth) -> None:
@@ -187,9 +189,9 @@ def _bind(world: World, pod: PodTruth) -> None:
         replica = wait(world)
         cards = world.kubelets.cards
         could = [name for name in sorted(cards) if fits(world, replica, pod, name)]
-        said = ask(world, replica, pod)
-        answers += said
-        if pod.node or not (could or said[1:]):
+        message = ask(world, replica, pod)
+        answers += message
+        if pod.node or not (could or message[1:]):
             return
         world.pass_time(2.0)
     raise Violation(f"L3 {pod} fits on {could}, but {answers}")
@@ -201,9 +203,9 @@ def ask(world: World, replica: Replica, pod: PodTruth) -> list[bytes]:
     record = world.server.registry.get(PODS, pod.namespace, pod.name)
     body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), json.dumps(names).encode())
     answers = [call(world, replica, partial(replica.service.filter, body))]
-    said = json.loads(answers[0])
-    check_partition(said, names, best_only=world.setting.shape.best_only)
-    for node in said["NodeNames"][:1]:
+    document = json.loads(answers[0])
+    check_partition(document, names, best_only=world.setting.shape.best_only)
+    for node in document["NodeNames"][:1]:
         bind = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
         text = json.dumps({**bind, "Node": node}).encode()
         answers.append(call(world, replica, partial(replica.service.bind, text)))
@@ -252,31 +254,33 @@ def fits(
     cards = kubelets.cards[node]
     if node in kubelets.forged or pod.forged or pod.refused or _grown(replica, node):
         return False
-    closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
-    room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
-    taken, cores = set[int](), [0] * len(room)
-    known = world.oracle.known[replica.identity]
-    for other in world.oracle.pods.values():
-        if other.node != node or other.ended or without(other) or not other.asked.devices:
+    closed_devices = world.oracle.known[replica.identity].closed.get(node, frozenset())
+    room = [
+        0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))
+    ]
+    durations, cores = set[int](), [0] * len(room)
+    known_items = world.oracle.known[replica.identity]
+    for item in world.oracle.pods.values():
+        if item.node != node or item.ended or without(item) or not item.asked.devices:
             continue
         if (
-            not known.at_home(other)
-            or other.claim is None
-            or any(at >= len(room) for at, _ in other.claim)
+            not known_items.at_home(item)
+            or item.claim is None
+            or any(at >= len(room) for at, _ in item.claim)
         ):
-            room = [units - other.asked.total for units in room]
-            cores = [percent + other.asked.cores_on(0) for percent in cores]
-            taken.update(range(len(room)))
+            room = [units - item.asked.total for units in room]
+            cores = [percent + item.asked.cores_on(0) for percent in cores]
+            durations.update(range(len(room)))
             continue
-        for device, units in other.claim:
+        for device, units in item.claim:
             room[device] -= units
-            cores[device] += other.asked.cores_on(len(other.claim))
-            taken.add(device)
-    asked = pod.asked
-    found = [
-        units >= asked.units
-        and cores[device] + max(asked.cores, 1) <= 100
-        and not (asked.cores == 100 and device in taken)
+            cores[device] += item.asked.cores_on(len(item.claim))
+            durations.add(device)
+    request = pod.asked
+    result = [
+        units >= request.units
+        and cores[device] + max(request.cores, 1) <= 100
+        and not (request.cores == 100 and device in durations)
         for device, units in enumerate(room)
     ]
-    return sum(found) >= asked.devices
+    return sum(result) >= request.devices

@@ -54,7 +54,7 @@ class Scheduler:
 
     def reach(self, chance: Chance) -> Replica | None:
         """The process a call gets to: one that is ready, mostly."""
-        awake = [each for each in self.replicas if not (each.frozen or each.ending)]
+        awake = [replica for replica in self.replicas if not (replica.frozen or replica.ending)]
         ready = [replica for replica in awake if replica.ready()]
         among = awake if chance.once_in(8) else ready
         return chance.pick(among) if among else None
@@ -77,19 +77,19 @@ class Scheduler:
         """Have a pod bound that has been placed, mostly by whom filter was asked."""
         if not self.placed or len(self.binding) >= MOST_BINDS:
             return ""
-        placed = self.placed.pop(chance.below(len(self.placed)))
-        return self._bind(placed, self._by(chance, placed.asked))
+        placements = self.placed.pop(chance.below(len(self.placed)))
+        return self._bind(placements, self._by(chance, placements.asked))
 
     def bind_again(self, chance: Chance) -> str:
         """Ask once more for a bind, after a time-out or for another node."""
         if not self.before or len(self.binding) >= MOST_BINDS:
             return ""
-        placed = self.before[-1 - chance.below(min(4, len(self.before)))]
+        placements = self.before[-1 - chance.below(min(4, len(self.before)))]
         if chance.once_in(3):
             nodes = sorted(self.oracle.known[self.replicas[0].identity].nodes)
             if nodes:
-                placed = Placed(placed.pod, chance.pick(nodes), placed.asked)
-        return self._bind(placed, self._by(chance, placed.asked))
+                placements = Placed(placements.pod, chance.pick(nodes), placements.asked)
+        return self._bind(placements, self._by(chance, placements.asked))
 
     def strange(self, chance: Chance) -> str:
         """A bind of a pod for a node that nobody has filtered, or with another pod's uid."""
@@ -99,16 +99,16 @@ class Scheduler:
         replica = self.reach(chance)
         if replica is None or not pods:
             return ""
-        pod, other = chance.pick(pods), chance.pick(pods)
+        pod, pick_result = chance.pick(pods), chance.pick(pods)
         node = chance.pick(("n0", "n1", "n9"))
-        uid = other.uid if chance.below(2) else pod.uid
+        uid = pick_result.uid if chance.below(2) else pod.uid
         odd = PodTruth(uid, pod.name, pod.asked, namespace=pod.namespace)
         return self._bind(Placed(odd, node, replica), replica)
 
-    def _by(self, chance: Chance, asked: Replica) -> Replica | None:
-        there = asked in self.replicas and not (asked.frozen or asked.ending)
-        same = there and not chance.once_in(6)
-        return asked if same else self.reach(chance)
+    def _by(self, chance: Chance, replica: Replica) -> Replica | None:
+        present = replica in self.replicas and not (replica.frozen or replica.ending)
+        same = present and not chance.once_in(6)
+        return replica if same else self.reach(chance)
 
     def _seen(self, chance: Chance, pod: PodTruth) -> Record | None:
         """The pod as the scheduler's cache has it: as it is, or as it was when first seen."""
@@ -146,10 +146,10 @@ class Scheduler:
     ) -> None:
         """Evict others for a pod that was refused on these nodes."""
         asked_at = self.oracle.tasks.now
-        found = self.preempt(replica, pod, record, failed, empty=empty)
+        preempt_result = self.preempt(replica, pod, record, failed, empty=empty)
         if self.oracle.tasks.now == asked_at:
-            self.oracle.judge_victims(replica, pod, found)
-        self.evict_for(pod, found)
+            self.oracle.judge_victims(replica, pod, preempt_result)
+        self.evict_for(pod, preempt_result)
 
     def preempt(
         self,
@@ -166,18 +166,18 @@ class Scheduler:
         """
         proposed = self._proposed(pod, failed, empty)
         meta = {
-            node: {"Pods": [{"UID": each.uid} for each in victims], "NumPDBViolations": 0}
+            node: {"Pods": [{"UID": victim.uid} for victim in victims], "NumPDBViolations": 0}
             for node, victims in proposed.items()
         }
         if not meta:
             return {}
-        said = json.dumps(meta).encode()
-        body = b'{"Pod":%s,"NodeNameToMetaVictims":%s}' % (record.encoded(), said)
+        encode_result = json.dumps(meta).encode()
+        body = b'{"Pod":%s,"NodeNameToMetaVictims":%s}' % (record.encoded(), encode_result)
         try:
             answer = _answer(replica.service.preempt(body))["NodeNameToMetaVictims"]
         except (NotReady, MessageError):
             return {}
-        return {node: [each["UID"] for each in of["Pods"]] for node, of in answer.items()}
+        return {node: [pod["UID"] for pod in of["Pods"]] for node, of in answer.items()}
 
     def _proposed(
         self, pod: PodTruth, failed: Iterable[str], empty: bool
@@ -190,23 +190,25 @@ class Scheduler:
                 node = self.server.registry.get(NODES, "", name).body
             except StatusError:
                 continue
-            there = [
-                each for each in self.oracle.pods.values() if each.node == name and not each.ended
+            present = [
+                pod for pod in self.oracle.pods.values() if pod.node == name and not pod.ended
             ]
-            lower = [each for each in there if each.priority < pod.priority and each.asked.devices]
-            left = int(node["status"]["allocatable"][RESOURCE]) - pod.asked.total
-            left -= sum(each.asked.total for each in there if each not in lower)
+            lower = [
+                item for item in present if item.priority < pod.priority and item.asked.devices
+            ]
+            remaining = int(node["status"]["allocatable"][RESOURCE]) - pod.asked.total
+            remaining -= sum(item.asked.total for item in present if item not in lower)
             victims = []
-            for each in sorted(lower, key=lambda each: -each.priority):
-                if each.asked.total > left:
-                    victims.append(each)
+            for item in sorted(lower, key=lambda each: -each.priority):
+                if item.asked.total > remaining:
+                    victims.append(item)
                 else:
-                    left -= each.asked.total
-            if left >= 0 and (victims or empty):
+                    remaining -= item.asked.total
+            if remaining >= 0 and (victims or empty):
                 proposed[name] = victims
         return proposed
 
-    def evict_for(self, pod: PodTruth, found: Mapping[str, Sequence[str]]) -> None:
+    def evict_for(self, pod: PodTruth, result: Mapping[str, Sequence[str]]) -> None:
         """Delete the victims on the node where they are the least loss, and nominate it.
 
         Where there is none the pod waits like any other.
@@ -215,15 +217,15 @@ class Scheduler:
         pods = self.oracle.pods
         loss = {
             node: (max((pods[uid].priority for uid in uids), default=-1), len(uids), node)
-            for node, uids in found.items()
+            for node, uids in result.items()
         }
         node = min(loss, key=loss.__getitem__, default="")
-        for uid in found.get(node, ()):
+        for uid in result.get(node, ()):
             if not pods[uid].terminating:
                 self.evict(pods[uid], None)
-        for other in pods.values() if node else ():
-            if other.priority < pod.priority and self._nominated.get(other.uid) == node:
-                self.nominate(other, "")
+        for item in pods.values() if node else ():
+            if item.priority < pod.priority and self._nominated.get(item.uid) == node:
+                self.nominate(item, "")
         self.nominate(pod, node)
 
     def nominate(self, pod: PodTruth, node: str) -> None:
@@ -267,14 +269,14 @@ def check_partition(answer: Any, names: list[str], *, best_only: bool) -> None:
 
     best_only: of the nodes that fit it names one alone, as it is told to.
     """
-    said = [
+    result = [
         *answer["NodeNames"],
         *answer["FailedNodes"],
         *answer["FailedAndUnresolvableNodes"],
     ]
     silent = best_only and len(answer["NodeNames"]) == 1
-    once = len(set(said)) == len(said) and set(said) <= set(names)
-    if not once or (len(said) != len(names) and not silent):
+    once = len(set(result)) == len(result) and set(result) <= set(names)
+    if not once or (len(result) != len(names) and not silent):
         raise Violation(f"X4 filter answers {answer} for {names}")
 
 

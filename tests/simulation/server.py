@@ -46,8 +46,12 @@ class _Nobody:
 
 def seconds_allowed(query: Mapping[str, str]) -> float:
     """Seconds the server works on a request: kube-apiserver's filter reads the query `timeout`."""
-    named = _SECONDS.fullmatch(query.get("timeout", ""))
-    return min(float(named["number"]), REQUEST_TIMEOUT) if named else REQUEST_TIMEOUT
+    fullmatch_result = _SECONDS.fullmatch(query.get("timeout", ""))
+    return (
+        min(float(fullmatch_result["number"]), REQUEST_TIMEOUT)
+        if fullmatch_result
+        else REQUEST_TIMEOUT
+    )
 
 
 @dataclass(slots=True)
@@ -74,11 +78,16 @@ class Server:
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> bytes:
         """The body of a 2xx answer. Raises ApiError, as the HTTP client makes them."""
-        found = _PATH.fullmatch(path)
-        assert found, path
+        fullmatch_result = _PATH.fullmatch(path)
+        assert fullmatch_result, path
         call = Call(method, query, "", "", body or b"", _Nobody())
         try:
-            answer = self._rest.answer(found["group"] or "", found["version"], found["rest"], call)
+            answer = self._rest.answer(
+                fullmatch_result["group"] or "",
+                fullmatch_result["version"],
+                fullmatch_result["rest"],
+                call,
+            )
         except StatusError as error:
             text = json.dumps(error.body()).encode()
             raise response_error(f"{method} {path}", error.code, text) from error
@@ -87,20 +96,22 @@ class Server:
 
     def watch(self, path: str, query: Mapping[str, str]) -> "Feed":
         """An open watch. Raises ApiError where its version is gone."""
-        found = _PATH.fullmatch(path)
-        assert found, path
-        target = target_of(found["group"] or "", found["version"], found["rest"])
+        fullmatch_result = _PATH.fullmatch(path)
+        assert fullmatch_result, path
+        target = target_of(
+            fullmatch_result["group"] or "", fullmatch_result["version"], fullmatch_result["rest"]
+        )
         call = Call("GET", query, "", "", b"", _Nobody())
-        shown: list[Record] = []
+        result: list[Record] = []
 
         def encode(record: Record) -> bytes:
-            shown.append(record)
+            result.append(record)
             return record.encoded()
 
         scope = Scope(target.resource, target.namespace, selection(target, call), encode)
         watch = Watch(self.store, scope, call.number("resourceVersion"))
         ends = self._tasks.now + call.number("timeoutSeconds")
-        feed = Feed(watch, lambda: self.store.version, shown, target.resource.kind, ends)
+        feed = Feed(watch, lambda: self.store.version, result, target.resource.kind, ends)
         feed.pull()
         if feed.lost:
             raise ApiGone(f"watch {path}: 410 too old resource version", 410)

@@ -54,12 +54,12 @@ def _serve(world: World, pod: PodTruth, chances: Random) -> None:
 def _do_harm(world: World, chances: Random) -> None:
     for _ in range(_ACTS):
         chance = Chance(chances.getrandbits(BITS))
-        done = world.machines.lie(chance) if chance.once_in(4) else world.tenant.act(chance)
-        world.tell(f"meanwhile {done}")
+        completed = world.machines.lie(chance) if chance.once_in(4) else world.tenant.act(chance)
+        world.tell(f"meanwhile {completed}")
         world.oracle.follow()
-        waiting = [pod for pod in world.users.waiting() if pod.namespace != HONEST]
-        if waiting and chance.below(2):
-            ask(world, wait(world), chance.pick(waiting))
+        waiting_pods = [pod for pod in world.users.waiting() if pod.namespace != HONEST]
+        if waiting_pods and chance.below(2):
+            ask(world, wait(world), chance.pick(waiting_pods))
 
 
 def _honest(world: World) -> Sequence[str]:

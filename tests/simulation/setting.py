@@ -107,7 +107,7 @@ class Setting:
             # What goes and comes in step with the lists is what an audit takes for wrong.
             _scale(weights, ("flap",), 3)
         pods = 7 if ends == 1 else 12
-        ours = source.choice((True, False, False, False))
+        choice_result = source.choice((True, False, False, False))
         hostile = source.choice((False, True, False, False))
         _scale(weights, _HOSTILE, source.choice((1, 3)) if hostile else 0)
         if hostile:
@@ -118,7 +118,7 @@ class Setting:
         # Drawn apart, so that stories without it are told as ever.
         cores = Random(f"compute of {number}").random() < _WITH_CORES
         return Setting(
-            shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores
+            shape, replicas, small, Weighted(weights), pods, choice_result, hostile, preempts, cores
         )
 
 

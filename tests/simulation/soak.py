@@ -86,8 +86,8 @@ class Soak:
             (self._look, 1.0),
         )
         threads = [
-            threading.Thread(target=self._guarded, args=(act, every, number))
-            for number, (act, every) in enumerate(actors)
+            threading.Thread(target=self._guarded, args=(act, entry, number))
+            for number, (act, entry) in enumerate(actors)
         ]
         for thread in threads:
             thread.start()
@@ -103,8 +103,8 @@ class Soak:
         """What is wrong at the end."""
         findings = []
         grown = growth(self.samples)
-        for name, most in asdict(MOST_GROWN).items():
-            if asdict(grown)[name] > most:
+        for name, entry in asdict(MOST_GROWN).items():
+            if asdict(grown)[name] > entry:
                 findings.append(f"{name} grew by {asdict(grown)[name]:.1f} in the second half")
         try:
             self.extender.agrees(self.cluster)
@@ -123,13 +123,13 @@ class Soak:
     def _watch(self, seconds: float) -> None:
         begin = time.monotonic()
         (worker,) = self.extender.children()
-        told = 0.0
+        output = 0.0
         while (now := time.monotonic() - begin) < seconds and not self.raised:
             assert not self.extender.ended(), "the process has ended"
             assert self.extender.children() == [worker], "the worker has been exchanged"
             self.samples.append((now, sample(worker)))
-            if now >= told:
-                told = now + _TOLD_EVERY
+            if now >= output:
+                output = now + _TOLD_EVERY
                 self._tell(now)
             self._ended.wait(EVERY)
 
@@ -141,10 +141,10 @@ class Soak:
         )
         print(f"{now:6.0f} s  {figures}; {did}", flush=True)
 
-    def _guarded(self, act: Callable[[Random], None], every: float, number: int) -> None:
+    def _guarded(self, act: Callable[[Random], None], all_items: float, number: int) -> None:
         chance = Random(f"{self._seed}:{number}")
         try:
-            while not self._ended.wait(chance.uniform(0, 2 * every)):
+            while not self._ended.wait(chance.uniform(0, 2 * all_items)):
                 act(chance)
         except BaseException as error:
             self.raised.append(error)
@@ -154,19 +154,19 @@ class Soak:
     def _pod(self, chance: Random) -> None:
         """One comes, as kube-scheduler places it; and some go."""
         units = [chance.randint(1, 12) for _ in range(chance.choice((1, 1, 1, 2)))]
-        made: Json = {}
+        created: Json = {}
         if chance.random() < 0.05:  # bound past the extender
-            made = {"nodeName": chance.choice(self._nodes)}
-        pod = self.cluster.pod(*units, spec=made)
+            created = {"nodeName": chance.choice(self._nodes)}
+        pod = self.cluster.pod(*units, spec=created)
         self.done["pods"] += 1
         self._pods.append(pod)
-        if not made:
+        if not created:
             self._place(chance, pod)
         while len(self._pods) > chance.randint(MOST_PODS // 2, MOST_PODS):
-            gone = self._pods.pop(chance.randrange(len(self._pods)))
+            deleted = self._pods.pop(chance.randrange(len(self._pods)))
             if chance.random() < 0.5:
-                self.cluster.set_phase(gone, "Succeeded")
-            self.cluster.delete_pod(gone)
+                self.cluster.set_phase(deleted, "Succeeded")
+            self.cluster.delete_pod(deleted)
 
     def _place(self, chance: Random, pod: Json) -> None:
         for _ in range(2):
@@ -188,8 +188,8 @@ class Soak:
         if act == 0:
             self.cluster.annotate_node(chance.choice(self._nodes), "turn", str(chance.random()))
         elif act == 1:
-            closed = chance.choice(("", "0", "1,2", "nonsense"))
-            self.cluster.unhealthy(chance.choice(self._nodes), closed)
+            choice_result = chance.choice(("", "0", "1,2", "nonsense"))
+            self.cluster.unhealthy(chance.choice(self._nodes), choice_result)
         elif act == 2:
             # Never one that pods are placed on: whoever places them would name it.
             node = self._node()
@@ -257,26 +257,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", action="store_true", help="keep what came of it")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     when = datetime.now(UTC).isoformat(timespec="minutes")
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-soak-") as folder,
-        contextlib.closing(Soak(Path(folder), asked.seed)) as soak,
+        contextlib.closing(Soak(Path(folder), args.seed)) as soak,
     ):
-        soak.run(asked.seconds)
+        soak.run(args.seconds)
         poll(soak.extender.ready, "it is ready at the end")
-        found = soak.judge()
+        judge_result = soak.judge()
     samples = [used for _, used in soak.samples]
     first, middle, last = (asdict(samples[at]) for at in (0, len(samples) // 2, -1))
     grown = asdict(growth(soak.samples))
-    done = dict(soak.done)
-    run = Run(commit(), when, asked.seconds, done, first, middle, last, grown, found)
-    print(f"the second half by its trend: {grown}; {len(found)} findings")
-    for finding in found:
+    completed = dict(soak.done)
+    run = Run(commit(), when, args.seconds, completed, first, middle, last, grown, judge_result)
+    print(f"the second half by its trend: {grown}; {len(judge_result)} findings")
+    for finding in judge_result:
         print(f"  FOUND {finding}")
-    if asked.record:
+    if args.record:
         renew(PROOF_FIGURES, "the soak", _figures(record(_RUNS, asdict(run))))
-    return 1 if found else 0
+    return 1 if judge_result else 0
 
 
 if __name__ == "__main__":

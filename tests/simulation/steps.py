@@ -70,9 +70,9 @@ def take_step(world: World, number: int) -> None:
     chance = Chance(number)
     for _ in range(_TRIES):
         name = world.setting.weights.draw(chance)
-        what = HAPPENINGS[name](world, chance)
-        if what:
-            world.tell(f"{name} {what}")
+        subject = HAPPENINGS[name](world, chance)
+        if subject:
+            world.tell(f"{name} {subject}")
             if name in FAULTS and name != "fault":
                 world.fired[name] += 1
             break

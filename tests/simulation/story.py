@@ -50,9 +50,9 @@ def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
             come_to_rest(world)
             _raise(alarms)
         except Exception as error:
-            known = isinstance(error, Violation)
-            text = str(error) if known else f"X3 {type(error).__name__}: {error}"
-            if told is not None and not known:
+            isinstance_result = isinstance(error, Violation)
+            text = str(error) if isinstance_result else f"X3 {type(error).__name__}: {error}"
+            if told is not None and not isinstance_result:
                 logging.getLogger(__name__).exception("the story ends")
             return Told(text, at, world.fired if world else Counter())
         finally:
@@ -81,8 +81,8 @@ def shrink(story: list[int], error: str) -> list[int]:
 def replay(story: list[int]) -> str:
     """The story in words, and how it ends."""
     lines: list[str] = []
-    told = tell(story, lines.append)
-    return "\n".join([*lines, told.error or "it ends well"])
+    tell_result = tell(story, lines.append)
+    return "\n".join([*lines, tell_result.error or "it ends well"])
 
 
 def of_seed(seed: int, steps: int) -> list[int]:

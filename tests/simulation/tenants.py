@@ -61,10 +61,10 @@ class Tenant:
     def act(self, chance: Chance) -> str:
         """Create a pod, mostly; or edit or delete one."""
         pods = self.pods()
-        what = chance.below(8)
-        if pods and (what >= 6 or len(pods) == len(self.names)):
+        below_result = chance.below(8)
+        if pods and (below_result >= 6 or len(pods) == len(self.names)):
             pod = chance.pick(pods)
-            if what == 6:
+            if below_result == 6:
                 return self._edit(pod, chance)
             grace = chance.pick((0, None, AGES))
             self.kubelets.delete(pod, grace)
@@ -72,21 +72,21 @@ class Tenant:
         return self._create(chance)
 
     def _create(self, chance: Chance) -> str:
-        taken = {pod.name for pod in self.pods()}
-        name = next(name for name in self.names if name not in taken)
+        durations = {pod.name for pod in self.pods()}
+        name = next(name for name in self.names if name not in durations)
         kind = chance.pick(_KINDS)
         units = 5000 + chance.below(3) if kind == "impossible" else 1 + chance.below(2)
-        asked = Asked(units, 1, (units,))
-        annotations, refused = self._annotations(kind, chance)
+        asked_object = Asked(units, 1, (units,))
+        annotations, refusals = self._annotations(kind, chance)
         uncounted = kind == "gated" or (kind == "unserved" and self.scoped)
         cpu = UNCOUNTED_CPU if uncounted else 0
-        body = pod_body(name, asked, annotations, cpu)
+        body = pod_body(name, asked_object, annotations, cpu)
         spec = body["spec"]
         if kind == "gated":
             spec["schedulingGates"] = [{"name": "example.com/never"}]
         if kind == "unserved":
             spec["schedulerName"] = "nobody"
-            refused = "of another scheduler" if self.scoped else ""
+            refusals = "of another scheduler" if self.scoped else ""
         if kind == "lingering":
             spec["terminationGracePeriodSeconds"] = AGES
         record = self.server.registry.create(PODS, TENANT, body)
@@ -94,15 +94,15 @@ class Tenant:
         self.oracle.pods[uid] = PodTruth(
             uid,
             name,
-            asked,
+            asked_object,
             forged=kind == "mistaken",
             cpu=cpu,
             namespace=TENANT,
-            refused=refused,
+            refused=refusals,
             unseen=kind in ("gated", "unserved"),
             lasts=self.lasting and kind == "lingering",
         )
-        return f"creates {name} ({uid}), {kind}, {asked}"
+        return f"creates {name} ({uid}), {kind}, {asked_object}"
 
     @staticmethod
     def _annotations(kind: str, chance: Chance) -> tuple[dict[str, str], str]:
@@ -110,8 +110,8 @@ class Tenant:
         if kind == "mistaken":
             return {COUNT: f"many-{chance.below(1000)}"}, "mistaken"
         if kind == "huge":
-            left = chance.pick((0, 100, 2000))
-            note = "x" * (LARGEST_ANNOTATIONS - len("note") - left)
+            pick_result = chance.pick((0, 100, 2000))
+            note = "x" * (LARGEST_ANNOTATIONS - len("note") - pick_result)
             return {"note": note}, "too large to be written to"
         if kind == "choosy":
             policy = chance.pick(("binpack", "spread", "of-nobody"))

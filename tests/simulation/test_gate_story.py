@@ -38,7 +38,7 @@ def test_stories_keep_every_promise() -> None:
     # They are about something.
     assert min(total["whole"], total["waited"], total["bound"], total["refused"]) > 10 * SEEDS
     rare = ("bind refused", "killed with waits", "lead lost with waits", "woken")
-    assert min(total[what] for what in (*rare, "refused by the API server")) > SEEDS / 10
+    assert min(total[item] for item in (*rare, "refused by the API server")) > SEEDS / 10
 
 
 def compete() -> GateStory:
@@ -145,14 +145,14 @@ def _lists_end_nothing(original: Any) -> Any:
 
 
 def _a_refusal_stands_whatever_changes(original: Any) -> Any:
-    refused: dict[str, bool] = {}
+    refusals: dict[str, bool] = {}
 
     def fits(self: Any, pod: Any, *more: Any) -> bool:
         key = f"{id(self)} {pod.group.key}"
-        if key not in refused:
+        if key not in refusals:
             if original(self, pod, *more):
                 return True
-            refused[key] = True
+            refusals[key] = True
         return False
 
     return fits

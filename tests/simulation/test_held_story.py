@@ -50,11 +50,11 @@ def _blocks_its_own_pod(original: Any) -> Any:
 
 def _counts_in_bind(original: Any) -> Any:
     def bind(self: Any, ref: Any, node: str, *found: Any, **more: Any) -> Any:
-        (managed,) = self._resources
+        (resources,) = self._resources
         stranger = Claimant(PodRef("team", "stranger", "uid-stranger"), Request(UNITS, 1))
-        books = managed.ledger.snapshot()
-        seen = offers.offers_of(managed).to(stranger, books, self._clock())
-        if not (seen.free[seen.row[node]] >= UNITS).any():
+        books = resources.ledger.snapshot()
+        observed = offers.offers_of(resources).to(stranger, books, self._clock())
+        if not (observed.free[observed.row[node]] >= UNITS).any():
             return BindResult("it is held", "held")
         return original(self, ref, node, *found, **more)
 

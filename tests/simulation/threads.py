@@ -61,9 +61,9 @@ class Truth:
 
     def follow(self) -> None:
         """Take over all changes since the last call."""
-        found, self._seen = self.store.since(PODS.table, self._seen)
-        self.changes += len(found)
-        for change in found:
+        result, self._seen = self.store.since(PODS.table, self._seen)
+        self.changes += len(result)
+        for change in result:
             self._take(change)
 
     def _take(self, change: Change) -> None:
@@ -75,11 +75,11 @@ class Truth:
                 self._used[before[0], device] -= units
         if change.type == "DELETED" or not node:
             return
-        held = placement(pod, MEM, asked(pod, MEM))
-        if before and before != (node, held):
-            self.wrong.append(f"{uid} moved from {before} to {node} {held}")
-        self._holding[uid] = (node, held)
-        for device, units in held.items():
+        placement_result = placement(pod, MEM, asked(pod, MEM))
+        if before and before != (node, placement_result):
+            self.wrong.append(f"{uid} moved from {before} to {node} {placement_result}")
+        self._holding[uid] = (node, placement_result)
+        for device, units in placement_result.items():
             self._used[node, device] += units
             if self._used[node, device] > UNITS:
                 self.wrong.append(f"{node}/{device} holds {self._used[node, device]} with {uid}")
@@ -104,8 +104,8 @@ class Crowd:
         )
         pods = ListWatch("/api/v1/pods", POD_OBJECTS, _LIVE, _QUICK)
         self.pods = Reflector(self.api, pods, PodEventHandler(resources))
-        listed = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
-        reflector = Reflector(self.api, listed, NodeEventHandler(resources, "GiB"))
+        list_watch = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
+        reflector = Reflector(self.api, list_watch, NodeEventHandler(resources, "GiB"))
         self.readiness = Readiness({"nodes": Source(reflector), "pods": Source(self.pods)}, None)
         self.binder = Binder(self.api, resources, lambda: math.inf)
         self.service = Service(
@@ -136,7 +136,7 @@ class Crowd:
     def _loose(self, seconds: float) -> None:
         work: list[Callable[[], None]] = [self._judge, self._settle, self._audit, self._relist]
         work += [self._client(number) for number in range(self._threads)]
-        threads = [threading.Thread(target=self._guarded, args=(each,)) for each in work]
+        threads = [threading.Thread(target=self._guarded, args=(item,)) for item in work]
         for thread in threads:
             thread.start()
         self._ended.wait(seconds)
@@ -264,8 +264,8 @@ def main() -> int:
         crowd = Crowd(nodes, options.threads, 0.1)
         with switching_often():
             crowd.run(options.seconds / 2)
-        told = ", ".join(f"{count} {what}" for what, count in sorted(crowd.answers.items()))
-        print(f"{options.threads} threads, {nodes} nodes: {told}; {crowd.truth.changes} changes")
+        output = ", ".join(f"{count} {entry}" for entry, count in sorted(crowd.answers.items()))
+        print(f"{options.threads} threads, {nodes} nodes: {output}; {crowd.truth.changes} changes")
     return 0
 
 

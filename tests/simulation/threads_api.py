@@ -117,12 +117,15 @@ class ThreadsApi:
     def _pieces(
         self, method: str, path: str, query: Mapping[str, str], body: bytes | None, reader: Reader
     ) -> bytes | Iterator[bytes]:
-        found = _PATH.fullmatch(path)
-        assert found, path
+        fullmatch_result = _PATH.fullmatch(path)
+        assert fullmatch_result, path
         call = Call(method, query, "", "", body or b"", reader)
         try:
             return self._rest.answer(
-                found["group"] or "", found["version"], found["rest"], call
+                fullmatch_result["group"] or "",
+                fullmatch_result["version"],
+                fullmatch_result["rest"],
+                call,
             ).body
         except StatusError as error:
             text = json.dumps(error.body()).encode()

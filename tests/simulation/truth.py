@@ -167,24 +167,24 @@ class Cards:
 
     def room(self, device: int) -> int:
         """Units the device has for pods; 0 where none may be placed."""
-        known = device < len(self.units) and self.healthy[device] and not self.closed
-        return self.units[device] if known else 0
+        known_items = device < len(self.units) and self.healthy[device] and not self.closed
+        return self.units[device] if known_items else 0
 
 
-def claim_of(annotations: Mapping[str, str], asked: Asked) -> Shares | None:
+def claim_of(annotations: Mapping[str, str], request: Asked) -> Shares | None:
     """Where annotations put the pod: IDX, if it names devices among which its total can be split.
 
     Device plug-ins read it; what else the annotations say is `mapped` and `uuids_of`.
     """
-    if not asked.devices:
+    if not request.devices:
         return None
     tokens = annotations.get(IDX, "").split(",")
     if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in tokens):
         return None
     devices = tuple(sorted({int(token) for token in tokens}))
-    if len(devices) != len(tokens) or asked.total % len(devices):
+    if len(devices) != len(tokens) or request.total % len(devices):
         return None
-    return asked.on(devices)
+    return request.on(devices)
 
 
 def granted(annotations: Mapping[str, str]) -> dict[int, int]:
@@ -197,7 +197,7 @@ def granted(annotations: Mapping[str, str]) -> dict[int, int]:
     return sums
 
 
-def mapped(annotations: Mapping[str, str], asked: Asked) -> frozenset[int] | None:
+def mapped(annotations: Mapping[str, str], request: Asked) -> frozenset[int] | None:
     """The devices of an allocation map that gives each container what it asks for."""
     try:
         grants = {
@@ -206,8 +206,8 @@ def mapped(annotations: Mapping[str, str], asked: Asked) -> frozenset[int] | Non
         }
     except (ValueError, AttributeError):
         return None
-    wanted = dict(enumerate(asked.containers))
-    if {container: sum(grant.values()) for container, grant in grants.items()} != wanted:
+    expected = dict(enumerate(request.containers))
+    if {container: sum(grant.values()) for container, grant in grants.items()} != expected:
         return None
     return frozenset(device for grant in grants.values() for device in grant)
 
@@ -224,8 +224,8 @@ def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -
     by_map = mapped(annotations, pod.asked)
     by_map_alone = by_map is not None and not by_map <= {device for device, _ in claim or ()}
     pod.odd = by_map_alone or bool(pod.uuids)
-    there = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
-    if claim is None or cards is None or not there:
+    present = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
+    if claim is None or cards is None or not present:
         return
     pod.put = {cards.ids[device]: units for device, units in claim}
     pod.home = {cards.ids[device]: device for device, _ in claim}
@@ -256,14 +256,14 @@ def least_charged(
         return {}
     if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
         return {}
-    held = pod.put if pod.cards is None else pod.cards
-    found = {}
+    holding = pod.put if pod.cards is None else pod.cards
+    result = {}
     for device, card in enumerate(cards.ids):
-        if card in held and ((cards.named and pod.named) or pod.home.get(card) == device):
-            found[device] = held[card]
+        if card in holding and ((cards.named and pod.named) or pod.home.get(card) == device):
+            result[device] = holding[card]
     if pod.cards is None:
-        found |= {device: units for device, units in pod.claim if cards.card(device) in loose}
-    return found
+        result |= {device: units for device, units in pod.claim if cards.card(device) in loose}
+    return result
 
 
 def can_find(pod: PodTruth, cards: Cards, order: tuple[str, ...], indexed: bool) -> bool:
@@ -359,9 +359,9 @@ class Known:
         if cards is None or pod.put is None or pod.ended or pod.uid in self.admitted:
             return
         now = frozenset(cards.card(device) for device in pod.home.values())
-        found = now - {*pod.home, ""}
-        if found and cards.named and pod.named and not cards.exact:
-            self.loose[pod.uid] = found | self.loose.get(pod.uid, frozenset())
+        result = now - {*pod.home, ""}
+        if result and cards.named and pod.named and not cards.exact:
+            self.loose[pod.uid] = result | self.loose.get(pod.uid, frozenset())
 
     def room(self, node: str, device: int) -> int:
         """Units the device has for pods, as it has been shown."""

@@ -23,9 +23,9 @@ def sample(pid: str) -> Sample:
     """What the process uses now."""
     folder = Path("/proc") / pid
     lines = (folder / "status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines)
+    result = dict(line.split(":", 1) for line in lines)
     descriptors = len(list((folder / "fd").iterdir()))
-    return Sample(int(found["VmRSS"].split()[0]) / 1024, descriptors, int(found["Threads"]))
+    return Sample(int(result["VmRSS"].split()[0]) / 1024, descriptors, int(result["Threads"]))
 
 
 def growth(samples: Sequence[tuple[float, Sample]]) -> Sample:

@@ -83,26 +83,28 @@ class Users:
 
     def create(self, chance: Chance, forge: bool = False) -> str:
         """Create a pod under a name that is free; recreation is nothing else."""
-        taken = {pod.name for pod in self.alive()}
-        free = [name for name in self.names if name not in taken]
+        durations = {pod.name for pod in self.alive()}
+        free = [name for name in self.names if name not in durations]
         if not free:
             return ""
-        asked = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
+        request = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
         if self.cores:
-            asked = _with_cores(asked, chance.apart())
+            request = _with_cores(request, chance.apart())
         annotations: dict[str, str] = {}
         node = ""
         if forge:
-            annotations |= self._forgery(chance, asked)
-            if asked.devices and chance.once_in(3):
+            annotations |= self._forgery(chance, request)
+            if request.devices and chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                asked = replace(asked, units=asked.total, devices=1, cores=asked.cores_on(1))
+                request = replace(
+                    request, units=request.total, devices=1, cores=request.cores_on(1)
+                )
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
         name, cpu = chance.pick(free), chance.pick((0, 0, 100, 2000))
         rank, lasts = self._rank(chance.apart())
-        return self.add(PodTruth("", name, asked, cpu=cpu, lasts=lasts), rank, annotations, node)
+        return self.add(PodTruth("", name, request, cpu=cpu, lasts=lasts), rank, annotations, node)
 
     def add(
         self,
@@ -124,8 +126,8 @@ class Users:
         pod.cpu *= len(body["spec"]["containers"])
         pod.priority = PRIORITIES[rank]
         self.oracle.pods[pod.uid] = pod
-        said = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
-        return f"{said} {rank} {'lasts' if pod.lasts else 'ends'}" if self.ranked else said
+        message = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
+        return f"{message} {rank} {'lasts' if pod.lasts else 'ends'}" if self.ranked else message
 
     def _rank(self, chances: Random) -> tuple[str, bool]:
         """A priority class, and whether its containers go on when they are told to end."""
@@ -169,8 +171,8 @@ class Users:
             forged = {COUNT: "x"}
 
         def change(body: Json) -> Json:
-            kept = body["metadata"].get("annotations", {})
-            return with_metadata(body, annotations={**kept, **forged})
+            kept_items = body["metadata"].get("annotations", {})
+            return with_metadata(body, annotations={**kept_items, **forged})
 
         if not self.kubelets.revise(pod, change):
             return ""
@@ -211,25 +213,30 @@ class Users:
         if total == 1 or not chance.once_in(3):
             return Asked(units, devices, (total,))
         first = 1 + chance.below(total - 1)
-        rest = total - first
+        remainder = total - first
         return chance.pick(
             (
-                Asked(units, devices, (first, rest)),
-                Asked(units, devices, (first, rest)),
+                Asked(units, devices, (first, remainder)),
+                Asked(units, devices, (first, remainder)),
                 Asked(units, devices, (total,), ((first, False),)),
-                Asked(units, devices, (rest,), ((total, False),)),
-                Asked(units, devices, (rest,), ((first, True),)),
-                Asked(units, devices, (rest,), ((rest, False), (first, True), (rest, False))),
+                Asked(units, devices, (remainder,), ((total, False),)),
+                Asked(units, devices, (remainder,), ((first, True),)),
+                Asked(
+                    units,
+                    devices,
+                    (remainder,),
+                    ((remainder, False), (first, True), (remainder, False)),
+                ),
             )
         )
 
-    def _forgery(self, chance: Chance, asked: Asked) -> dict[str, str]:
+    def _forgery(self, chance: Chance, request: Asked) -> dict[str, str]:
         forged = {IDX: chance.pick(_FORGED)}
         if chance.once_in(4):
-            forged |= self._contradiction(chance, asked)
+            forged |= self._contradiction(chance, request)
             return forged
         if chance.below(2):
-            forged[POD] = str(chance.pick((0, 1, asked.total, 99)))
+            forged[POD] = str(chance.pick((0, 1, request.total, 99)))
         if chance.below(2):
             forged[ASSIGNED] = chance.pick(("true", "false"))
         if chance.below(2):
@@ -238,19 +245,23 @@ class Users:
             forged[ASSUMED] = chance.pick(("1", "99999999999999999999", "soon"))
         return forged
 
-    def _contradiction(self, chance: Chance, asked: Asked) -> dict[str, str]:
+    def _contradiction(self, chance: Chance, request: Asked) -> dict[str, str]:
         """What says two things: an index, and another device by a map, or a card by its uuid."""
-        first, other = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
-        said = {IDX: first}
+        first, second = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
+        result = {IDX: first}
         if chance.below(2):
-            grants = {str(number): {other: units} for number, units in enumerate(asked.containers)}
-            said[ALLOCATION] = json.dumps(grants)
-        if chance.below(2) or ALLOCATION not in said:
-            said[UUIDS] = chance.pick((f"GPU-n0-{other}", f"GPU-n1-{other}", "GPU-nobody", "x,"))
-        return said
+            grants = {
+                str(number): {second: units} for number, units in enumerate(request.containers)
+            }
+            result[ALLOCATION] = json.dumps(grants)
+        if chance.below(2) or ALLOCATION not in result:
+            result[UUIDS] = chance.pick(
+                (f"GPU-n0-{second}", f"GPU-n1-{second}", "GPU-nobody", "x,")
+            )
+        return result
 
 
-def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
+def pod_body(name: str, request: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
     """A pod as its owner writes it; cpu: what each container asks of the host, see Users."""
 
     def container(name: str, units: int, sidecar: bool = False, cores: int = 0) -> Json:
@@ -260,35 +271,40 @@ def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) 
         resources = {"limits": limits} if limits else {}
         return {"name": name, "image": "i", "resources": resources, **restarts}
 
-    regular = enumerate(asked.containers or (0,))
+    regular = enumerate(request.containers or (0,))
     # The first one that has memory asks for all the compute.
-    cores = {0: asked.cores * asked.devices}
+    cores = {0: request.cores * request.devices}
     spec: Json = {
         "containers": [
             container(f"c{index}", units, cores=cores.get(index, 0)) for index, units in regular
         ],
-        "initContainers": [container(f"i{index}", *each) for index, each in enumerate(asked.inits)],
+        "initContainers": [
+            container(f"i{index}", *entry) for index, entry in enumerate(request.inits)
+        ],
     }
     metadata = {"name": name, "annotations": dict(annotations)}
     return {"metadata": metadata, "spec": _with_requests(spec, cpu)}
 
 
-def _with_cores(asked: Asked, chances: Random) -> Asked:
+def _with_cores(request: Asked, chances: Random) -> Asked:
     """The same with a share of compute, or none.
 
     Over several devices compute goes with memory, container by container: there only a pod of one
     container asks for some.
     """
     may = (
-        asked.containers and not asked.inits and (asked.devices == 1 or len(asked.containers) == 1)
+        request.containers
+        and not request.inits
+        and (request.devices == 1 or len(request.containers) == 1)
     )
-    return replace(asked, cores=chances.choice((0, 20, 50, 100))) if may else asked
+    return replace(request, cores=chances.choice((0, 20, 50, 100))) if may else request
 
 
 def _with_requests(spec: Json, cpu: int) -> Json:
     """The pod's spec with so much asked of the host by each container; 0: nothing."""
     requests = {"requests": {"cpu": f"{cpu}m", "memory": f"{cpu}Mi"}} if cpu else {}
     containers = [
-        {**each, "resources": {**each["resources"], **requests}} for each in spec["containers"]
+        {**container, "resources": {**container["resources"], **requests}}
+        for container in spec["containers"]
     ]
     return {**spec, "containers": containers}

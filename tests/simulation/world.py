@@ -113,7 +113,7 @@ class World:
         self.tasks.kill(replica)
         self.network.drop(replica)
         self.replicas.remove(replica)
-        if all(other.host != replica.host for other in self.replicas):
+        if all(item.host != replica.host for item in self.replicas):
             self.start(replica.host)
 
     def close(self) -> None:
@@ -189,9 +189,9 @@ class World:
         """The answer reaches the process."""
         if isinstance(request.client, Replica):
             self.oracle.shown_list(request.client, request)
-        shown = told(request)
+        told_result = told(request)
         self.network.deliver(request)
-        return shown
+        return told_result
 
     def bookmark(self) -> bool:
         """Whether a bookmark was put on any watch."""
@@ -232,10 +232,10 @@ class World:
         self._started += 1
         identity = f"{host}-{self._started}"
         skew = 3.0 * (self._started % 3)
-        told = partial(self.oracle.audited, identity)
+        output = partial(self.oracle.audited, identity)
         replica = Replica(
             *(identity, host, self.setting.shape, self.tasks, self.network, skew),
-            tell=told,
+            tell=output,
             created=partial(self.oracle.counted, identity),
         )
         self.oracle.known[identity] = Known(identity)
@@ -256,7 +256,7 @@ class World:
             request = late.request
             overrun = self.tasks.now > request.sent + late.allowed
             succeeded = any(leader is not request.client for leader in leaders)
-            gone = request.client not in self.replicas
-            return self.tasks.now >= late.until or (overrun and (succeeded or gone))
+            deleted = request.client not in self.replicas
+            return self.tasks.now >= late.until or (overrun and (succeeded or deleted))
 
         self.network.late = [late for late in self.network.late if not over(late)]

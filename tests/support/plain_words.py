@@ -77,8 +77,8 @@ class PlainWords:
 
     def figures(self) -> Iterator[tuple[str, float, float]]:
         """Yield the name, the value and the upper bound of each figure."""
-        for name, bound in MAX_PER_THOUSAND_WORDS.items():
-            yield name, 1000 * self.patterns[name] / max(1, self.words), bound
+        for name, entry in MAX_PER_THOUSAND_WORDS.items():
+            yield name, 1000 * self.patterns[name] / max(1, self.words), entry
         weak = 100 * self.weak_names / max(1, self.names)
         yield "weak names, %", weak, MAX_WEAK_NAMES_PERCENT
         doubled = sum(count > 1 for count in self.classes.values())
@@ -105,10 +105,10 @@ def main(argv: Sequence[str]) -> int:
         counts = measure(folder)
         if options.list:
             print("\n".join(counts.places))
-        for name, value, bound in counts.figures():
-            if value > bound:
+        for name, value, entry in counts.figures():
+            if value > entry:
                 is_above = True
-                print(f"{folder}: {name}: {value:.1f}, at most {bound:g}")
+                print(f"{folder}: {name}: {value:.1f}, at most {entry:g}")
     return 1 if is_above else 0
 
 

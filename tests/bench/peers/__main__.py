@@ -51,10 +51,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     programs = {name: program(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
-    if missing := [name for name, found in programs.items() if not found]:
+    if missing := [name for name, entry in programs.items() if not entry]:
         print(f"no {', '.join(missing)} {RELEASE}: run `make controlplane`", file=sys.stderr)
         return 1
-    etcd, apiserver, scheduler = (Path(str(found)) for found in programs.values())
+    etcd, apiserver, scheduler = (Path(str(item)) for item in programs.values())
     table = Table()
 
     def filters(plane: Plane, folder: Path) -> None:
@@ -83,7 +83,7 @@ def main() -> int:
             with _plane(etcd, apiserver) as (plane, folder):
                 parts[name](plane, folder)
     finally:  # what was measured is shown, whatever ends it
-        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+        load = ", ".join(f"{item:.1f}" for item in os.getloadavg())
         print(f"Kubernetes {RELEASE}, {os.cpu_count()} cores, load at the end {load}")
         print(table.text())
     return 0
@@ -91,9 +91,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
-    given = os.environ.get("GPUSHARE_ORIGINAL")
+    inputs = os.environ.get("GPUSHARE_ORIGINAL")
     parser.add_argument("parts", nargs="*", choices=("filter", "bind", "place", []))
-    parser.add_argument("--original", type=_program, default=given, help="the original's binary")
+    parser.add_argument("--original", type=_program, default=inputs, help="the original's binary")
     parser.add_argument("--quick", action="store_true", help="with small figures")
     parser.add_argument(
         "--settled", action="store_true", help="place pods once our policies are made and tried"
@@ -109,10 +109,10 @@ def _options() -> argparse.Namespace:
 
 
 def _program(text: str) -> Path:
-    found = shutil.which(text)
-    if not found:
+    which_result = shutil.which(text)
+    if not which_result:
         raise argparse.ArgumentTypeError(f"{text} is no program")
-    return Path(found).absolute()
+    return Path(which_result).absolute()
 
 
 @contextmanager

@@ -61,12 +61,16 @@ def measure(
                 crowd = Crowd(direct, cluster.pending(), nodes)
                 asyncio.run(crowd.bind(seconds))
                 _fill(table, title, ALONE, crowd)
-                for each in contenders(plane, folder, original, (ALL, ORIGINAL)):
+                for contender in contenders(plane, folder, original, (ALL, ORIGINAL)):
                     cluster.delete_pods()
                     count = min(binds, int(_AT_ONCE + _LEAST * seconds))
-                    cluster.pods([1] * (count if each.title == ORIGINAL else binds))
+                    cluster.pods([1] * (count if contender.title == ORIGINAL else binds))
                     _run(
-                        table, title, each, Crowd(_target(each), cluster.pending(), nodes), seconds
+                        table,
+                        title,
+                        contender,
+                        Crowd(_target(contender), cluster.pending(), nodes),
+                        seconds,
                     )
     finally:
         cluster.close()
@@ -130,22 +134,22 @@ class Crowd:
             while todo:
                 message = self.target.message(*todo.pop())
                 begin = time.perf_counter()
-                made = await stream.ask(message)
+                created = await stream.ask(message)
                 end = time.perf_counter()
                 self.seconds = end - start
-                if made:
+                if created:
                     self.taken.append((end - begin) * 1000)
                 else:
                     self.refused += 1
 
         tasks = [asyncio.create_task(one(stream)) for stream in streams]
-        done, late = await asyncio.wait(tasks, timeout=seconds)
+        completed, late = await asyncio.wait(tasks, timeout=seconds)
         for task in late:
             task.cancel()
             self.seconds = seconds
         await asyncio.gather(*late, return_exceptions=True)
         _close(streams)
-        for task in done:
+        for task in completed:
             task.result()
 
     def _todo(self) -> list[tuple[Json, str]]:

@@ -64,10 +64,10 @@ class Cluster:
     def pending(self) -> list[Json]:
         """Pods without a node, as kube-scheduler keeps them: without their managedFields."""
         answer = self._call("GET", f"{PODS}?fieldSelector=spec.nodeName%3D", None)
-        found: list[Json] = answer["items"]
-        for pod in found:
+        result: list[Json] = answer["items"]
+        for pod in result:
             del pod["metadata"]["managedFields"]
-        return found
+        return result
 
     def delete_pods(self) -> None:
         """Return when all pods are gone."""

@@ -144,10 +144,10 @@ def contenders(
     plane: Plane, folder: Path, original: Path | None, titles: Sequence[str]
 ) -> list[Contender]:
     """Those of the titles that there are."""
-    found: list[Contender] = []
+    result: list[Contender] = []
     for title in titles:
         if title == ORIGINAL and original:
-            found.append(Original(plane, folder, original))
+            result.append(Original(plane, folder, original))
         elif title in {ALL, BEST}:
-            found.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
-    return found
+            result.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
+    return result

@@ -49,13 +49,13 @@ class Placing:
     ) -> None:
         """Fill in the rows of pods placed; the original's runs end after so many seconds."""
         self._cluster.nodes(nodes)
-        every = (ALL, BEST, ORIGINAL)
+        all_items = (ALL, BEST, ORIGINAL)
         try:
             for _ in range(rounds):
                 self._run(None, nodes, pods, _PATIENCE)
-                for each in contenders(self._plane, self._folder, original, every):
-                    patience = seconds if each.title == ORIGINAL else _PATIENCE
-                    self._run(each, nodes, pods, patience)
+                for contender in contenders(self._plane, self._folder, original, all_items):
+                    patience = seconds if contender.title == ORIGINAL else _PATIENCE
+                    self._run(contender, nodes, pods, patience)
         finally:
             self._cluster.close()
 
@@ -92,13 +92,13 @@ class Placing:
 
     def _used(self, contender: Contender | None) -> dict[str, float]:
         """CPU seconds by part."""
-        found = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
-        found["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
+        result = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
+        result["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
         if contender:
-            own = contender.own_pids()
-            found["extender"] = usage.cpu_seconds(own)
-            found["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own))
-        return found
+            own_pids = contender.own_pids()
+            result["extender"] = usage.cpu_seconds(own_pids)
+            result["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own_pids))
+        return result
 
 
 def _settle(contender: Contender) -> None:

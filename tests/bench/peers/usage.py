@@ -43,10 +43,10 @@ def _called(word: str, parents: Mapping[int, int]) -> set[int]:
 
 def _below(roots: set[int], parents: Mapping[int, int]) -> set[int]:
     """The roots and all that descend from them."""
-    found = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    result = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in result} - result:
+        result |= more
+    return result
 
 
 def _parents() -> Iterable[tuple[int, int]]:

@@ -46,8 +46,8 @@ _SEAMS = {
 @contextmanager
 def passing(point: Point, reached: Callable[[], None]) -> Iterator[None]:
     """Call `reached` in whatever thread comes by the point, while the `with` lasts."""
-    where, name, when = _SEAMS[point]
-    owner = _owner(where)
+    place, name, when = _SEAMS[point]
+    owner = _owner(place)
     work = getattr(owner, name)
 
     def before(*args: Any, **options: Any) -> Any:
@@ -66,10 +66,10 @@ def passing(point: Point, reached: Callable[[], None]) -> Iterator[None]:
         setattr(owner, name, work)
 
 
-def _owner(where: str) -> Any:
+def _owner(place: str) -> Any:
     """The module or class of that name."""
     try:
-        return import_module(where)
+        return import_module(place)
     except ModuleNotFoundError:
-        module, _, name = where.rpartition(".")
+        module, _, name = place.rpartition(".")
         return getattr(import_module(module), name)

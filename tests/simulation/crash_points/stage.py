@@ -102,8 +102,8 @@ class Stage:
         """A new process on that host."""
         self._started += 1
         name = f"{host}-{self._started}"
-        told = partial(self._audited, name)
-        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0, told)
+        output = partial(self._audited, name)
+        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0, output)
         self.replicas.append(replica)
         replica.start()
         return replica

@@ -58,7 +58,7 @@ def _no_request(_: Request) -> bool:
     return False
 
 
-CASES = [Case(*each) for each in product(Point, ENDS, FAULTS)]
+CASES = [Case(*item) for item in product(Point, ENDS, FAULTS)]
 
 
 def turns(case: Case) -> Iterator[Turn]:
@@ -183,10 +183,10 @@ class Story:
 
     def _land_overdue(self) -> None:
         """The server has worked on it for longer than it was told."""
-        network, kept = self._stage.network, self._kept
-        assert kept is not None
+        network, kept_items = self._stage.network, self._kept
+        assert kept_items is not None
         self._stage.keep = _no_request
-        network.late[:] = [Late(kept, math.inf)]
+        network.late[:] = [Late(kept_items, math.inf)]
         network.apply_late(network.late[0])
 
     def _end_request(self) -> None:
@@ -215,9 +215,9 @@ class Story:
             self._kept.answer = self._stage.network.serve(self._kept)
 
     def _pass_to_the_last_moment(self) -> None:
-        kept, stage = self._kept, self._stage
-        assert kept is not None
-        last = kept.sent + seconds_allowed(kept.query) - 0.01
+        kept_items, stage = self._kept, self._stage
+        assert kept_items is not None
+        last = kept_items.sent + seconds_allowed(kept_items.query) - 0.01
         stage.pass_time(max(0.0, last - stage.tasks.now), self._turn.first)
 
     def _wake(self) -> None:
@@ -237,11 +237,15 @@ class Story:
             self._go_on()
 
     def _go_on(self) -> None:
-        stage, kept = self._stage, self._kept
+        stage, kept_items = self._stage, self._kept
         if self._stopped is not None:
             stage.tasks.resume(self._stopped, None)
-        elif kept in stage.network.waiting and kept is not None and kept.answer is not None:
-            stage.network.deliver(kept)
+        elif (
+            kept_items in stage.network.waiting
+            and kept_items is not None
+            and kept_items.answer is not None
+        ):
+            stage.network.deliver(kept_items)
 
     # -- the end --------------------------------------------------------------------------------
 

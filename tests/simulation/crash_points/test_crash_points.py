@@ -42,11 +42,11 @@ def _list_drops(replace: Callable[..., Any]) -> Callable[..., Any]:
     def drop(
         self: Ledger, pods: Iterable[ObservedPod], keep: Iterable[str], started: float
     ) -> Changes:
-        listed = list(pods)
-        changes: Changes = replace(self, listed, keep, started)
-        bound = {pod.ref.uid for pod in listed if pod.node}
+        listing = list(pods)
+        changes: Changes = replace(self, listing, keep, started)
+        bound_pod = {pod.ref.uid for pod in listing if pod.node}
         for entry in self.entries_and_specs()[0].values():
-            if entry.ref.uid not in bound:
+            if entry.ref.uid not in bound_pod:
                 self.pod_gone(entry.ref.uid)
         return changes
 

@@ -58,7 +58,7 @@ def forgets_the_other_nodes(original: Any) -> Any:
 
     def refusals(self: Any, names: Any) -> Any:
         busy, never, counts = original(self, names)
-        told = {name: why for name, why in never.items() if why != Reason.BEING_BOUND.value}
-        return Refusals(busy, told, counts)
+        result = {name: entry for name, entry in never.items() if entry != Reason.BEING_BOUND.value}
+        return Refusals(busy, result, counts)
 
     return refusals

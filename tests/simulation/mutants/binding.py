@@ -32,8 +32,8 @@ def charges_after_success(original: Any) -> Any:
     def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
         self._store.check_fits(ref.uid, request, allocation)
         uuids = self._store.nodes[allocation.node].spec.uuids
-        named = tuple(uuids[each] for each in allocation.devices) if any(uuids) else ()
-        return replace(allocation, uuids=named)
+        names = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
+        return replace(allocation, uuids=names)
 
     del original
     return assume

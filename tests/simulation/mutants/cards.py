@@ -15,9 +15,9 @@ from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 )
 def takes_an_index_for_a_device(original: Any) -> Any:
     def resolve_devices(cover: Any, spec: Any) -> Any:
-        written = cover.written or ()
-        there = all(device < len(spec.capacity) for device, _ in written)
-        return (cover, cover.written) if written and there else original(cover, spec)
+        writes = cover.written or ()
+        present = all(device < len(spec.capacity) for device, _ in writes)
+        return (cover, cover.written) if writes and present else original(cover, spec)
 
     return resolve_devices
 
@@ -69,7 +69,7 @@ def makes_one_giant_device(original: Any) -> Any:
 def believes_the_map_alone(original: Any) -> Any:
     def placed(written: Any, request: Any, names: Any) -> Any:
         by_map = {key: text for key, text in written.items() if key != IDX}
-        found = original(by_map, request, names) if ALLOCATION in written else None
-        return found or original(written, request, names)
+        result = original(by_map, request, names) if ALLOCATION in written else None
+        return result or original(written, request, names)
 
     return placed

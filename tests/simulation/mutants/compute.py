@@ -46,10 +46,10 @@ def _reserves_by_memory(original: Any) -> Any:
 
     def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
         row = self.row[node]
-        held = self._cores[row].copy()
+        holding = self._cores[row].copy()
         self._cores[row] = 0
         fits = bool(original(self, node, device, units, min(cores, ALL_CORES - 1)))
-        self._cores[row] = held
+        self._cores[row] = holding
         return fits
 
     return has_room
@@ -58,8 +58,8 @@ def _reserves_by_memory(original: Any) -> Any:
 def _looks_at_two_devices(original: Any) -> Any:
     def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
         memory = original(snapshot, rows, replace(request, cores=0))
-        left = ALL_CORES - snapshot.cores_used[rows]
-        return memory & np.any(left >= request.cores, axis=1)[:, None]
+        remaining = ALL_CORES - snapshot.cores_used[rows]
+        return memory & np.any(remaining >= request.cores, axis=1)[:, None]
 
     return has_room
 
@@ -97,9 +97,9 @@ def counts_memory_that_is_no_use(original: Any) -> Any:
     del original
 
     def left(self: Any, rows: Any) -> Any:
-        found = np.maximum(self.capacity[rows] - self.used[rows], 0)
-        found[~self.open[rows]] = 0
-        return found
+        maximum_result = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        maximum_result[~self.open[rows]] = 0
+        return maximum_result
 
     return left
 

@@ -126,8 +126,8 @@ def scales_by_the_largest_card(original: Any) -> Any:
         "test_a_namespace_counts_for_what_it_holds_and_not_for_what_it_creates")  # fmt: skip
 def counts_what_is_created(original: Any) -> Any:
     def weighted(self: Any) -> Any:
-        found = original(self)
-        return [(sum(counts.values()), mixture, counts) for _, mixture, counts in found]
+        original_result = original(self)
+        return [(sum(counts.values()), mixture, counts) for _, mixture, counts in original_result]
 
     return weighted
 
@@ -205,11 +205,11 @@ def believes_any_nodes_static_pod(original: Any) -> Any:
         "test_a_pod_chooses_only_among_the_policies_that_the_operator_allows")  # fmt: skip
 def lets_pods_choose_any_policy(original: Any) -> Any:
     def ranking(self: Any, request: Any) -> Any:
-        allowed, self.pod_policies = self.pod_policies, None
+        allowed_values, self.pod_policies = self.pod_policies, None
         try:
             return original(self, request)
         finally:
-            self.pod_policies = allowed
+            self.pod_policies = allowed_values
 
     return ranking
 
@@ -220,10 +220,14 @@ def lets_pods_choose_any_policy(original: Any) -> Any:
         "test_without_a_file_everything_is_as_documented")  # fmt: skip
 def serves_all_without_a_file(original: Any) -> Any:
     def read(path: str, *of: Any) -> Any:
-        found = original(path, *of)
+        original_result = original(path, *of)
         if path:
-            return found
-        return replace(found, entry=replace(found.entry, managed_resources=()), schedulers=())
+            return original_result
+        return replace(
+            original_result,
+            entry=replace(original_result.entry, managed_resources=()),
+            schedulers=(),
+        )
 
     return read
 

@@ -32,12 +32,17 @@ def reads_numbers_loosely(original: Any) -> Any:
 )
 def believes_the_annotated_size(original: Any) -> Any:
     def observe(pod: Any, names: Any) -> Any:
-        seen = original(pod, names)
+        original_result = original(pod, names)
         text = (pod.metadata.annotations or {}).get(_POD, "")
-        if seen.node and seen.request.devices == 1 and text.isdigit() and int(text) > 0:
-            request = replace(seen.request, units=int(text))
-            return seen._replace(request=request)
-        return seen
+        if (
+            original_result.node
+            and original_result.request.devices == 1
+            and text.isdigit()
+            and int(text) > 0
+        ):
+            request = replace(original_result.request, units=int(text))
+            return original_result._replace(request=request)
+        return original_result
 
     return observe
 
@@ -45,8 +50,8 @@ def believes_the_annotated_size(original: Any) -> Any:
 @mutant("E6", "the original skips a pod that says it holds nothing", Ledger, "replace_pods")
 def skips_who_says_nothing(original: Any) -> Any:
     def replace_pods(self: Any, seen: Any, keep: Any, started: float) -> Any:
-        placed = (pod for pod in seen if pod.placement is not None or not pod.node)
-        return original(self, placed, keep, started)
+        placements = (pod for pod in seen if pod.placement is not None or not pod.node)
+        return original(self, placements, keep, started)
 
     return replace_pods
 
@@ -65,10 +70,10 @@ def moves_with_an_edit(original: Any) -> Any:
 @mutant("E6", "a pod that says it is assigned is not told apart", pods, "placement")
 def places_by_index_alone(original: Any) -> Any:
     def placed(written: Any, request: Any, names: Any) -> Any:
-        found = original(written, request, names)
-        if found is None and written.get(names.idx):
+        original_result = original(written, request, names)
+        if original_result is None and written.get(names.idx):
             return ((0, request.total),)
-        return found
+        return original_result
 
     return placed
 

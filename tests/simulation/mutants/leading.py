@@ -83,9 +83,9 @@ def always_gives_the_lease_away(original: Any) -> Any:
 @mutant("D9", "a term counts from the answer to a renewal", Elector, "on_written")
 def leads_from_the_answer_on(original: Any) -> Any:
     def on_written(self: Any, body: bytes, now: float) -> None:
-        sent, self._sent_at = self._sent_at, now
+        previous_time, self._sent_at = self._sent_at, now
         original(self, body, now)
-        self._sent_at = sent
+        self._sent_at = previous_time
 
     return on_written
 

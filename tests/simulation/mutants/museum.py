@@ -33,9 +33,9 @@ class Mutant:
         """Have production code behave so."""
         with ExitStack() as stack:
             for home, attribute, change in self.patches:
-                held = vars(home)[attribute]
-                stack.callback(setattr, home, attribute, held)
-                setattr(home, attribute, change(held))
+                holding = vars(home)[attribute]
+                stack.callback(setattr, home, attribute, holding)
+                setattr(home, attribute, change(holding))
             yield
 
 
@@ -50,7 +50,7 @@ MUSEUM: list[Mutant] = []
 
 def mutant(
     fault: str,
-    where: str,
+    place: str,
     home: Any,
     attribute: str,
     also: Sequence[Patch] = (),
@@ -61,7 +61,7 @@ def mutant(
 
     def show(change: Change) -> Change:
         patches = ((home, attribute, change), *also)
-        MUSEUM.append(Mutant(fault, change.__name__, where, patches, test))
+        MUSEUM.append(Mutant(fault, change.__name__, place, patches, test))
         return change
 
     return show

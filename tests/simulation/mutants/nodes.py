@@ -36,8 +36,8 @@ def drops_pods_with_their_node(original: Any) -> Any:
 @mutant("C2", "the original takes a node over from zero devices alone", Store, "set_spec")
 def never_reshapes(original: Any) -> Any:
     def set_spec(self: Any, spec: Any) -> None:
-        known = self.nodes.get(spec.name)
-        if known is None or not known.spec.capacity:
+        known_items = self.nodes.get(spec.name)
+        if known_items is None or not known_items.spec.capacity:
             original(self, spec)
 
     return set_spec
@@ -178,8 +178,8 @@ def forgets_init_containers(original: Any) -> Any:
 @mutant("C12", "a pod holds memory once its plug-in has marked it", records, "observed")
 def charges_the_assigned(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
-        known = isinstance(record, Entry)
-        if known or pod.assigned or not pod.node or not pod.request.devices:
+        isinstance_result = isinstance(record, Entry)
+        if isinstance_result or pod.assigned or not pod.node or not pod.request.devices:
             return original(record, pod)
         return Step(record)
 
@@ -199,7 +199,7 @@ def ignores_the_unplaced(original: Any) -> Any:
 @mutant("C15", "the original ignores an index it does not know", books, "resolve_devices")
 def ignores_unknown_devices(original: Any) -> Any:
     def resolved(cover: Any, spec: Any) -> Any:
-        learned, held = original(cover, spec)
-        return learned, held if cover.written is None else held or ()
+        learned, holding = original(cover, spec)
+        return learned, holding if cover.written is None else holding or ()
 
     return resolved

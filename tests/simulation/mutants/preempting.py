@@ -47,8 +47,11 @@ def evicts_by_the_sum(original: Any) -> Any:
         "frees")  # fmt: skip
 def frees_more_than_is_held(original: Any) -> Any:
     def frees(self: Any, entry: Any) -> Any:
-        found = original(self, entry)
-        return {part: found[part] if part[1] == CORES else entry.request.total for part in found}
+        original_result = original(self, entry)
+        return {
+            part: original_result[part] if part[1] == CORES else entry.request.total
+            for part in original_result
+        }
 
     return frees
 
@@ -57,8 +60,12 @@ def frees_more_than_is_held(original: Any) -> Any:
         "trim_victims")  # fmt: skip
 def adds_no_victims(original: Any) -> Any:
     def trim(books: Any, preemptor: Any, proposed: Any, *of: Any) -> Any:
-        found = original(books, preemptor, proposed, *of)
-        return found if found is None or set(found.uids) <= set(proposed.uids) else None
+        original_result = original(books, preemptor, proposed, *of)
+        return (
+            original_result
+            if original_result is None or set(original_result.uids) <= set(proposed.uids)
+            else None
+        )
 
     return trim
 

@@ -36,8 +36,8 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     del original
 
     def find(self: Any, *of: Any) -> Any:
-        found = self.unlisted(*of)
-        return Candidates(found.candidates[:1], True, found.changes)
+        unlisted_result = self.unlisted(*of)
+        return Candidates(unlisted_result.candidates[:1], True, unlisted_result.changes)
 
     return find
 
@@ -59,7 +59,7 @@ def prefers_any_ids(original: Any) -> Any:
     del original
 
     def choose(grant: Any, available: Any, must_include: Any, in_use: Any) -> Any:
-        free = [each for each in sorted(available) if each not in must_include]
+        free = [item for item in sorted(available) if item not in must_include]
         return (*must_include, *free)[: grant.units], True
 
     return choose
