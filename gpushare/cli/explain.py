@@ -117,7 +117,7 @@ def _moves(
         list_rules(kubectl, books, [], time.time()),
         books.ranking(Request()).policy,
         books.filters,
-        most=MOST_MOVES,
+        max_moves=MOST_MOVES,
         demands=books.demands,
         steps=A_GLANCE,
     )

@@ -80,7 +80,7 @@ def _answer(options: argparse.Namespace) -> str:
         # Nodes may be needed for pods that nobody named.
         or (
             options.need
-            and (plan.books.current_pods.waiting or (options.more and plan.books.current_pods.on))
+            and (plan.books.current_pods.pending or (options.more and plan.books.current_pods.on))
         )
     ] or [plans.first]
     if options.need:
@@ -185,7 +185,7 @@ def _by_annotation(asked: Sequence[ResourcePlan], plans: Plans) -> list[Resource
             "--need counts nodes for pods by annotation; for claims --add 3:NODE says whether so"
             " many more do"
         )
-    if cards is not None and cards.books.current_pods.waiting:
+    if cards is not None and cards.books.current_pods.pending:
         plans.host.books.notes.append("pods with claims do not count for --need")
     return [plan for plan in asked if plan is not cards] or [plans.host]
 
@@ -218,7 +218,7 @@ def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> No
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
         requested += more_of(running, part)
     moved = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
-    demands = {pod.demands for pod in (*requested, *current.waiting, *moved)}
+    demands = {pod.demands for pod in (*requested, *current.pending, *moved)}
     shapes = plan.shapes or shapes_of_cluster(books, demands)
     with _progress() as progress:
         return need(

@@ -37,23 +37,26 @@ def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator
     books = plan.books
     yield from _now_lines(outcome.before, plan)
     if plan.without:
-        fit = sum(each.fit for each in outcome.moved)
-        pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
-        yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved else 'no pods'}"
-        yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
+        fit = sum(each.fit for each in outcome.moved_results)
+        number = len(outcome.moved_results)
+        pods = f"{fit} of {number} pod{'s' * (number > 1)} fit elsewhere"
+        yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved_results else 'no pods'}"
+        yield from (
+            f"          {_placed(each)}" for each in outcome.moved_results if not each.all_fit
+        )
     if plan.added:
         nodes = "1 node" if len(plan.added) == 1 else f"{len(plan.added)} nodes"
         yield f"Added:    {nodes}: {some([spec.name for spec in plan.added])}"
     yield from _waiting(outcome)
-    yield from _pods_lines(outcome.placed)
+    yield from _pods_lines(outcome.requested_results)
     for gang in outcome.gangs:
         when = "" if plan.without or plan.added or plan.pods else " now"
-        for result in gang.placed:
+        for result in gang.results:
             request, count = result.batch.request, result.batch.count or 0
             need = GroupNeed(((request, count, result.fit),), at_once=True)
             text = group_text(need, books.unit, when)
             yield f"Gang:     {result.batch.name}: {text}{_where(result)}"
-        if len(gang.placed) > 1 and not gang.fits:
+        if len(gang.results) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
     if outcome.unknown:
         pods = number_of(sum(outcome.unknown.values()))
@@ -115,7 +118,7 @@ def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
 
 def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
     """Yield what becomes of the pods that wait already."""
-    waiting, gated = outcome.waiting, outcome.gated
+    waiting, gated = outcome.pending_results, outcome.gated
     if waiting:
         fit = sum(each.fit for each in waiting)
         yield f"Waiting:  {_pods_wait(len(waiting))} already; {fit} of {len(waiting)} fit"
@@ -186,12 +189,12 @@ def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[
     """Return the document."""
     return {
         **_first_fields(KIND, plan, policy, outcome.before),
-        "moved": [_placed_document(each) for each in outcome.moved],
-        "waiting": [_placed_document(each) for each in outcome.waiting],
+        "moved": [_placed_document(each) for each in outcome.moved_results],
+        "waiting": [_placed_document(each) for each in outcome.pending_results],
         "gated": outcome.gated,
-        "pods": [_placed_document(each) for each in outcome.placed],
+        "pods": [_placed_document(each) for each in outcome.requested_results],
         "gangs": [
-            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
+            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.results]}
             for gang in outcome.gangs
         ],
         "unknownModels": dict(outcome.unknown),
@@ -293,12 +296,12 @@ def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
 def _fitting(need: NodeNeed) -> str:
     """Return how many pods fit, whose they are, and where."""
     new = {node.name for node in need.nodes}
-    fit = sum(result.fit for result in need.placed)
-    on_new = sum(pods for result in need.placed for node, pods in result.on.items() if node in new)
-    if not need.placed:
+    fit = sum(result.fit for result in need.results)
+    on_new = sum(pods for result in need.results for node, pods in result.on.items() if node in new)
+    if not need.results:
         return "none wait; --pods and --more say which would come"
-    moved, waiting = need.moved, need.waiting
-    asked = sum(result.batch.count or 0 for result in need.placed)
+    moved, waiting = need.moved_pods, need.pending_pods
+    asked = sum(result.batch.count or 0 for result in need.results)
     whose = [
         f"{number} {text}"
         for number, text in (
@@ -343,11 +346,11 @@ def _rows(need: NodeNeed, kind: str, style: Style) -> str:
 
 def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, Any]:
     """Return the document."""
-    moved, waiting = need.moved, need.waiting
+    moved, waiting = need.moved_pods, need.pending_pods
     parts = {
-        "moved": need.placed[:moved],
-        "waiting": need.placed[moved : moved + waiting],
-        "pods": need.placed[moved + waiting :],
+        "moved": need.results[:moved],
+        "waiting": need.results[moved : moved + waiting],
+        "pods": need.results[moved + waiting :],
     }
     nodes = []
     for node in need.nodes:

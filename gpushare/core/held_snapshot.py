@@ -31,7 +31,7 @@ class HeldSnapshot(Snapshot):
 
     base: Snapshot
     """The books."""
-    held: Bools
+    is_held: Bools
     """bool (N,) rows that differ from the books."""
     stamps: Ints
     """int64 (N,) a number that differs after each change of the row, in any builder; 0 for a row
@@ -40,7 +40,7 @@ class HeldSnapshot(Snapshot):
     @property
     def rows(self) -> Rows:
         """intp (K,): the rows that differ from the books."""
-        return np.flatnonzero(self.held)
+        return np.flatnonzero(self.is_held)
 
     @property
     def takes_cores(self) -> bool:
@@ -52,13 +52,13 @@ class HeldSnapshot(Snapshot):
         """int64 (N, D): units in use or held; all units of a device whose cores are all held."""
         return self.base.used + (self.base.free - self.free)
 
-    def differing_rows(self, other: "HeldSnapshot") -> Rows:
+    def differing_rows(self, snapshot: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that may differ from those of another held snapshot of the
         same layout.
         """
-        differs = self.stamps != other.stamps
-        if self.base is not other.base:
-            differs |= self.base.row_generation != other.base.row_generation
+        differs = self.stamps != snapshot.stamps
+        if self.base is not snapshot.base:
+            differs |= self.base.row_generation != snapshot.base.row_generation
         return np.flatnonzero(differs)
 
 
@@ -80,14 +80,14 @@ class HeldSnapshotBuilder:
         self._cores_used: npt.NDArray[np.int32] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
-            self.held = np.zeros(len(base.names), dtype=bool)
+            self.is_held = np.zeros(len(base.names), dtype=bool)
             self.stamps = np.zeros(len(base.names), dtype=np.int64)
             return
-        self.held, self.stamps = start.held.copy(), start.stamps.copy()
+        self.is_held, self.stamps = start.is_held.copy(), start.stamps.copy()
         if start.takes_cores:
             self._cores_used = start.cores_used.copy()
         rows = np.flatnonzero(base.row_generation != start.base.row_generation)
-        self.changed_rows = set(rows[self.held[rows]].tolist())
+        self.changed_rows = set(rows[self.is_held[rows]].tolist())
         self.reset(rows)
 
     @property
@@ -129,12 +129,12 @@ class HeldSnapshotBuilder:
 
     def hold(self, row: int) -> None:
         """Mark the row as different from the books, even if nothing could be taken there."""
-        self.held[row] = True
+        self.is_held[row] = True
         self.stamps[row] = next(_STAMPS)
 
     def reset(self, rows: Rows | int) -> None:
         """Make these rows equal to the books."""
-        self.held[rows] = False
+        self.is_held[rows] = False
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
@@ -146,7 +146,7 @@ class HeldSnapshotBuilder:
         change, and nobody keeps it.
         """
         arrays: dict[str, npt.NDArray[np.generic]] = {
-            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "held", "stamps")
+            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "is_held", "stamps")
         }
         if self._cores_used is not None:
             arrays["cores_used"] = self._cores_used.view()
@@ -164,7 +164,7 @@ class HeldSnapshotBuilder:
 
     def build(self) -> HeldSnapshot:
         """Return the snapshot. Every later change of this builder raises ValueError."""
-        for name in (*_COPIED_ARRAYS, "held", "stamps"):
+        for name in (*_COPIED_ARRAYS, "is_held", "stamps"):
             getattr(self, name).flags.writeable = False
         if self._cores_used is not None:
             self._cores_used.flags.writeable = False
@@ -193,7 +193,7 @@ class RowStates:
         # Slots and their negated priorities, the highest priority first; None: to be sorted again.
         self._order: tuple[Rows, Ints] | None = None
 
-    def save(self, offered: HeldSnapshotBuilder, row: int, priority: int) -> None:
+    def save(self, builder: HeldSnapshotBuilder, row: int, priority: int) -> None:
         """Keep the row as it is in the builder, for pods of that priority and of lower priorities
         down to the next kept one.
         """
@@ -201,9 +201,9 @@ class RowStates:
             self._grow()
         slot = self._spare_slots.pop()
         for name, values in self._arrays.items():
-            values[slot] = getattr(offered, name)[row]
-        self._rows[slot], self._stamps[slot] = row, offered.stamps[row]
-        self._takes_cores |= offered.takes_cores
+            values[slot] = getattr(builder, name)[row]
+        self._rows[slot], self._stamps[slot] = row, builder.stamps[row]
+        self._takes_cores |= builder.takes_cores
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -228,17 +228,17 @@ class RowStates:
         count = int(np.searchsorted(ranks, -priority, side="right"))
         if count == len(slots):
             return None
-        offered, slots = HeldSnapshotBuilder(books), slots[:count]
+        builder, slots = HeldSnapshotBuilder(books), slots[:count]
         # Of a row with several slots the last one counts.
         rows = self._rows[slots]
         if self._takes_cores:
-            offered.own_cores()
+            builder.own_cores()
         for name, values in self._arrays.items():
             if name != "cores_used" or self._takes_cores:
-                getattr(offered, name)[rows] = values[slots]
-        offered.held[rows] = True
-        offered.stamps[rows] = self._stamps[slots]
-        return offered.build()
+                getattr(builder, name)[rows] = values[slots]
+        builder.is_held[rows] = True
+        builder.stamps[rows] = self._stamps[slots]
+        return builder.build()
 
     def _grow(self) -> None:
         """Double the slots."""

@@ -34,7 +34,6 @@ from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
@@ -224,7 +223,7 @@ def main() -> None:
     parser.add_argument("--experiments", type=words, default=("inflation",))
     args = parser.parse_args()
     for file in args.files:
-        inputs = read_shipped(file, 0, EXPONENTIAL)
+        inputs = read_shipped(file)
         for experiment in args.experiments:
             run = partial(record_of, inputs, args.policy, experiment=experiment)
             records = [run(setting, seed) for seed in args.seeds for setting in SETTINGS]

@@ -109,7 +109,7 @@ def _pods_pass_before_they_are_shown(original: Any) -> Any:
     def judge(self: Any, attempt: Any) -> None:
         if self._is_complete(attempt.group, self.size_of(attempt.group)):
             arrivals = tuple(attempt.waiting.values())
-            attempt.sent.update(attempt.waiting)
+            attempt.sent_uids.update(attempt.arrivals)
             attempt.waiting.clear()
             self._add(Verdict(attempt.group.key, arrivals))
 

@@ -58,7 +58,7 @@ def test_the_fewest_nodes_of_one_shape() -> None:
     found = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 7)], SMALL)
     assert found.counts == (3,)
     assert [node.used for node in found.nodes] == [(20, 20), (20, 20), (20, 0)]
-    assert found.placed[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
+    assert found.results[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
     assert found.largest == (24, 4)
     assert (found.before.nodes, found.after.nodes) == (1, 4)
 
@@ -188,7 +188,10 @@ def cluster(nodes: list[list[int]], running: list[int]) -> Ledger:
 
 def fitting(outcome: WhatIfAnswer) -> list[int]:
     """Return the number of fitting pods by batch."""
-    return [result.fit for result in (*outcome.moved, *outcome.waiting, *outcome.placed)]
+    return [
+        result.fit
+        for result in (*outcome.moved_results, *outcome.pending_results, *outcome.requested_results)
+    ]
 
 
 def test_nodes_that_only_change_who_is_left_out_do_not_come() -> None:
@@ -231,8 +234,8 @@ def test_the_promise_is_kept_and_one_node_fewer_does_not_do(
 ) -> None:
     policy = load_policy(name)
     found = answer(cluster(*nodes_and_pods), requested, *shapes, policy=policy)
-    fit = [result.fit for result in found.placed]
-    pods = [result.batch.count or 0 for result in found.placed]
+    fit = [result.fit for result in found.results]
+    pods = [result.batch.count or 0 for result in found.results]
     assert sum(pods) - sum(fit) == sum(pods.count for pods in found.left_out)
 
     def fitting_with(counts: Sequence[int]) -> list[int]:
