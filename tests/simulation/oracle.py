@@ -194,7 +194,7 @@ class Oracle:
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
                     f" {total} of {last.rooms[device]} were held"
                 )
-            remaining_items = [self.pods[uid].asked.cores for uid in holders]
+            remaining_items = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
             alone = remaining_items and _ALL_CORES in (pod.asked.cores, *remaining_items)
             # Whoever decided last had to see that nothing was left for it.
             full = last is decision and sum(remaining_items) >= _ALL_CORES
@@ -488,12 +488,12 @@ class Oracle:
         if cards is not None and known_items.can_find(pod, cards):
             loose, names = known_items.loose.get(pod.uid, _NONE), pod.node in known_items.named
             least_charged_result = least_charged(pod, cards, loose, names)
-            _add(
-                minimum,
-                dict.fromkeys(least_charged_result, pod.asked.cores)
-                if cores
-                else least_charged_result,
-            )
+            if cores:
+                least_charged_result = {
+                    device: pod.asked.cores_on(units)
+                    for device, units in least_charged_result.items()
+                }
+            _add(minimum, least_charged_result)
 
     def judge_victims(
         self, replica: Replica, pod: PodTruth, result: Mapping[str, Collection[str]]

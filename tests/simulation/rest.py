@@ -174,8 +174,8 @@ def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> Non
     """Compute is charged where the memory of these pods is, which are all that the node has."""
     holding = [0] * len(node.used)
     for pod in pods:
-        for device, _ in pod.claim or ():
-            holding[device] += pod.asked.cores_on(len(pod.claim or ()))
+        for device, units in pod.claim or ():
+            holding[device] += pod.asked.cores_on(units)
     if (any(holding) and list(node.cores_used) != holding) or (
         not any(holding) and any(node.cores_used)
     ):
@@ -255,9 +255,7 @@ def fits(
     if node in kubelets.forged or pod.forged or pod.refused or _grown(replica, node):
         return False
     closed_devices = world.oracle.known[replica.identity].closed.get(node, frozenset())
-    room = [
-        0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))
-    ]
+    room = [0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))]
     durations, cores = set[int](), [0] * len(room)
     known_items = world.oracle.known[replica.identity]
     for item in world.oracle.pods.values():
@@ -269,12 +267,12 @@ def fits(
             or any(at >= len(room) for at, _ in item.claim)
         ):
             room = [units - item.asked.total for units in room]
-            cores = [percent + item.asked.cores_on(0) for percent in cores]
+            cores = [percent + item.asked.all_cores for percent in cores]
             durations.update(range(len(room)))
             continue
         for device, units in item.claim:
             room[device] -= units
-            cores[device] += item.asked.cores_on(len(item.claim))
+            cores[device] += item.asked.cores_on(units)
             durations.add(device)
     request = pod.asked
     result = [

@@ -70,9 +70,22 @@ class Asked:
         """Units over all devices."""
         return self.units * self.devices
 
-    def cores_on(self, devices: int) -> int:
-        """Percent of each device if it is on so many; of all of them if on others than it asked."""
-        return self.cores if devices == self.devices else min(self.cores * self.devices, 100)
+    @property
+    def all_cores(self) -> int:
+        """The percents over all devices, at most a whole device."""
+        return min(self.cores * self.devices, 100)
+
+    def cores_on(self, units: int) -> int:
+        """The percent of a device on which it has so many units.
+
+        Compute is where the memory is. Of several containers the first one has all the compute, and
+        no device tells which containers it has.
+        """
+        if not self.cores or units == self.units:
+            return self.cores
+        if len(self.containers) > 1:
+            return self.all_cores
+        return min(-(-self.cores * self.devices * units // self.total), 100)
 
     def on(self, devices: tuple[int, ...]) -> Shares:
         """The shares it has on these devices."""

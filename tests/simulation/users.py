@@ -96,9 +96,7 @@ class Users:
             annotations |= self._forgery(chance, request)
             if request.devices and chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                request = replace(
-                    request, units=request.total, devices=1, cores=request.cores_on(1)
-                )
+                request = replace(request, units=request.total, devices=1, cores=request.all_cores)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.daemon.events import NullRecorder
 from gpushare.extender.follow.auditor import Auditor
@@ -90,8 +91,8 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
 def test_every_metric_is_listed() -> None:
     ledger = Ledger()
     ledger.node_changed(NodeSpec("n", (16,), (True,), ("",), ("",)))
-    compute = Request(4, 1, cores=30)
-    ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), compute, "n", ((0, 4),)))
+    request = Request(4, 1, percents=compute(30))
+    ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), request, "n", ((0, 4),)))
     resources = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = (*Gate().state(), "bind_conflicts_total", "events_written_total", "events_dropped_total")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.preemption.selection import CORES, VictimSelection
+from gpushare.core.preemption.selection import PERCENTS, VictimSelection
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
 from gpushare.extender.verbs import preempt
@@ -48,8 +48,9 @@ def evicts_by_the_sum(original: Any) -> Any:
 def frees_more_than_is_held(original: Any) -> Any:
     def frees(self: Any, entry: Any) -> Any:
         original_result = original(self, entry)
+        total = entry.request.total
         return {
-            part: original_result[part] if part[1] == CORES else entry.request.total
+            part: original_result[part] if part[1] in PERCENTS else total
             for part in original_result
         }
 

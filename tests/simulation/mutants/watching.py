@@ -132,7 +132,7 @@ def answers_before_it_is_synced(original: Any) -> Any:
 def _unsigned_room(original: Any) -> Any:
     del original
 
-    def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
+    def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
         row = self.row[node]
         free = int(self._capacity[row, device] - self._used[row, device]) % 2**32
         return free >= units

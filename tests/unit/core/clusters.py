@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, compute
 from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import (
     ANY_CARD,
@@ -147,7 +148,11 @@ class Cluster:
             spec = self.nodes[index]
             cores = self.cores_used(spec.name)
             charges = [
-                Charge(spec.name, Request(units, 1, cores=cores[device]), ((device, units),))
+                Charge(
+                    spec.name,
+                    Request(units, 1, percents=compute(cores[device])),
+                    ((device, units),),
+                )
                 for device, units in enumerate(self.used.get(spec.name, ()))
             ]
             tally.set_node(spec, charges)
@@ -211,7 +216,7 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
         memory=draw(st.sampled_from([0, 2**33])),
         containers=tuple(enumerate(containers)),
         models=draw(st.sampled_from([(), (), ("A",)])),
-        cores=draw(_CORES),
+        percents=compute(draw(_CORES)),
         cards=draw(_CARDS),
     )
 
@@ -271,7 +276,7 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
         return Reason.WAITS_FOR_PLUGIN
     if len(memory) >= request.devices:
         enough = len(cores) >= request.devices
-        return Reason.INSUFFICIENT_TOGETHER if enough else Reason.INSUFFICIENT_CORES
+        return Reason.INSUFFICIENT_TOGETHER if enough else Reason(PERCENT_AMOUNTS[0].reason)
     return Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
 
 

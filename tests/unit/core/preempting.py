@@ -7,6 +7,7 @@ from math import inf
 
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
@@ -24,7 +25,7 @@ def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
     """A pod on the node; without devices: unplaced. size, priority, started, terminating, cpu."""
     count = max(len(devices), 1)
     cpu, cores = int(str(more.pop("cpu", 0))), int(str(more.pop("cores", 0)))
-    request = Request(units, count, cpu=cpu, cores=cores)
+    request = Request(units, count, cpu=cpu, percents=compute(cores))
     placement = tuple((device, units) for device in devices) or None
     seen = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
     return seen._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
@@ -132,7 +133,7 @@ def cases(draw: st.DrawFn) -> Case:
     parts = parts if draw(st.booleans()) else parts[:1] * len(parts)
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
-    request = Request(cores=draw(cores), cards=cards).of_parts(parts)
+    request = Request(percents=compute(draw(cores)), cards=cards).of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())

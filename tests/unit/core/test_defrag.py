@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import Mover, Plan, Planner
 from gpushare.core.model import Charge, NodeSpec, Request, Shares
@@ -188,7 +189,7 @@ def asked(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Reques
         draw(st.integers(least, most)),
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
-        cores=draw(CORES) if cores else 0,
+        percents=compute(draw(CORES) if cores else 0),
     )
     others = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *others]) if draw(st.booleans()) else request
@@ -326,7 +327,9 @@ def test_the_cheaper_of_equal_pods_is_moved() -> None:
     )
     plan = world.planner("binpack")[0].plan(Request(6, 1), 4, StepBudget(PLENTY))
     assert plan is None  # two would have to go, and only one has a place
-    plan = world.planner("binpack")[0].plan(Request(4, 1, cores=50), 4, StepBudget(PLENTY))
+    plan = world.planner("binpack")[0].plan(
+        Request(4, 1, percents=compute(50)), 4, StepBudget(PLENTY)
+    )
     assert plan is not None
     assert not plan.moves
     roomy = replace(world, nodes=(TWO[0], replace(TWO[1], cpu=500)))
@@ -393,7 +396,10 @@ def test_a_node_that_misses_less_for_all_parts_is_looked_at_first() -> None:
 
 @pytest.mark.parametrize(
     ("holds", "wants"),
-    [(Request(1, 1), Request(4, 1, cores=100)), (Request(1, 1, cores=100), Request(4, 1))],
+    [
+        (Request(1, 1), Request(4, 1, percents=compute(100))),
+        (Request(1, 1, percents=compute(100)), Request(4, 1)),
+    ],
     ids=["a device alone", "beside who is alone"],
 )
 def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
@@ -401,7 +407,7 @@ def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
 ) -> None:
     world = full_of(
         Pod("in the way", holds, "a", (0,)),
-        Pod("other", Request(1, 1, cores=100), "a", (1,), movable=False),
+        Pod("other", Request(1, 1, percents=compute(100)), "a", (1,), movable=False),
         nodes=(TWO[0], node("b", 2, cpu=10_000, memory=2**40)),
     )
     plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))

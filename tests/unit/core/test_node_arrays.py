@@ -85,9 +85,13 @@ def test_more_than_is_there_reads_as_nothing_free() -> None:
 
 def test_room_is_only_on_open_devices() -> None:
     tally = _tally(node("a", 16, 16, unhealthy=[1]), NODES[1])
-    assert [tally.has_room("a", device, 16, 0) for device in range(3)] == [True, False, False]
-    assert not tally.has_room("a", 0, 17, 0)
-    assert not tally.has_room("b", 0, 1, 0)
+    assert [tally.has_room("a", device, 16, Request()) for device in range(3)] == [
+        True,
+        False,
+        False,
+    ]
+    assert not tally.has_room("a", 0, 17, Request())
+    assert not tally.has_room("b", 0, 1, Request())
 
 
 def test_a_row_is_used_again_and_starts_empty() -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import COMPUTE, Fragmentation
 from gpushare.core.policies.node_shape import Levels, free_compute
@@ -122,4 +123,7 @@ def test_who_takes_the_last_compute_of_a_device_strands_as_little_memory_as_ther
     nodes = tuple(node(where, 16, cpu=64_000, memory=2**36) for where in "ab")
     cluster = Cluster(nodes, {"a": (4,), "b": (12,)}, cores={"a": (50,), "b": (50,)})
     ranking = Ranking(load_policy(name, PODS))
-    assert best_node(cluster.snapshot(), cluster.names, Request(4, 1, cores=50), ranking) == "b"
+    assert (
+        best_node(cluster.snapshot(), cluster.names, Request(4, 1, percents=compute(50)), ranking)
+        == "b"
+    )

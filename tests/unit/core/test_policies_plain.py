@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.policy import ClusterPricing, load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -53,9 +54,10 @@ def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["device-bestfit", "binpack"])
 def test_of_devices_with_equal_memory_a_pod_with_cores_takes_the_fewest_left(name: str) -> None:
-    view = replace(CLUSTER.snapshot(), cores_used=np.array([[0, 0, 0], [20, 60, 40], [0, 0, 0]]))
+    cores_used = np.array([[0, 0, 0], [20, 60, 40], [0, 0, 0]], dtype=np.int32)
+    view = replace(CLUSTER.snapshot(), percents_used=(cores_used,))
     ranking, row = Ranking(POLICIES[name]), np.array([1])
-    assert ranking.score_devices(view, row, Request(4, 1, 500, cores=30)).argmax() == 1
-    assert ranking.scores(view, Request(4, 1, 500, cores=50)).devices[0, 1] == 2
+    assert ranking.score_devices(view, row, Request(4, 1, 500, percents=compute(30))).argmax() == 1
+    assert ranking.scores(view, Request(4, 1, 500, percents=compute(50))).devices[0, 1] == 2
     # Who asks for no cores does not see them.
     assert len({*ranking.score_devices(view, row, Request(4, 1, 500))[0]}) == 1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes, fits_somewhere, place, room_for, take_best
 from gpushare.core.explain import explain
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
@@ -134,11 +135,11 @@ def test_it_never_fits_if_its_parts_have_no_place_on_empty_nodes(
 
 def test_what_is_held_and_what_is_simulated_is_each_part_on_its_device() -> None:
     view = Cluster((node("n", 8, 16),)).snapshot()
-    asked = Request(12, 2, split=(12, 5), cores=30)
+    asked = Request(12, 2, split=(12, 5), percents=compute(30))
     offered = HeldSnapshotBuilder(view)
     take_best(offered, 0, asked, Ranking(POLICIES["binpack"]))
     assert offered.free.tolist() == [[3, 4]]
-    assert offered.cores_used.tolist() == [[30, 30]]
+    assert offered.percents_used[0].tolist() == [[30, 30]]
     cluster = MutableCluster(mutable(view, np.arange(1), empty=True), ranking(POLICIES["fgd"], 1))
     placed = cluster.place(asked)
     assert placed is not None

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.workload import (
@@ -36,7 +37,7 @@ def test_typical_classes_leave_memory_out() -> None:
 def test_a_pod_without_gpu_has_no_size_and_no_model() -> None:
     assert class_of(Request(cpu=5, memory=7, models=("A",))) == PodClass(cpu=5, memory=7)
     assert class_of(Request(3, 1, models=("B", "A"))).models == ("A", "B")
-    assert class_of(Request(3, 1, cores=40)).cores == 40
+    assert class_of(Request(3, 1, percents=compute(40))).cores == 40
 
 
 def many(count: int) -> dict[PodClass, int]:
