@@ -45,7 +45,7 @@ def group(objects: Objects, count: int) -> list[Json]:
 
 
 def seconds_until_bound(world: World, make: Make, count: int) -> float:
-    """Return the seconds until new pods are bound; they are gone afterwards."""
+    """Return the seconds until new pods are bound; the pods are deleted afterwards."""
     begin = time.monotonic()
     pods = make(world.objects, count)
 
@@ -53,14 +53,14 @@ def seconds_until_bound(world: World, make: Make, count: int) -> float:
         return sum(bool(pod["spec"].get("nodeName")) for pod in world.objects.pods())
 
     until(lambda: bound() == count, world.told, _LONGEST)
-    durations = time.monotonic() - begin
+    seconds = time.monotonic() - begin
     world.objects.delete(*pods)
     world.agrees()
-    return durations
+    return seconds
 
 
 def main() -> None:
-    """Print the times and their ratio."""
+    """Print the times and the ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--nodes", type=int, default=1000)
@@ -86,10 +86,10 @@ def main() -> None:
             times["plain pods"].append(seconds_until_bound(world, plain, options.pods))
             times["a group"].append(seconds_until_bound(world, group, options.pods))
     print(f"{options.pods} pods on {options.nodes} nodes, seconds until all are bound:")
-    for name, entry in times.items():
-        row = " ".join(f"{seconds:6.1f}" for seconds in entry)
-        print(f"  {name:12} {row}   median {statistics.median(entry):6.1f}")
-    plain_median, group_median = (statistics.median(item) for item in times.values())
+    for name, taken in times.items():
+        row = " ".join(f"{seconds:6.1f}" for seconds in taken)
+        print(f"  {name:12} {row}   median {statistics.median(taken):6.1f}")
+    plain_median, group_median = (statistics.median(taken) for taken in times.values())
     print(f"  ratio of the medians: {group_median / plain_median:.2f}")
 
 

@@ -42,8 +42,8 @@ def with_extender(nodes: int, pods: int) -> tuple[float, float]:
     """Seconds, and those of CPU, until the demo's cluster has bound the pods to devices."""
     report = _Clock(io.StringIO())
     plans = tuple(NodePlan(f"node-{number}", _DEVICES) for number in range(nodes))
-    expected = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
-    steps = (Say("now"), Apply(expected), WaitFor(("*",), "bound", _LONGEST))
+    wanted = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
+    steps = (Say("now"), Apply(wanted), WaitFor(("*",), "bound", _LONGEST))
     with running(report, lambda _cycle: None, {}, ui=False) as cluster:
         if not cluster.runner.run(Scenario("bench", "bench", plans, steps)):
             raise SystemExit("the pods are not bound")
@@ -69,8 +69,8 @@ def among_nodes(nodes: int, pods: int) -> tuple[float, float]:
             pod = pod_document(PodPlan(f"pod-{number}"))
             api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
 
-        def bound(found: dict[str, PodState]) -> bool:
-            return len(found) == pods and all(pod.node for pod in found.values())
+        def bound(states: dict[str, PodState]) -> bool:
+            return len(states) == pods and all(pod.node for pod in states.values())
 
         if not board.wait_until(bound, _LONGEST):
             raise SystemExit("the pods are not bound")

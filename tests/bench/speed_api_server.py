@@ -82,14 +82,14 @@ def waiting_pod(number: int) -> dict[str, Any]:
 
 
 def _bound(body: bytes, version: int) -> bytes:
-    """The event of the watch that shows what a Binding made of a pod that waits."""
-    document = json.loads(body)
-    pod = waiting_pod(int(document["metadata"]["name"].rpartition("-")[2]))
+    """The watch event of a Binding for a pending pod."""
+    sent = json.loads(body)
+    pod = waiting_pod(int(sent["metadata"]["name"].rpartition("-")[2]))
     pod["metadata"] |= {
         "resourceVersion": str(version),
-        "annotations": document["metadata"].get("annotations", {}),
+        "annotations": sent["metadata"].get("annotations", {}),
     }
-    pod["spec"]["nodeName"] = document["target"]["name"]
+    pod["spec"]["nodeName"] = sent["target"]["name"]
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
     return json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n"
 

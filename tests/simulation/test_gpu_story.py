@@ -1,4 +1,4 @@
-"""Stories of GPUs that come and go, and mutants that they must find."""
+"""Stories of GPUs that come and go, and mutants that these must find."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -35,8 +35,8 @@ def test_stories_keep_every_promise() -> None:
 
 
 def _heals_by_time(original: Any) -> Any:
-    def of_xid(self: Diagnosis, detected_gpu: DetectedGpu, now: float) -> Any:
-        return original(self, detected_gpu, now) if now < self._at + self.recover else None
+    def of_xid(self: Diagnosis, seen: DetectedGpu, now: float) -> Any:
+        return original(self, seen, now) if now < self._at + self.recover else None
 
     return of_xid
 
@@ -68,10 +68,10 @@ def _reads_no_more_after_a_failure(original: Any) -> Any:
 
 def _loses_a_card(original: Any) -> Any:
     def read(self: GpuStory) -> Any:
-        original_result = original(self)
-        if any(gpu.problem for gpu in original_result):
+        gpus = original(self)
+        if any(gpu.problem for gpu in gpus):
             raise SettingsError("one of them cannot be read")
-        return original_result
+        return gpus
 
     return read
 

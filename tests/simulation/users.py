@@ -1,7 +1,7 @@
 """Those who make, change and delete pods: users, and other schedulers.
 
-Some of them mean no good: they name nodes and devices in their pods, and edit annotations that are
-not theirs. What they do goes straight into the API server; nobody asks them to be consistent.
+Some users attack: they name nodes and devices in their pods, and edit annotations of
+others. The actions go straight to the API server; nobody forces consistency.
 """
 
 import json
@@ -40,7 +40,7 @@ PRIORITIES = {"": 0, URGENT: 1000, "system-cluster-critical": 2_000_000_000}
 """By priority class; the last one every cluster has."""
 
 _LASTING = 0.25
-"""Of ranked pods, how many do not end when they are told to."""
+"""One in so many ranked pods does not end when told to."""
 
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 
@@ -50,7 +50,7 @@ class Users:
     """Everybody who writes to the API server besides us and the kubelets.
 
     small: pods ask for little. names: those that pods may have, each one at a time. ranked: some
-    are more urgent than others, and some go on when they are told to end. cores: they may ask for
+    are more urgent than others, and some continue when told to end. cores: pods may ask for
     compute too.
     """
 
@@ -70,7 +70,7 @@ class Users:
     # -- pods -----------------------------------------------------------------------------------
 
     def alive(self) -> list[PodTruth]:
-        """The pods whose objects are there."""
+        """The pods with objects."""
         return [pod for pod in self.oracle.pods.values() if not pod.gone]
 
     def waiting(self) -> list[PodTruth]:
@@ -83,8 +83,8 @@ class Users:
 
     def create(self, chance: Chance, forge: bool = False) -> str:
         """Create a pod under a name that is free; recreation is nothing else."""
-        durations = {pod.name for pod in self.alive()}
-        free = [name for name in self.names if name not in durations]
+        names = {pod.name for pod in self.alive()}
+        free = [name for name in self.names if name not in names]
         if not free:
             return ""
         request = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
@@ -95,7 +95,8 @@ class Users:
         if forge:
             annotations |= self._forgery(chance, request)
             if request.devices and chance.once_in(3):
-                # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
+                # Without a number of devices the pod is invalid, and holds the request on some
+                # device.
                 request = replace(request, units=request.total, devices=1, cores=request.all_cores)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
@@ -111,7 +112,7 @@ class Users:
         annotations: Mapping[str, str] = MappingProxyType({}),
         node: str = "",
     ) -> str:
-        """Create this pod, which has no uid yet; rank: its priority class. cpu: of a container."""
+        """Create this pod, which has no uid yet; rank: the priority class. cpu: of a container."""
         count = {COUNT: str(pod.asked.devices)} if pod.asked.devices > 1 else {}
         annotations = {**count, **annotations}
         body = pod_body(pod.name, pod.asked, annotations, pod.cpu)
@@ -124,11 +125,15 @@ class Users:
         pod.cpu *= len(body["spec"]["containers"])
         pod.priority = PRIORITIES[rank]
         self.oracle.pods[pod.uid] = pod
-        message = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
-        return f"{message} {rank} {'lasts' if pod.lasts else 'ends'}" if self.ranked else message
+        description = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
+        return (
+            f"{description} {rank} {'lasts' if pod.lasts else 'ends'}"
+            if self.ranked
+            else description
+        )
 
     def _rank(self, chances: Random) -> tuple[str, bool]:
-        """A priority class, and whether its containers go on when they are told to end."""
+        """A priority class, and whether the containers continue when told to end."""
         if not self.ranked:
             return "", False
         return chances.choice(("", "", *PRIORITIES)), chances.random() < _LASTING
@@ -148,7 +153,7 @@ class Users:
         return f"{pod.name} ({pod.uid}) to {node}"
 
     def delete(self, chance: Chance, grace: int | None) -> str:
-        """Delete a pod; with no grace it is gone at once."""
+        """Delete a pod; without grace the pod is gone at once."""
         pods = self.alive()
         if not pods:
             return ""
@@ -165,12 +170,12 @@ class Users:
         pod = chance.pick(pods)
         forged = self._forgery(chance, pod.asked)
         if not pod.node and chance.once_in(3):
-            # The pod makes no sense from now on, though a bind of it may be under way.
+            # The pod is invalid from now on, though a bind may be running.
             forged = {COUNT: "x"}
 
         def change(body: Json) -> Json:
-            kept_items = body["metadata"].get("annotations", {})
-            return with_metadata(body, annotations={**kept_items, **forged})
+            annotations = body["metadata"].get("annotations", {})
+            return with_metadata(body, annotations={**annotations, **forged})
 
         if not self.kubelets.revise(pod, change):
             return ""
@@ -182,7 +187,7 @@ class Users:
         return f"{pod.name} ({pod.uid}) {forged}"
 
     def resize(self, chance: Chance) -> str:
-        """Resize what a pod on a node asks of the host, in place."""
+        """Resize the host request of a running pod, in place."""
         pods = [pod for pod in self.alive() if pod.node and pod.cpu]
         if not pods:
             return ""
@@ -211,19 +216,19 @@ class Users:
         if total == 1 or not chance.once_in(3):
             return Asked(units, devices, (total,))
         first = 1 + chance.below(total - 1)
-        remainder = total - first
+        second_part = total - first
         return chance.pick(
             (
-                Asked(units, devices, (first, remainder)),
-                Asked(units, devices, (first, remainder)),
+                Asked(units, devices, (first, second_part)),
+                Asked(units, devices, (first, second_part)),
                 Asked(units, devices, (total,), ((first, False),)),
-                Asked(units, devices, (remainder,), ((total, False),)),
-                Asked(units, devices, (remainder,), ((first, True),)),
+                Asked(units, devices, (second_part,), ((total, False),)),
+                Asked(units, devices, (second_part,), ((first, True),)),
                 Asked(
                     units,
                     devices,
-                    (remainder,),
-                    ((remainder, False), (first, True), (remainder, False)),
+                    (second_part,),
+                    ((second_part, False), (first, True), (second_part, False)),
                 ),
             )
         )
@@ -244,23 +249,23 @@ class Users:
         return forged
 
     def _contradiction(self, chance: Chance, request: Asked) -> dict[str, str]:
-        """What says two things: an index, and another device by a map, or a card by its uuid."""
+        """Contradictory annotations: an index, and another device by a map, or a card by uuid."""
         first, second = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
-        result = {IDX: first}
+        annotations = {IDX: first}
         if chance.below(2):
             grants = {
                 str(number): {second: units} for number, units in enumerate(request.containers)
             }
-            result[ALLOCATION] = json.dumps(grants)
-        if chance.below(2) or ALLOCATION not in result:
-            result[UUIDS] = chance.pick(
+            annotations[ALLOCATION] = json.dumps(grants)
+        if chance.below(2) or ALLOCATION not in annotations:
+            annotations[UUIDS] = chance.pick(
                 (f"GPU-n0-{second}", f"GPU-n1-{second}", "GPU-nobody", "x,")
             )
-        return result
+        return annotations
 
 
 def pod_body(name: str, request: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
-    """A pod as its owner writes it; cpu: what each container asks of the host, see Users."""
+    """A pod as the owner writes it; cpu: host request of each container, see Users."""
 
     def container(name: str, units: int, sidecar: bool = False, cores: int = 0) -> Json:
         limits = {RESOURCE: str(units)} if units else {}
@@ -277,7 +282,7 @@ def pod_body(name: str, request: Asked, annotations: Mapping[str, str], cpu: int
             container(f"c{index}", units, cores=cores.get(index, 0)) for index, units in regular
         ],
         "initContainers": [
-            container(f"i{index}", *entry) for index, entry in enumerate(request.inits)
+            container(f"i{index}", *init) for index, init in enumerate(request.inits)
         ],
     }
     metadata = {"name": name, "annotations": dict(annotations)}
@@ -302,7 +307,7 @@ def _with_requests(spec: Json, cpu: int) -> Json:
     """The pod's spec with so much asked of the host by each container; 0: nothing."""
     requests = {"requests": {"cpu": f"{cpu}m", "memory": f"{cpu}Mi"}} if cpu else {}
     containers = [
-        {**container, "resources": {**container["resources"], **requests}}
-        for container in spec["containers"]
+        {**container_body, "resources": {**container_body["resources"], **requests}}
+        for container_body in spec["containers"]
     ]
     return {**spec, "containers": containers}

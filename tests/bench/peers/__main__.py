@@ -2,7 +2,7 @@
 
 Run as `python -m tests.bench.peers`; many minutes, a few with `--quick`. It needs the programs
 of `make controlplane`. The original's binary is given by `--original` or GPUSHARE_ORIGINAL; without
-one its column stays empty. docs/research/performance.md says what came out.
+one the column stays empty. docs/research/performance.md has the results.
 Compare within one run only.
 """
 
@@ -32,7 +32,7 @@ _SIZES = {
     "repeat": (3, "runs of each part; their median counts"),
     "seconds": (20, "how long the original may bind, and place"),
 }
-"""Figure by flag, and what it is."""
+"""Figure by flag, with a description."""
 _QUICK = {
     "nodes": 1000,
     "pods": 1000,
@@ -47,14 +47,14 @@ _QUICK = {
 
 def main() -> int:
     """The exit status."""
-    # Being told to end must end what was started, too.
+    # A signal to end must end the started processes, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     programs = {name: program(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
-    if missing := [name for name, entry in programs.items() if not entry]:
+    if missing := [name for name, found in programs.items() if not found]:
         print(f"no {', '.join(missing)} {RELEASE}: run `make controlplane`", file=sys.stderr)
         return 1
-    etcd, apiserver, scheduler = (Path(str(item)) for item in programs.values())
+    etcd, apiserver, scheduler = (Path(str(found)) for found in programs.values())
     table = Table()
 
     def filters(plane: Plane, folder: Path) -> None:
@@ -82,8 +82,8 @@ def main() -> int:
             print(f"{name} ...", file=sys.stderr, flush=True)
             with _plane(etcd, apiserver) as (plane, folder):
                 parts[name](plane, folder)
-    finally:  # what was measured is shown, whatever ends it
-        load = ", ".join(f"{item:.1f}" for item in os.getloadavg())
+    finally:  # measures so far are shown, whatever ends the run
+        load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
         print(f"Kubernetes {RELEASE}, {os.cpu_count()} cores, load at the end {load}")
         print(table.text())
     return 0
@@ -91,9 +91,11 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
-    inputs = os.environ.get("GPUSHARE_ORIGINAL")
+    original_path = os.environ.get("GPUSHARE_ORIGINAL")
     parser.add_argument("parts", nargs="*", choices=("filter", "bind", "place", []))
-    parser.add_argument("--original", type=_program, default=inputs, help="the original's binary")
+    parser.add_argument(
+        "--original", type=_program, default=original_path, help="the original's binary"
+    )
     parser.add_argument("--quick", action="store_true", help="with small figures")
     parser.add_argument(
         "--settled", action="store_true", help="place pods once our policies are made and tried"
@@ -109,15 +111,15 @@ def _options() -> argparse.Namespace:
 
 
 def _program(text: str) -> Path:
-    which_result = shutil.which(text)
-    if not which_result:
+    found = shutil.which(text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text} is no program")
-    return Path(which_result).absolute()
+    return Path(found).absolute()
 
 
 @contextmanager
 def _plane(etcd: Path, apiserver: Path) -> Iterator[tuple[Plane, Path]]:
-    """A control plane of its own for each part, so that none is slowed by what another left."""
+    """A new control plane for each part, so that no part is slowed by leftovers of another."""
     with tempfile.TemporaryDirectory() as name:
         plane = Plane(Path(name), etcd, apiserver)
         try:

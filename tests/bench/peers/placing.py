@@ -1,8 +1,8 @@
 """How many pods a real kube-scheduler places in a second: alone, and with each extender.
 
 All pods are there before kube-scheduler starts; time runs from the first bind that is seen to the
-last. Knows kube-scheduler's command line. What each process used of the CPU is counted too, because
-on few cores that is what the rate comes down to.
+last. Uses kube-scheduler's command line. The CPU of each process is counted too, because
+on few cores the CPU decides the rate.
 
 Our extender makes and tries its policies while it places the pods; with `settled` before, for it
 tries them once an hour and makes them once a minute at most, and a run takes some seconds.
@@ -49,11 +49,11 @@ class Placing:
     ) -> None:
         """Fill in the rows of pods placed; the original's runs end after so many seconds."""
         self._cluster.nodes(nodes)
-        all_items = (ALL, BEST, ORIGINAL)
+        modes = (ALL, BEST, ORIGINAL)
         try:
             for _ in range(rounds):
                 self._run(None, nodes, pods, _PATIENCE)
-                for contender in contenders(self._plane, self._folder, original, all_items):
+                for contender in contenders(self._plane, self._folder, original, modes):
                     patience = seconds if contender.title == ORIGINAL else _PATIENCE
                     self._run(contender, nodes, pods, patience)
         finally:
@@ -92,13 +92,17 @@ class Placing:
 
     def _used(self, contender: Contender | None) -> dict[str, float]:
         """CPU seconds by part."""
-        result = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
-        result["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
+        cpu_by_process = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
+        cpu_by_process["API server, etcd"] = sum(
+            usage.cpu_seconds(usage.started(name)) for name in _PLANE
+        )
         if contender:
-            own_pids = contender.own_pids()
-            result["extender"] = usage.cpu_seconds(own_pids)
-            result["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own_pids))
-        return result
+            pids = contender.own_pids()
+            cpu_by_process["extender"] = usage.cpu_seconds(pids)
+            cpu_by_process["extender's policies"] = usage.cpu_seconds(
+                set(contender.pids()) - set(pids)
+            )
+        return cpu_by_process
 
 
 def _settle(contender: Contender) -> None:

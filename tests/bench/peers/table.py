@@ -33,8 +33,8 @@ class Table:
         """The table; a ratio says how many times better the first is."""
         heads = (*_COLUMNS, *(name for name, _, _ in _RATIOS))
         lines = [" " * _WIDTH + "".join(f"{head:>13}" for head in heads)]
-        for (row, unit), entry in self._rows.items():
-            values = {title: median(figures) for title, figures in entry.items()}
+        for (row, unit), found in self._rows.items():
+            values = {title: median(figures) for title, figures in found.items()}
             cells = [_number(values.get(title)) for title in _COLUMNS]
             cells += [_ratio(values, unit, first, second) for _, first, second in _RATIOS]
             name = f"{row}, {unit}" if unit != "/s" else f"{row}/s"

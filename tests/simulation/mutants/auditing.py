@@ -1,4 +1,4 @@
-"""Bugs of an audit: it takes what is late, or under way, for a mistake in the books."""
+"""Bugs of an audit: late or unfinished changes are mistaken for mistakes in the books."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ def counts_at_the_first_look(original: Any) -> Any:
 def counts_without_the_watch(original: Any) -> Any:
     del original
 
-    def is_at(displayed: str, listing: str) -> bool:
+    def is_at(shown: str, listed: str) -> bool:
         return True
 
     return is_at
@@ -48,8 +48,8 @@ def _frees_leaks(original: Any) -> Any:
 )
 def frees_binds_under_way(original: Any) -> Any:
     def compare_pods(resource: str, entries: Any, listed: Any, unread: Any) -> Any:
-        bound_pod = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
-        return original(resource, bound_pod, listed, unread)
+        bound_entries = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
+        return original(resource, bound_entries, listed, unread)
 
     return compare_pods
 

@@ -1,4 +1,4 @@
-"""Bugs that let one tenant, or one node, cost the others: what was so before it was bounded."""
+"""Bugs that let one tenant, or one node, cost the others: the behaviour before bounds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -144,10 +144,12 @@ def drops_others_mistakes(original: Any) -> Any:
     del original
 
     def drop(self: Any) -> None:
-        owners = Counter(mistake.mistake.ref.namespace for mistake in self._mistakes.values())
+        owners = Counter(entry.mistake.ref.namespace for entry in self._mistakes.values())
         (fewest, _) = owners.most_common()[-1]
         uids = [
-            uid for uid, entry in self._mistakes.items() if entry.mistake.ref.namespace == fewest
+            uid
+            for uid, mistake in self._mistakes.items()
+            if mistake.mistake.ref.namespace == fewest
         ]
         del self._mistakes[uids[0]]
 
@@ -160,9 +162,9 @@ def drops_others_mistakes(original: Any) -> Any:
         "_again_at_once_with_half_as_many_objects")  # fmt: skip
 def asks_for_as_many_again(original: Any) -> Any:
     def on_error(self: Any, error: Any, now: float) -> None:
-        holding = self._limit
+        limit = self._limit
         original(self, error, now)
-        self._limit = holding
+        self._limit = limit
 
     return on_error
 
