@@ -30,9 +30,10 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
-from gpushare.cli.tables import align, printable
+from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
@@ -51,6 +52,7 @@ from gpushare.explain.text import units_text
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
 KIND = "GPUShareDefragPlan"
@@ -212,7 +214,7 @@ def _request(word: str, books: ListedResource) -> Request:
         request,
         cpu=host_amount(CPU, more, wrong, least=0, of=asks) or 0,
         memory=host_amount(MEMORY, more, wrong, least=0, of=asks) or 0,
-        cores=int(cores),
+        percents=compute(int(cores)),
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
     )

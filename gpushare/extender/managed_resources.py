@@ -46,8 +46,8 @@ class ManagedResource:
     default_policy: str
     counted_by_scheduler: bool = True
     """Whether kube-scheduler counts the memory, too (no ignoredByScheduler)."""
-    cores_counted_by_scheduler: bool = True
-    """Whether kube-scheduler counts the compute, too."""
+    uncounted_percents: tuple[str, ...] = ()
+    """The resources of the amounts in percent that kube-scheduler does not count."""
     unavailable_policies: frozenset[str] = frozenset()
     """Names of installed policies that could not be made at the start."""
     candidates: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class ManagedResources:
 
     def __post_init__(self) -> None:
         uncounted = [m.names.resource for m in self.resources if not m.counted_by_scheduler]
-        uncounted += [m.names.cores for m in self.resources if not m.cores_counted_by_scheduler]
+        uncounted += [name for m in self.resources for name in m.uncounted_percents]
         ignored = frozenset(uncounted)
         for resource in self.resources:
             resource.filters = OwnFilters(self.node_states, resource.ledger.taken, ignored)

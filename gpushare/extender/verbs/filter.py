@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -284,8 +285,7 @@ class FilterVerb:
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        if request.cores:
-            line["cores"] = request.cores
+        line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         for_shadow = None

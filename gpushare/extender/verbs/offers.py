@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, percents_of
 from gpushare.core.decide import Judgement, judge, take_best
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
-from gpushare.core.model import ALL_CORES, Request, Shares
+from gpushare.core.model import Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
@@ -218,16 +219,22 @@ def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
 
 def _take_free(builder: HeldSnapshotBuilder, row: int, planned: Shares, request: Request) -> None:
     """Take the free part of the planned units: a place that opens bit by bit is held bit by bit."""
-    shares, cores = [], request.cores
+    shares: list[tuple[int, int]] = []
+    percents = list(request.every_percent)
     for device, needed in planned:
         if device < builder.free.shape[1]:
             free = int(builder.free[row, device])
             units = free if request.alone else min(needed, free)
             if units > 0:
                 shares.append((device, units))
-                cores = min(cores, ALL_CORES - int(builder.cores_used[row, device]))
+                percents = [
+                    min(percent, max(amount.whole - int(used[row, device]), 0))
+                    for amount, percent, used in zip(
+                        PERCENT_AMOUNTS, percents, builder.percents_used, strict=True
+                    )
+                ]
     if shares:
-        builder.take(row, tuple(shares), replace(request, cores=max(cores, 0)))
+        builder.take(row, tuple(shares), replace(request, percents=percents_of(percents)))
 
 
 def offers_of(resource: ManagedResource) -> Offers:
@@ -252,7 +259,7 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
             hold.pod.request.units,
             hold.pod.request.devices,
             None if (end := holds.until(hold)) is None else since_epoch + end,
-            hold.pod.request.cores,
+            hold.pod.request.percents,
             hold.pod.request.split,
         )
         for hold in holds.live()

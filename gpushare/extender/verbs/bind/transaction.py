@@ -56,7 +56,7 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Attempts in all; in the later ones the chosen devices only have to fit."""
 
 _device_demand = attrgetter(
-    *("units", "devices", "split", "containers", "inits", "cores", "core_containers")
+    *("units", "devices", "split", "containers", "inits", "percents", "percent_containers")
 )
 """The part of a request that a charge on devices depends on."""
 _NOTHING = Request()
