@@ -236,12 +236,14 @@ class Request:
         not as large a part of the percents as of the units, and the placement is not of as many
         devices with the requested units, each device counts with all percents.
         """
-        is_like_asked = len(shares) == self.devices
+        known_units: tuple[int, ...] = (self.units,)
+        if self.split:
+            known_units = self.split if len(shares) == self.devices else ()
         return tuple(
-            self.percents
-            if (units in self.split and is_like_asked if self.split else units == self.units)
-            else self._percents_of_part(units)
-            for _, units in shares
+            [
+                self.percents if units in known_units else self._percents_of_part(units)
+                for _, units in shares
+            ]
         )
 
     @property

@@ -504,10 +504,10 @@ class NodeArrays:
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
             if request.percents and charge.placement:
-                devices = [device for device, _ in charge.placement]
-                by_device = zip(*request.percents_on(charge.placement), strict=True)
-                for array, percents in zip(self._percents, by_device, strict=True):
-                    array[row, devices] += sign * np.array(percents, dtype=np.int32)
+                on_devices = request.percents_on(charge.placement)
+                for (device, _), percents in zip(charge.placement, on_devices, strict=True):
+                    for array, percent in zip(self._percents, percents, strict=True):
+                        array[row, device] += sign * percent
                 self._percents_shown = None
         elif request.devices:
             # Its devices are not known: it may be on any of them, so it counts on every one.
