@@ -40,8 +40,8 @@ class Callers:
         if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
             return False
         if host.startswith("["):
-            name, closed, _ = host[1:].lower().partition("]")
-            if not closed:
+            name, bracket, _ = host[1:].lower().partition("]")
+            if not bracket:
                 return False
         else:
             name = host.lower().partition(":")[0]

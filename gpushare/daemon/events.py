@@ -112,7 +112,7 @@ class Patch:
 class _Series:
     name: str
     last: float
-    written: float
+    written_at: float
     count: int = 1
 
 
@@ -141,9 +141,9 @@ class EventAggregator:
             return Post(name, event)
         series.count, series.last = series.count + 1, now
         self._series.move_to_end(event.key)
-        if now < series.written + SERIES_EVERY:
+        if now < series.written_at + SERIES_EVERY:
             return None
-        series.written = now
+        series.written_at = now
         return Patch(series.name, event, series.count)
 
     def forget(self, event: PendingEvent) -> None:
@@ -161,15 +161,15 @@ class Bucket:
     """Seconds of the clock: when it is full, and when it was looked at last."""
     rate: float = RATE
     burst: float = BURST
-    _taken: float = 0.0
+    _updated_at: float = 0.0
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._taken = max(0.0, self._taken - (now - self.at) * self.rate)
+        self._updated_at = max(0.0, self._updated_at - (now - self.at) * self.rate)
         self.at = now
-        if self.burst - self._taken < 1:
-            return (1 - self.burst + self._taken) / self.rate
-        self._taken += 1
+        if self.burst - self._updated_at < 1:
+            return (1 - self.burst + self._updated_at) / self.rate
+        self._updated_at += 1
         return 0.0
 
 
@@ -179,7 +179,7 @@ class Buckets:
 
     rate: float
     burst: float
-    most: int
+    max_buckets: int
     """How many are kept."""
     _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
@@ -187,7 +187,7 @@ class Buckets:
         """Use a token of that name; return whether there was one."""
         bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
-        if len(self._buckets) > self.most:
+        if len(self._buckets) > self.max_buckets:
             # Used longest ago: it is full again, or nearly so.
             self._buckets.popitem(last=False)
         return bucket.take_or_wait(now) == 0
@@ -197,15 +197,15 @@ class Buckets:
 class FairQueue:
     """Events by namespace, taken out in turn; any thread may call any method."""
 
-    most: int
+    max_of_namespace: int
     """Events in all."""
     most_of_one: int
     """Of one namespace."""
     evicted: int = 0
     """Those that made room for others."""
     _turns: Turns[PendingEvent] = field(default_factory=Turns)
-    _closed: bool = False
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _is_closed: bool = False
+    _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, namespace: str, event: PendingEvent) -> bool:
         """Return whether there was room for the event; never waits.
@@ -213,31 +213,31 @@ class FairQueue:
         If the queue is full, the newest event of the namespace with most of them makes room for one
         that has fewer.
         """
-        with self._changed:
+        with self._condition:
             turns = self._turns
             if turns.count(namespace) >= self.most_of_one:
                 return False
-            if len(turns) >= self.most:
+            if len(turns) >= self.max_of_namespace:
                 longest = turns.longest()
                 if turns.count(longest) <= turns.count(namespace) + 1:
                     return False
                 turns.drop_newest(longest)
                 self.evicted += 1
             turns.put(namespace, event)
-            self._changed.notify()
+            self._condition.notify()
             return True
 
     def get(self) -> PendingEvent | None:
         """Return the next event, waiting for one; None once the queue is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._turns) or self._closed)
-            return None if self._closed else self._turns.take()
+        with self._condition:
+            self._condition.wait_for(lambda: len(self._turns) or self._is_closed)
+            return None if self._is_closed else self._turns.take()
 
     def close(self) -> None:
         """Let `get` return None from now on."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
 
 
 class EventRecorder(Protocol):
@@ -355,8 +355,8 @@ class Recorder(Part):
 
     def _handle(self, event: PendingEvent) -> None:
         now = self._clock()
-        refused, last = self._refusals.get(event.regarding.event_namespace, (0, now))
-        if refused >= _REFUSALS and now < last + _OFF:
+        refusals, last = self._refusals.get(event.regarding.event_namespace, (0, now))
+        if refusals >= _REFUSALS and now < last + _OFF:
             self._failed += 1
             return
         step = self._aggregator.take(event, now)
@@ -416,10 +416,12 @@ class Recorder(Part):
         self._aggregator.forget(event)
         if error.status == _FORBIDDEN:
             namespace, now = event.regarding.event_namespace, self._clock()
-            recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
-            refused, _ = recent.get(namespace, (0, now))
-            self._refusals = recent | {namespace: (refused + 1, now)}
-            if refused + 1 == _REFUSALS and not self._off_logged:
+            recent = {
+                name: refusal for name, refusal in self._refusals.items() if now < refusal[1] + _OFF
+            }
+            refusals, _ = recent.get(namespace, (0, now))
+            self._refusals = recent | {namespace: (refusals + 1, now)}
+            if refusals + 1 == _REFUSALS and not self._off_logged:
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))

@@ -54,10 +54,10 @@ class HealthServer(Listener):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
                     return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
-                asked = _EXPLAIN.fullmatch(path)
+                explained_pod = _EXPLAIN.fullmatch(path)
                 naming = held if path == _HELD else None
-                if explain and asked:
-                    naming = partial(explain, *asked.groups())
+                if explain and explained_pod:
+                    naming = partial(explain, *explained_pod.groups())
                 if naming:
                     status, body = naming() if self.is_near() else (403, _FAR)
                     return status, "application/json", body

@@ -88,8 +88,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse; what a caller did wrong is no 5xx, which would be taken for our failure."""
-        refused = {501: 405, 505: 400}.get(code, code)
-        super().send_error(refused, message, explain)
+        status = {501: 405, 505: 400}.get(code, code)
+        super().send_error(status, message, explain)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
         """Log nothing: a probe every second is no news."""

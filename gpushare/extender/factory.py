@@ -63,9 +63,9 @@ def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
 
 def certificates(settings: Settings) -> Certificates:
     """Return the certificates to listen with, tried. Raises SettingsError."""
-    tried = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    tried.context()
-    return tried
+    loaded = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    loaded.context()
+    return loaded
 
 
 def connect_client(settings: Settings, pool_size: int) -> KubeClient:
@@ -92,35 +92,35 @@ def make_managed_resources(
             there_are = ", ".join(name for name in policies if name != AUTO)
             raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
     pod_policies = _pod_policies(settings.pod_policies, policies)
-    managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
-    names = [Names.for_resource(resource) for resource in managed]
+    resource_names = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
+    names = [Names.for_resource(resource) for resource in resource_names]
     # Configurations of the original name the count of devices too: it is no memory of its own.
     # Neither are cores: they are in the books of the memory beside them.
-    beside = {name for own in names for name in (own.count, own.cores)}
-    names = [own for own in names if own.resource not in beside]
-    for own in names:
-        if own.resource.endswith(CORES):
-            memory = own.resource.removesuffix(CORES) + "-mem"
+    side_names = {name for own_names in names for name in (own_names.count, own_names.cores)}
+    names = [own_names for own_names in names if own_names.resource not in side_names]
+    for own_names in names:
+        if own_names.resource.endswith(CORES):
+            memory = own_names.resource.removesuffix(CORES) + "-mem"
             raise SettingsError(
-                f"managedResources: {own.resource} is the compute of devices, which are given out"
-                f" by their memory: name {memory} beside it"
+                f"managedResources: {own_names.resource} is the compute of devices, which are given"
+                f" out by their memory: name {memory} beside it"
             )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return ManagedResources(
         tuple(
             ManagedResource(
-                names=own,
+                names=own_names,
                 ledger=Ledger(Pairing(settings.pairing)),
                 rankings=_rankings(policies),
                 default_policy=settings.policy,
                 candidates=candidates,
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
-                counted_by_scheduler=own.resource not in ignored,
-                cores_counted_by_scheduler=own.cores not in ignored,
+                counted_by_scheduler=own_names.resource not in ignored,
+                cores_counted_by_scheduler=own_names.cores not in ignored,
             )
-            for own in names
+            for own_names in names
         ),
         ExtenderScope(
             frozenset(resource.name for resource in entry.managed_resources),
@@ -149,9 +149,9 @@ def make_shadow(settings: Settings, resources: ManagedResources) -> Shadow | Non
     name = settings.shadow
     if not name:
         return None
-    for managed in resources:
-        if name not in managed.rankings:
-            there_are = ", ".join(sorted(managed.rankings))
+    for resource in resources:
+        if name not in resource.rankings:
+            there_are = ", ".join(sorted(resource.rankings))
             raise SettingsError(f"shadow: {name!r} is no policy; there are: {there_are}")
     return Shadow(resources, name)
 

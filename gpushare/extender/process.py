@@ -251,7 +251,7 @@ class Extender:
         self._connections.start()
         for part in self._parts:
             part.start()
-        resources = ",".join(managed.names.resource for managed in self._managed_resources)
+        resources = ",".join(resource.names.resource for resource in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
         policy = self._settings.policy
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
@@ -284,6 +284,6 @@ def _keep_to_one_cpu() -> None:
     The interpreter lock lets one thread run at a time; on several CPUs it is handed from one to
     another some forty times a bind, and each time another CPU wakes up with cold caches.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    cpus = sorted(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):  # a sandbox may forbid it
-        os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
+        os.sched_setaffinity(0, {cpus[os.getpid() % len(cpus)]})

@@ -170,17 +170,21 @@ class Service:
         """
         if not_ready := self._why_not_ready():
             raise NotReady(not_ready)
-        managed = self._resources.find(resource) if resource else next(iter(self._resources))
+        managed_resource = (
+            self._resources.find(resource) if resource else next(iter(self._resources))
+        )
         users = None
         if self._claims is not None and resource == self._claims.source.names.resource:
-            managed, users = self._claims.source, self._claims.users()
-        if managed is None:
+            managed_resource, users = self._claims.source, self._claims.users()
+        if managed_resource is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         if node is not None:
-            return encode_inspect(managed.ledger.dump(node), users, self._kept_nodes()).encode()
-        ledger = managed.ledger
+            return encode_inspect(
+                managed_resource.ledger.dump(node), users, self._kept_nodes()
+            ).encode()
+        ledger = managed_resource.ledger
         return self._documents.get(
-            managed.names.resource,
+            managed_resource.names.resource,
             lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
         )
 

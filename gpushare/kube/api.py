@@ -103,9 +103,9 @@ def pages(
     """
     token: dict[str, str] = {}
     while True:
-        asked = {**(query or {}), "limit": str(limit), **token}
+        page_query = {**(query or {}), "limit": str(limit), **token}
         try:
-            body = api.request("GET", path, query=asked, timeout=timeout)
+            body = api.request("GET", path, query=page_query, timeout=timeout)
         except ApiTooLarge:
             if limit == 1:
                 raise

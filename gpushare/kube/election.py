@@ -241,7 +241,7 @@ class Elector:
     _next_at: float = NEVER
     _stopping: bool = False
     _releasing: bool = False
-    _done: bool = False
+    _is_done: bool = False
 
     def release(self) -> None:
         """Stop leading, and give the Lease away with the next step.
@@ -257,9 +257,9 @@ class Elector:
         if self._stopping:
             lease = self._lease
             # Within our fence an earlier leader's calls may still land: the next must wait too.
-            known = self._lease_is_current and now >= self._fence
-            if self._done or not known or lease is None or not self._is_ours(lease):
-                self._done = True
+            may_write = self._lease_is_current and now >= self._fence
+            if self._is_done or not may_write or lease is None or not self._is_ours(lease):
+                self._is_done = True
                 return Done()
             self._sent_at = now
             self._releasing = True
@@ -277,8 +277,8 @@ class Elector:
         Raises WireError if the body is no Lease.
         """
         lease = read_lease(body) if body is not None else None
-        changed = lease is None or self._lease is None or not lease.same_term(self._lease)
-        if changed:
+        is_new_term = lease is None or self._lease is None or not lease.same_term(self._lease)
+        if is_new_term:
             self._changed_at = now
         self._lease = lease
         self._lease_is_current = True
@@ -294,7 +294,7 @@ class Elector:
         the way, renews nothing.
         """
         if self._releasing:
-            self._done = True
+            self._is_done = True
             return
         lease = read_lease(body)
         if not self._is_ours(lease):
@@ -310,7 +310,7 @@ class Elector:
     def on_error(self, error: ApiError | WireError, now: float) -> None:
         """Handle a refused or unanswered call: the Lease must be read again."""
         if self._releasing:
-            self._done = True
+            self._is_done = True
             return
         self._lease_is_current = False
         # After a conflict there is news to be read; still never in a hot loop.
@@ -441,8 +441,8 @@ class SchedulerLease:
         if last is None or lease.transitions_since(last) != restarts:
             # By the clock of this host, which is the clock that wrote it, and may have been set
             # since. An earlier holder may have given it away.
-            held = self._requested_wall - seconds_of(lease.acquired)
-            held = 0.0 if math.isnan(held) else min(max(0.0, held), now - read_before)
-            remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
+            age = self._requested_wall - seconds_of(lease.acquired)
+            age = 0.0 if math.isnan(age) else min(max(0.0, age), now - read_before)
+            remaining = 0.0 if others_expired else max(0.0, lease.duration - age)
             self._fence = now + remaining + self.bind_budget
         self._last_own = lease

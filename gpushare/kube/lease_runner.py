@@ -130,10 +130,10 @@ class LeaseRunner:
                             answer = self._request("PUT", self._path, body)
                             self._machine.on_written(answer, self._clock())
                         case election.Read():
-                            found = None
+                            answer_body = None
                             with suppress(ApiNotFound):
-                                found = self._request("GET", self._path, None)
-                            self._machine.on_lease(found, self._clock())
+                                answer_body = self._request("GET", self._path, None)
+                            self._machine.on_lease(answer_body, self._clock())
                 except (ApiError, WireError) as error:
                     log.warning(Line("lease call failed", lease=self._path, error=error))
                     self._machine.on_error(error, self._clock())

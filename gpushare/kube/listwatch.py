@@ -193,7 +193,7 @@ class ListWatch(Generic[PageT, EventT]):
     _pause: float = 0.0
     _pause_from: float = NEVER
     _failures: int = 0
-    _gone: int = 0
+    _gone_count: int = 0
     _bad_lines: int = 0
     _healthy_since: float | None = None
     _opened: bool = False
@@ -372,10 +372,10 @@ class ListWatch(Generic[PageT, EventT]):
     def _versions_gone(self, now: float) -> None:
         """List again: the first time at once, as versions age in any cluster."""
         self._reset_failures_after_health(now)
-        self._gone += 1
+        self._gone_count += 1
         self.restarts["gone"] += 1
         self._forget_place()
-        self._pause, self._pause_from = self._backoff(self._gone - 1), now
+        self._pause, self._pause_from = self._backoff(self._gone_count - 1), now
 
     def _fail(self, reason: str, now: float, *, relist: bool = False) -> None:
         self._reset_failures_after_health(now)
@@ -390,7 +390,7 @@ class ListWatch(Generic[PageT, EventT]):
         self.watching = False
         since = self._healthy_since
         if since is not None and now - since >= self.timing.healthy_after:
-            self._failures = self._gone = 0
+            self._failures = self._gone_count = 0
         self._healthy_since = None
 
     def _backoff(self, failures: int) -> float:

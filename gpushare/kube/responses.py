@@ -51,29 +51,29 @@ class LineSplitter:
     limit: int = LINE_LIMIT
     """Bytes of a line."""
     _parts: list[bytes] = field(default_factory=list)
-    _held: int = 0
+    _held_bytes: int = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the lines completed by `chunk`, in order.
 
         Raises ValueError when a line grows past the limit (bytes).
         """
-        head, *rest = chunk.split(b"\n")
+        head, *later_parts = chunk.split(b"\n")
         self._hold(head)
-        if not rest:
+        if not later_parts:
             return []
-        lines = [b"".join(self._parts), *rest[:-1]]
+        lines = [b"".join(self._parts), *later_parts[:-1]]
         self._parts = []
-        self._held = 0
-        self._hold(rest[-1])
+        self._held_bytes = 0
+        self._hold(later_parts[-1])
         return [line for line in lines if line.strip()]
 
     def _hold(self, part: bytes) -> None:
         """Keep a piece of a line; pieces are joined once, so a line cut often costs no more."""
         if part:
             self._parts.append(part)
-            self._held += len(part)
-        if self._held > self.limit:
+            self._held_bytes += len(part)
+        if self._held_bytes > self.limit:
             raise ValueError(f"a line of the stream is longer than {self.limit} bytes")
 
 
@@ -83,13 +83,13 @@ class LineStream:
     silence: seconds between two of them that are allowed. Raises OSError if its socket is gone.
     """
 
-    def __init__(self, response: Response, where: str, silence: float) -> None:
+    def __init__(self, response: Response, call_name: str, silence: float) -> None:
         live = getattr(response.connection, "live", None)
         if not isinstance(live, socket.socket):
             raise OSError("the connection has no socket any more")
         live.settimeout(silence)
         self._response = response
-        self._where = where
+        self._where = call_name
         self._closed = False
         # A duplicate of our own: shutting it down wakes a reader blocked on the other, for TLS too,
         # and its number cannot be given to another file meanwhile.
@@ -185,7 +185,7 @@ def return_to_pool(response: Response, deadline: float) -> bool:
     return True
 
 
-def response_error(where: str, status: int, body: bytes) -> ApiError:
+def response_error(call_name: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer with `status`: ApiNotFound, ApiConflict, ApiGone, and plain
     ApiError for any other definite refusal.
 
@@ -195,7 +195,7 @@ def response_error(where: str, status: int, body: bytes) -> ApiError:
     text = body[:TEXT_LIMIT].decode(errors="replace") if message is None else message
     definite = 400 <= status < 500 and (message is not None or status == _TOO_MANY_REQUESTS)
     error_class = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
-    return error_class(f"{where}: {status} {one_line(text)}".rstrip(), status)
+    return error_class(f"{call_name}: {status} {one_line(text)}".rstrip(), status)
 
 
 def _message(body: bytes) -> str | None:
@@ -209,9 +209,9 @@ def _message(body: bytes) -> str | None:
         return None
 
 
-def no_response_error(where: str, cause: Exception) -> ApiUnavailable:
+def no_response_error(call_name: str, cause: Exception) -> ApiUnavailable:
     """Return the error for a call that got no whole answer."""
-    return ApiUnavailable(f"{where}: {one_line(cause) or type(cause).__name__}", 0)
+    return ApiUnavailable(f"{call_name}: {one_line(cause) or type(cause).__name__}", 0)
 
 
 def one_line(text: object) -> str:

@@ -134,8 +134,8 @@ class Session:
         proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
         # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
         self.prefix = settings.host.rstrip("/") if proxied else quote(host.path, _SAFE).rstrip("/")
-        read = {"ssl_context": context, **dict.fromkeys(_FILES)}
-        self.pool = manager.connection_from_url(settings.host, read)
+        pool_options = {"ssl_context": context, **dict.fromkeys(_FILES)}
+        self.pool = manager.connection_from_url(settings.host, pool_options)
         self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
         self._fixed_headers = {
@@ -178,23 +178,23 @@ class Session:
 def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str) -> Session:
     """Return a session with one cluster. Raises SettingsError with one line."""
     if kubeconfig:
-        where = _kubeconfig_name(kubeconfig, context)
+        source = _kubeconfig_name(kubeconfig, context)
     elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
-        where = "the service account of this pod"
+        source = "the service account of this pod"
     else:
         raise SettingsError("no kubeconfig given, and no service account of a pod found here")
     try:
         return Session(_read_settings(kubeconfig, context, pool_size), user_agent)
     except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
-        raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
+        raise SettingsError(f"{source} cannot be used: {one_line(error)}") from error
 
 
 def usual_kubeconfig() -> str:
     """Return the kubeconfig that kubectl would use; "" in a pod without one."""
-    named = os.environ.get("KUBECONFIG")
+    variable = os.environ.get("KUBECONFIG")
     usual = Path.home() / ".kube" / "config"
-    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
-        return named or ""
+    if variable or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
+        return variable or ""
     return str(usual)
 
 

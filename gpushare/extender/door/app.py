@@ -92,8 +92,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         if request.headers.get("If-None-Match") == tag:
             return Response(status=304, headers={"ETag": tag})
         accepted = request.headers.get("Accept-Encoding", "")
-        sent, coding = representations.encoded(path, body, accepted)
-        answer = _json(sent)
+        payload, coding = representations.encoded(path, body, accepted)
+        answer = _json(payload)
         answer.headers.update({"ETag": tag, "Vary": "Accept-Encoding"})
         if coding:
             answer.headers["Content-Encoding"] = coding
@@ -138,9 +138,9 @@ class AccessControl:
         if callers.names and not callers.allows_certificate(
             names := names_of(environ["gunicorn.socket"].getpeercert())
         ):
-            refused = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
-            self._log_once(certificate=refused, wanted=", ".join(sorted(callers.names)))
-            return f"a certificate of {refused} may not call (--tls-client-names)"
+            caller_names = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
+            self._log_once(certificate=caller_names, wanted=", ".join(sorted(callers.names)))
+            return f"a certificate of {caller_names} may not call (--tls-client-names)"
         host = environ.get("HTTP_HOST", "")
         if not callers.allows_host(host):
             self._log_once(host=host)

@@ -126,8 +126,8 @@ class Outbox:
             for _ in range(pieces):
                 if not self._parts:
                     break
-                sent = self._sock.send(self._parts[0][:CHUNK])
-                self._parts[0] = self._parts[0][sent:]
+                byte_count = self._sock.send(self._parts[0][:CHUNK])
+                self._parts[0] = self._parts[0][byte_count:]
                 if not self._parts[0]:
                     del self._parts[0]
         except (BlockingIOError, ssl.SSLWantWriteError):
@@ -215,8 +215,8 @@ class Connection(TConn):
             return False
         if len(self.received) < self._end:
             return False
-        with memoryview(self.received) as seen:
-            head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
+        with memoryview(self.received) as view:
+            head, body = bytes(view[: self._body]), bytes(view[self._body : self._end])
         if self._known is not None:
             client, server = cast(Address, self.client), cast(Address, self.server)
             self.environ = self._known | {

@@ -45,9 +45,11 @@ class Server(BaseApplication):
         stop: Callable[[], None],
     ) -> None:
         # As many clients as the file descriptors allow, at most 2048.
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        clients = 2048 if most == resource.RLIM_INFINITY else max(64, min(2048, most - 256))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        clients = (
+            2048 if hard_limit == resource.RLIM_INFINITY else max(64, min(2048, hard_limit - 256))
+        )
         self._app = app
         self._options: dict[str, object] = {
             "bind": listen,

@@ -129,12 +129,12 @@ class BufferedThreadWorker(ThreadWorker):
         self._begin_request(self.keepalived_conns, conn, client)
 
     def _begin_request(
-        self, waiting: deque[Connection], conn: Connection, client: socket.socket
+        self, connections: deque[Connection], conn: Connection, client: socket.socket
     ) -> None:
         del client
         if conn.closed:  # dropped for another one whose event came in the same turn of the loop
             return
-        waiting.remove(conn)
+        connections.remove(conn)
         conn.timeout = time.monotonic() + self.request_deadline  # murder_pending() closes it then
         self.pending_conns.append(conn)
         if self._collect(conn):
@@ -182,10 +182,10 @@ class BufferedThreadWorker(ThreadWorker):
                 if keep is _PARKED:  # the connection may be in another thread already
                     return _PARKED
                 conn.parsed = 0
-                taken = conn.outbox.flush()
+                is_flushed = conn.outbox.flush()
                 pending = len(self._pending_since)
                 # While other requests wait for a thread, this one must not wait.
-                if pending > self.cfg.threads or not (taken and keep and self.alive):
+                if pending > self.cfg.threads or not (is_flushed and keep and self.alive):
                     return keep
                 crowded = 2 * pending > self.cfg.threads
                 if not conn.next_request_within(self.linger_crowded if crowded else self.linger):
@@ -249,14 +249,14 @@ class BufferedThreadWorker(ThreadWorker):
     def _unpark(self, conn: Connection, answer: Future[bytes], keep: bool) -> None:
         """Send an answer that was made later."""
         self.parked_conns.discard(conn)
-        done: Future[object] = Future()
+        result: Future[object] = Future()
         try:
             conn.outbox.sendall(answer.result())
             conn.outbox.flush()
-            done.set_result(keep and self.alive)
+            result.set_result(keep and self.alive)
         except OSError:
-            done.set_result(False)
-        self.finish_request(conn, done)
+            result.set_result(False)
+        self.finish_request(conn, result)
 
     def finish_request(self, conn: Connection, fs: Future[object]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""
@@ -299,9 +299,9 @@ class BufferedThreadWorker(ThreadWorker):
     def murder_pending(self) -> None:
         """Close the connections whose deadline is over."""
         now = time.monotonic()
-        for waiting in (self.silent_conns, self.pending_conns):
-            while waiting and cast(float, waiting[0].timeout) <= now:
-                self._drop(waiting[0], waiting)
+        for connections in (self.silent_conns, self.pending_conns):
+            while connections and cast(float, connections[0].timeout) <= now:
+                self._drop(connections[0], connections)
         while self.answering_conns and cast(float, self.answering_conns[0].timeout) <= now:
             self._give_up(self.answering_conns[0])
 
@@ -320,17 +320,17 @@ class BufferedThreadWorker(ThreadWorker):
             self.answering_conns,
             self.keepalived_conns,
         )
-        for waiting in queues:
-            if waiting:
-                self._drop(waiting[0], waiting)
+        for connections in queues:
+            if connections:
+                self._drop(connections[0], connections)
                 return
 
     def _give_up(self, conn: Connection) -> None:
         self.log.warning("client took no answer client=%s", conn.client)
         self._drop(conn, self.answering_conns)
 
-    def _drop(self, conn: Connection, waiting: deque[Connection]) -> None:
-        waiting.remove(conn)
+    def _drop(self, conn: Connection, connections: deque[Connection]) -> None:
+        connections.remove(conn)
         self.poller.unregister(conn.sock)
         self.nr_conns -= 1
         conn.close()

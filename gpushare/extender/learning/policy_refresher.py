@@ -86,9 +86,9 @@ class _Trials:
     """The trials of one resource."""
 
     def __init__(
-        self, managed: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+        self, resource: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
     ) -> None:
-        self._managed = managed
+        self._managed = resource
         self._try = try_policies
         self._wall = wall
         self._again_at = -math.inf
@@ -98,8 +98,8 @@ class _Trials:
 
     def may_run(self, now: float) -> bool:
         """Return whether a trial may be run now."""
-        wanted = self._managed.default_policy == AUTO and bool(self._candidates())
-        return wanted and now >= self._again_at
+        is_auto = self._managed.default_policy == AUTO and bool(self._candidates())
+        return is_auto and now >= self._again_at
 
     def run(self, workload: Workload, clock: Callable[[], float]) -> str:
         """Run a trial; return the policy that is to rank: the same as before if it fails."""
@@ -111,8 +111,8 @@ class _Trials:
             self._again_at = ended + max(REST * (ended - began), SHORTEST_REST)
 
     def _run(self, workload: Workload) -> str:
-        managed, resource = self._managed, self._managed.names.resource
-        snapshot = managed.ledger.snapshot()
+        managed_resource, resource = self._managed, self._managed.names.resource
+        snapshot = managed_resource.ledger.snapshot()
         try:
             trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
         except Exception as error:  # it starts a process, and more may go wrong
@@ -121,16 +121,22 @@ class _Trials:
             self.failed += 1
             values = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
             log.log(
-                level, Line("policies could not be tried", ranks=managed.ranking_policy, **values)
+                level,
+                Line(
+                    "policies could not be tried", ranks=managed_resource.ranking_policy, **values
+                ),
             )
-            return managed.ranking_policy
+            return managed_resource.ranking_policy
         if trial is None:
-            return managed.ranking_policy
+            return managed_resource.ranking_policy
         self._note_failed(trial.failed)
         if not trial.allocated:
-            return managed.ranking_policy
-        before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
-        managed.choice = choice
+            return managed_resource.ranking_policy
+        before, choice = (
+            managed_resource.ranking_policy,
+            trial.choice(managed_resource.choice, self._wall()),
+        )
+        managed_resource.choice = choice
         self.completed += 1  # after the choice: a reader that sees the count sees the figures too
         figures = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
@@ -156,14 +162,14 @@ class _Trials:
         for name in self._candidates():
             self._failures[name] = self._failures[name] + 1 if name in failed else 0
         self.failed += len(failed)
-        for name, why in failed.items():
+        for name, reason in failed.items():
             times = self._failures[name]
             text = "a candidate is left out of a trial"
             if times >= _MOST_FAILURES:
                 text = f"a candidate has failed {times} times in a row and is not tried any more"
             level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
             log.log(
-                level, Line(text, resource=self._managed.names.resource, policy=name, error=why)
+                level, Line(text, resource=self._managed.names.resource, policy=name, error=reason)
             )
 
 
@@ -171,7 +177,7 @@ class _Trials:
 class _ResourceState:
     """The workload estimated for one managed resource, and the results of making policies."""
 
-    managed: ManagedResource
+    resource: ManagedResource
     trials: _Trials
     estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
@@ -227,8 +233,8 @@ class PolicyRefresher(LoopPart):
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._states = {
-            managed.names.resource: _ResourceState(managed, _Trials(managed, try_policies, wall))
-            for managed in resources
+            resource.names.resource: _ResourceState(resource, _Trials(resource, try_policies, wall))
+            for resource in resources
         }
         self._make = make
         self._clock = clock
@@ -236,14 +242,14 @@ class PolicyRefresher(LoopPart):
         self._counting = threading.Lock()
         self.loop = Loop("learning", self.refresh, _LOOK_EVERY, log=log, failed="learning failed")
 
-    def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
+    def changed(self, resource: ManagedResource, changes: Changes, first: bool) -> None:
         """Count the pods that have come and gone; first: this is what was there before.
 
         Before nodes are known every pod counts.
         """
         if not (changes.new or changes.came or changes.went):
             return
-        state, now = self._states[managed.names.resource], self._wall()
+        state, now = self._states[resource.names.resource], self._wall()
         with self._counting:
             estimator = state.estimator
             if changes.new:
@@ -295,26 +301,26 @@ class PolicyRefresher(LoopPart):
 
     def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
         """Return (the pods seen until now, the pods to expect)."""
-        held = Counter[str]()
+        units_by_namespace = Counter[str]()
         for entry in state.managed.ledger.entries_and_specs()[0].values():
-            held[entry.ref.namespace] += entry.request.total
+            units_by_namespace[entry.ref.namespace] += entry.request.total
         with self._counting:
-            state.estimator.held = held
+            state.estimator.held = units_by_namespace
             return state.estimator.seen, state.estimator.workload(self._wall())
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
-        managed, estimator = state.managed, state.estimator
+        resource, estimator = state.managed, state.estimator
         sizes = estimator.sizes
-        seen, workload = self._workload(state)
+        pod_count, workload = self._workload(state)
         rankings, failed = self._new_rankings(state, workload)
         if failed:
             state.failed += 1
-            self._log_failures(state, failed, seen)
+            self._log_failures(state, failed, pod_count)
         state.failing = not rankings
         if not rankings:
             return
-        managed.rankings.update(rankings)
+        resource.rankings.update(rankings)
         state.trials.settle()
         for name in rankings:
             state.failed_policies.pop(name, None)
@@ -323,34 +329,36 @@ class PolicyRefresher(LoopPart):
             again_at = self._clock() + SPACING * min(2**times, _LATEST)
             state.failed_policies[name] = _FailedPolicy(times + 1, again_at)
         state.refits += 1
-        estimator.policies_made(seen, sizes)
+        estimator.policies_made(pod_count, sizes)
         state.done = self._clock()
         state.took = state.done - start
         classes = len(workload.classes)
-        line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
+        line = {"pods": pod_count, "classes": classes, "turnover": round(workload.turnover, 2)}
         log.info(Line("policies made anew", **line, s=round(state.took, 2)))
 
     def _try(self, state: _ResourceState) -> None:
-        managed = state.managed
+        resource = state.managed
         _, workload = self._workload(state)
         state.estimator.tried()
         winner = state.trials.run(workload, self._clock)
-        if winner != managed.ranking_policy:
-            self._prepared(managed.rankings[winner], managed.rankings[AUTO].recent_kinds, managed)
+        if winner != resource.ranking_policy:
+            self._prepared(
+                resource.rankings[winner], resource.rankings[AUTO].recent_kinds, resource
+            )
         state.trials.settle()
 
     def _new_rankings(
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and the errors of the others by name."""
-        managed, resting = state.managed, state.failed_policies
+        resource, resting = state.managed, state.failed_policies
         names = tuple(
             name
-            for name in managed.rankings
+            for name in resource.rankings
             if name != AUTO and (name not in resting or state.tried >= resting[name].again_at)
         )
         # A ranking that was never asked is tried with the last kind of request.
-        last = managed.rankings[managed.default_policy].recent_kinds[-1:]
+        last = resource.rankings[resource.default_policy].recent_kinds[-1:]
         rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
@@ -362,14 +370,14 @@ class PolicyRefresher(LoopPart):
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                asked = managed.rankings[name].recent_kinds or last
-                rankings[name] = self._prepared(Ranking(policy), asked, managed)
+                kinds = resource.rankings[name].recent_kinds or last
+                rankings[name] = self._prepared(Ranking(policy), kinds, resource)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
         return rankings, failed
 
     def _log_failures(
-        self, state: _ResourceState, failed: Mapping[str, BaseException], seen: int
+        self, state: _ResourceState, failed: Mapping[str, BaseException], pod_count: int
     ) -> None:
         """Log one line for each error; as a warning only for policies that did not fail before."""
         alike: dict[str, list[str]] = defaultdict(list)
@@ -378,16 +386,18 @@ class PolicyRefresher(LoopPart):
         for text, names in alike.items():
             logged = state.failing or all(name in state.failed_policies for name in names)
             level = logging.DEBUG if logged else logging.WARNING
-            values = {"policies": ",".join(names), "error": text, "pods": seen}
+            values = {"policies": ",".join(names), "error": text, "pods": pod_count}
             log.log(level, Line("policies stay as they are", **values))
 
     def _prepared(
-        self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
+        self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request of the last one, and return it."""
-        for units, devices, cpu, memory, models, cores, cards, split in asked[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, cores, cards, split in kinds[-_PREPARED_KINDS:]:
             request = Request(
                 units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
             )
-            ranking.prepare(managed.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE))
+            ranking.prepare(
+                resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)
+            )
         return ranking

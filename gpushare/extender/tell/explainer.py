@@ -97,7 +97,7 @@ class Explainer:
     def _held(self) -> bytes:
         return encode_held(
             self._unit,
-            {managed.names.resource: held_places(managed.holds) for managed in self._resources},
+            {resource.names.resource: held_places(resource.holds) for resource in self._resources},
         )
 
     def _in_turn(self, namespace: str, name: str) -> bytes:
@@ -129,11 +129,11 @@ class Explainer:
         schedulers = self._resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
-        resources = [managed.names.resource for managed in self._resources]
+        resources = [resource.names.resource for resource in self._resources]
         claims = self._claims
         if claims is not None and by_claims(pod, resources, claims.books.resources):
-            own = claims.source.filters
-            about = explain_claims(pod, claims.books, own, claims.matches, self._unit)
+            filters = claims.source.filters
+            about = explain_claims(pod, claims.books, filters, claims.matches, self._unit)
             return json.dumps(document(about)).encode()
         explained = explain_pod(
             pod,
@@ -156,12 +156,12 @@ class Explainer:
 
     def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
         """Return what filter keeps for others and not for this pod, and whether its group fits."""
-        managed, request = self._resources.find(explained.resource), explained.request
-        if managed is None or request is None:
+        resource, request = self._resources.find(explained.resource), explained.request
+        if resource is None or request is None:
             return Outstanding()
-        asking = claimant(pod, request)
+        claim = claimant(pod, request)
         # What filter would see, so that both name the same numbers.
-        offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
-        needs = group_needs(managed, self._resources.gate, asking, demands_of(pod))
-        held = held_places(managed.holds, against=asking)
-        return Outstanding(held, group_need(offered, needs))
+        snapshot = offers_of(resource).to(claim, resource.ledger.snapshot(), time.monotonic())
+        needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
+        places = held_places(resource.holds, against=claim)
+        return Outstanding(places, group_need(snapshot, needs))

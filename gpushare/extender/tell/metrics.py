@@ -145,8 +145,8 @@ class Metrics:
             begin = self._clock()
             if begin >= self._fresh_until:
                 claims = self._claims.source if self._claims is not None else None
-                every = [*self._resources, *([claims] if claims else [])]
-                devices = written_metrics.device_metrics(every, self._unit_bytes)
+                all_resources = [*self._resources, *([claims] if claims else [])]
+                devices = written_metrics.device_metrics(all_resources, self._unit_bytes)
                 usage = written_metrics.usage_metrics(
                     self._resources, self._unit_bytes, self._detail, claims
                 )
@@ -187,8 +187,8 @@ class _StateCollector:
                 "Plans of moves that were not carried on, by why; the log names the pod",
                 labels=("why",),
             )
-            for why, count in stopped_moves.items():
-                stopped.add_metric((why,), count)
+            for reason, count in stopped_moves.items():
+                stopped.add_metric((reason,), count)
             yield stopped
         if placeholders := self._placeholders():
             text = "Placeholders that there are, as the watch shows"
@@ -201,8 +201,8 @@ class _StateCollector:
             text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
             text = text or name.replace("_", " ")
             if name.endswith("_total"):
-                counted = f"gpushare_{name.removesuffix('_total')}"
-                yield CounterMetricFamily(counted, text, value=value)
+                metric_name = f"gpushare_{name.removesuffix('_total')}"
+                yield CounterMetricFamily(metric_name, text, value=value)
             else:
                 yield GaugeMetricFamily(f"gpushare_{name}", text, value=value)
 
@@ -217,11 +217,11 @@ class _StateCollector:
             "Things that should not happen, seen so far; the pods have events that say what",
             labels=("resource", "kind"),
         )
-        for managed in self._resources:
-            for name, count in managed.ledger.counts().items():
+        for resource in self._resources:
+            for name, count in resource.ledger.counts().items():
                 family = alarms if name in _ALARMS else pods
                 if name != "nodes":
-                    family.add_metric((managed.names.resource, name), count)
+                    family.add_metric((resource.names.resource, name), count)
         return iter((pods, alarms))
 
     def _holds(self) -> Iterator[Metric]:
@@ -235,9 +235,9 @@ class _StateCollector:
             "Such places that nobody bound or nominated in time, and others may have",
             labels=("resource",),
         )
-        for managed in self._resources:
-            live.add_metric((managed.names.resource,), len(managed.holds))
-            lapsed.add_metric((managed.names.resource,), managed.holds.lapsed_total)
+        for resource in self._resources:
+            live.add_metric((resource.names.resource,), len(resource.holds))
+            lapsed.add_metric((resource.names.resource,), resource.holds.lapsed_total)
         return iter((live, lapsed))
 
     def _trials(self) -> Iterator[Metric]:
@@ -266,12 +266,12 @@ class _StateCollector:
         allocated = GaugeMetricFamily(
             "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
         )
-        refused = GaugeMetricFamily(
+        refused_candidates = GaugeMetricFamily(
             "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
         )
-        for managed in self._resources:
-            resource, choice = managed.names.resource, managed.choice
-            ranks.add_metric((resource, managed.ranking_policy), 1)
+        for managed_resource in self._resources:
+            resource, choice = managed_resource.names.resource, managed_resource.choice
+            ranks.add_metric((resource, managed_resource.ranking_policy), 1)
             if choice is None:
                 continue
             since.add_metric((resource, choice.policy), choice.since)
@@ -280,5 +280,5 @@ class _StateCollector:
                 error.add_metric((resource, choice.policy), choice.error)
             for name, measured in choice.allocated.items():
                 allocated.add_metric((resource, name), measured)
-                refused.add_metric((resource, name), choice.refused[name])
-        return iter((ranks, since, lead, error, allocated, refused))
+                refused_candidates.add_metric((resource, name), choice.refused[name])
+        return iter((ranks, since, lead, error, allocated, refused_candidates))

@@ -59,11 +59,11 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
     def as_bytes(units: int) -> str:
         return str(float(units * unit_bytes))
 
-    for managed in resources:
-        nodes = managed.ledger.dump()
-        typical_request = managed.ledger.view().typical_units
+    for managed_resource in resources:
+        nodes = managed_resource.ledger.dump()
+        typical_request = managed_resource.ledger.view().typical_units
         any_cores = any(any(node.cores_used) for node in nodes)
-        resource = managed.names.resource.translate(_ESCAPES)
+        resource = managed_resource.names.resource.translate(_ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
             name = node.spec.name.translate(_ESCAPES)
@@ -144,11 +144,11 @@ def usage_metrics(
         return b""
     namespaces: dict[_Labels, float] = {}
     pods: dict[_Labels, float] = {}
-    for managed in [*resources, *([claims] if claims else [])]:
-        resource = ("resource", managed.names.resource)
+    for managed_resource in [*resources, *([claims] if claims else [])]:
+        resource = ("resource", managed_resource.names.resource)
         by_pod: _Held = Counter()
         by_namespace: _Held = Counter()
-        for node in managed.ledger.dump():
+        for node in managed_resource.ledger.dump():
             for entry in node.entries:
                 units, ref = entry.request.total, entry.ref
                 by_namespace[ref.namespace,] += units
@@ -156,7 +156,7 @@ def usage_metrics(
                 by_pod[ref.namespace, ref.name, node.spec.name] += units
         for (namespace,), units in _largest(by_namespace, NAMESPACES):
             namespaces[("namespace", namespace), resource] = units * unit_bytes
-        if managed is not claims:
+        if managed_resource is not claims:
             for (namespace, pod, name), units in _largest(by_pod, PODS):
                 of = (("namespace", namespace), ("pod", pod), ("node", name), resource)
                 pods[of] = units * unit_bytes
@@ -204,7 +204,7 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
         _family(
             "gpushare_claim_selectors_unevaluated_total",
             "CEL selectors that could not be evaluated and counted as true, by why",
-            {(("why", why),): number for why, number in counts.unevaluated_selectors.items()},
+            {(("why", reason),): number for reason, number in counts.unevaluated_selectors.items()},
         ),
         _family(
             "gpushare_claim_nodes_unmodelled",
@@ -226,11 +226,11 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         for books, figures in (("real", tally.real), ("shadow", tally.shadow))
     }
 
-    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+    def by(label: str, count_of: Callable[[Counts], Mapping[str, int]]) -> _Samples:
         return {
             (*of, (label, value)): number
             for of, tally in counts.items()
-            for value, number in counted(tally).items()
+            for value, number in count_of(tally).items()
         }
 
     families = (
@@ -264,7 +264,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
             "gpushare_shadow_dropped_total",
             "What the shadow had no time for: choices not compared; events, after which its books"
             " begin anew",
-            {(("what", what),): number for what, number in shadow.dropped.items()},
+            {(("what", kind),): number for kind, number in shadow.dropped.items()},
         ),
         _family(
             "gpushare_shadow_running_pods",
@@ -300,9 +300,11 @@ def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 
-def _largest(held: _Held, most: int) -> list[tuple[tuple[str, ...], int]]:
-    """Return the `most` largest, among equals always the same, and the sum of the rest."""
-    ordered = sorted(held.items(), key=lambda item: (-item[1], item[0]))
-    rest = ordered[most:]
-    others = [((OTHERS,) * len(rest[0][0]), sum(units for _, units in rest))] if rest else []
-    return ordered[:most] + others
+def _largest(holders: _Held, max_series: int) -> list[tuple[tuple[str, ...], int]]:
+    """Return the `max_series` largest, among equals always the same, and the sum of the rest."""
+    ordered = sorted(holders.items(), key=lambda item: (-item[1], item[0]))
+    smaller = ordered[max_series:]
+    remainder = (
+        [((OTHERS,) * len(smaller[0][0]), sum(units for _, units in smaller))] if smaller else []
+    )
+    return ordered[:max_series] + remainder

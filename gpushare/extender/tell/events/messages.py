@@ -68,7 +68,7 @@ class NoFitLimiter:
 
     def __init__(self) -> None:
         self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
-        self._buckets = Buckets(rate=0.2, burst=10.0, most=_MAX_NAMESPACES)
+        self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
         """Return whether to report that no node takes the pod for these reasons; if so, count it as
@@ -129,18 +129,18 @@ class EventMessages(Part):
             )
             self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
-    def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
+    def bind_failed(self, ref: PodRef, node: str, reason: str) -> None:
         """Record that a bind was answered with an error."""
-        note = f"node {node}: {why}"
+        note = f"node {node}: {reason}"
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
-    def group_torn(self, torn: Torn, refused: PodRef, why: str) -> None:
+    def group_torn(self, torn: Torn, refused_pod: PodRef, reason: str) -> None:
         """Record on the pods of a group that it is not whole: the API server refused one Binding
         when the others were sent.
         """
         note = (
-            f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused.name} is not:"
-            f" {why}. A pod in its place is bound as soon as it comes"
+            f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused_pod.name} is"
+            f" not: {reason}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
             self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
@@ -164,7 +164,9 @@ class EventMessages(Part):
             if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
                 return
         total = sum(reasons.values())
-        parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        parts = ", ".join(
+            f"{count} {reason_text}" for reason_text, count in sorted(reasons.items())
+        )
         note = f"0 of {total} nodes take the pod: {parts}"
 
         def details() -> str:
@@ -189,12 +191,16 @@ class EventMessages(Part):
             note = "no device has room for it: a placeholder asks autoscalers for a node"
             self._recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
 
-    def moved(self, ref: PodRef, node: str, to: str, wanted: PodRef) -> None:
+    def moved(self, ref: PodRef, node: str, to: str, pending_pod: PodRef) -> None:
         """Record that the pod was evicted from the node, to run on another: another pod waits.
 
         That one is named to its own namespace alone.
         """
-        whom = f"pod {wanted.name}" if wanted.namespace == ref.namespace else "a pod elsewhere"
+        whom = (
+            f"pod {pending_pod.name}"
+            if pending_pod.namespace == ref.namespace
+            else "a pod elsewhere"
+        )
         note = f"evicted from node {node}, so that {whom} fits there; planned for node {to}"
         self._recorder.record(_pod(ref), MOVED, "Evicting", note)
 
@@ -218,19 +224,21 @@ class EventMessages(Part):
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
-        for managed in self._resources:
-            for alarm in managed.ledger.take_alarms():
+        for managed_resource in self._resources:
+            for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
                     self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
-            resource = managed.names.resource
-            closed = managed.ledger.closed_devices()
+            resource = managed_resource.names.resource
+            closed_devices = managed_resource.ledger.closed_devices()
             before = self._closed.get(resource)
-            if is_ready and before is not None and before != closed:
-                self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
+            if is_ready and before is not None and before != closed_devices:
+                self._record_device_changes(
+                    resource, before, closed_devices, managed_resource.ledger.snapshot()
+                )
             if is_ready:
-                self._closed[resource] = closed
-                self._record_contested_cards(resource, managed.ledger.snapshot())
+                self._closed[resource] = closed_devices
+                self._record_contested_cards(resource, managed_resource.ledger.snapshot())
             else:
                 self._closed.pop(resource, None)
                 self._contested.pop(resource, None)
@@ -243,8 +251,12 @@ class EventMessages(Part):
         contested = contested_cards(view)
         self._contested[resource] = view.uuids, contested
         for node, cards in contested.items():
-            told = before.get(node, {})
-            new = [f"{uuid} (also on {other})" for uuid, other in cards.items() if uuid not in told]
+            reported_cards = before.get(node, {})
+            new = [
+                f"{uuid} (also on {other_node})"
+                for uuid, other_node in cards.items()
+                if uuid not in reported_cards
+            ]
             if new:
                 more = f" and {len(new) - _UUIDS_NAMED} more" if len(new) > _UUIDS_NAMED else ""
                 note = f"{resource}: another node claims the same cards:"

@@ -40,7 +40,7 @@ class Mistake:
     resource: str = ""
     """The managed resource that it is about; "" if it is about the scheduler."""
 
-    bound: bool = False
+    is_bound: bool = False
     """Whether the pod has its node all the same."""
 
 
@@ -73,9 +73,11 @@ class MistakenPods:
         with suppress(WireError):
             ref = pod_ref(pod)
             if pod.spec and pod.spec.node_name:
-                for managed in self._resources:
-                    if text := blinded(pod, managed.names):
-                        return Mistake(ref, text, 0.0, managed.names.resource, bound=True)
+                for managed_resource in self._resources:
+                    if text := blinded(pod, managed_resource.names):
+                        return Mistake(
+                            ref, text, 0.0, managed_resource.names.resource, is_bound=True
+                        )
                 return None
             text, delay, resource = self._judge(pod)
             return Mistake(ref, text, delay, resource) if text else None
@@ -113,7 +115,7 @@ class MistakenPods:
         with self._lock:
             mistakes = [noted.mistake for noted in self._mistakes.values()]
         return [
-            mistake for mistake in mistakes if mistake.resource == resource and not mistake.bound
+            mistake for mistake in mistakes if mistake.resource == resource and not mistake.is_bound
         ]
 
     def take(self) -> tuple[PodRef, str] | None:
@@ -124,42 +126,44 @@ class MistakenPods:
         now = self._clock()
         with self._lock:
             first: dict[str, tuple[str, _Known]] = {}
-            for uid, known in self._mistakes.items():
-                if known.due <= now:
-                    first.setdefault(known.mistake.ref.namespace, (uid, known))
+            for uid, noted in self._mistakes.items():
+                if noted.due <= now:
+                    first.setdefault(noted.mistake.ref.namespace, (uid, noted))
             if not first:
                 return None
             namespace = min(first, key=lambda name: self._turns.get(name, 0))
             # Only those that still have something to say wait for a turn.
             self._turns = {name: self._turns.get(name, 0) for name in first}
             self._turns[namespace] = 1 + max(self._turns.values())
-            uid, known = first[namespace]
-            self._mistakes[uid] = replace(known, due=math.inf)
-            return known.mistake.ref, known.mistake.text
+            uid, noted = first[namespace]
+            self._mistakes[uid] = replace(noted, due=math.inf)
+            return noted.mistake.ref, noted.mistake.text
 
     def _drop(self, uid: str) -> None:
         self.version += self._mistakes.pop(uid, None) is not None
 
     def _drop_one(self) -> None:
         """Forget the oldest mistake of the namespace that has most of them."""
-        owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
+        owners = Counter(noted.mistake.ref.namespace for noted in self._mistakes.values())
         (namespace, _), *_ = owners.most_common(1)
-        for uid, known in self._mistakes.items():
-            if known.mistake.ref.namespace == namespace:
+        for uid, noted in self._mistakes.items():
+            if noted.mistake.ref.namespace == namespace:
                 del self._mistakes[uid]
                 return
 
     def _judge(self, pod: Pod) -> tuple[str, float, str]:
         """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
-        for managed in self._resources:
-            own = managed.names
-            if names_any(pod, (own.resource, own.count, own.cores)):
-                largest = partial(_largest, managed)
-                text = mistake_of(pod, own, self._unit, largest)
+        for resource in self._resources:
+            resource_names = resource.names
+            if names_any(
+                pod, (resource_names.resource, resource_names.count, resource_names.cores)
+            ):
+                largest = partial(_largest, resource)
+                text = mistake_of(pod, resource_names, self._unit, largest)
                 if text:
-                    return text, 0.0, own.resource
+                    return text, 0.0, resource_names.resource
         schedulers = self._resources.scope.schedulers
-        asks = names_any(pod, [managed.names.resource for managed in self._resources])
+        asks = names_any(pod, [resource.names.resource for resource in self._resources])
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):
@@ -175,7 +179,7 @@ class MistakenPods:
         return "", 0.0, ""
 
 
-def _largest(managed: ManagedResource) -> int:
+def _largest(resource: ManagedResource) -> int:
     """Return the units of the largest device."""
-    capacity = managed.ledger.snapshot().capacity
+    capacity = resource.ledger.snapshot().capacity
     return int(capacity.max()) if capacity.size else 0

@@ -69,26 +69,26 @@ def pending_without_call(
 
     called: whether filter was called for the pod of that uid. since: when we began to listen.
     """
-    return max((_longest_wait(managed, called, since, now) for managed in resources), default=0.0)
+    return max((_longest_wait(resource, called, since, now) for resource in resources), default=0.0)
 
 
 def _longest_wait(
-    managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
+    resource: ManagedResource, called: Callable[[str], bool], since: float, now: float
 ) -> float:
     fits: dict[tuple[Kind, frozenset[int], Demands], bool] = {}
-    tried: Counter[str] = Counter()
-    for pod in managed.ledger.waiting():
+    tries_by_namespace: Counter[str] = Counter()
+    for pod in resource.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
         key = (pod.request.kind, pod.request.sizes, pod.demands)
         if key not in fits:
-            tried[pod.ref.namespace] += 1
-            if tried[pod.ref.namespace] > _MAX_OF_ONE:
+            tries_by_namespace[pod.ref.namespace] += 1
+            if tries_by_namespace[pod.ref.namespace] > _MAX_OF_ONE:
                 continue
             if len(fits) == _MAX_REQUESTS:
                 break
-            room = fits_somewhere(managed.ledger.snapshot(), pod.request)
-            fits[key] = room and any(True for _ in managed.places(pod.request, pod.demands))
+            room = fits_somewhere(resource.ledger.snapshot(), pod.request)
+            fits[key] = room and any(True for _ in resource.places(pod.request, pod.demands))
         if fits[key]:
             return max(0.0, now - max(pod.created, since))
     return 0.0
@@ -112,13 +112,13 @@ class UnservedPods:
         now: by any clock, the same one at each call.
         """
         since: dict[tuple[str, str], float] = {}
-        for managed in self._resources:
-            entries, specs = managed.ledger.entries_and_specs()
+        for resource in self._resources:
+            entries, specs = resource.ledger.entries_and_specs()
             for uid, entry in entries.items():
                 node = specs.get(entry.node)
                 waits = entry.phase is Phase.BOUND and not entry.assigned and not entry.terminating
                 if waits and entry.cover.written is not None and node and node.marks_served:
-                    key = managed.names.resource, uid
+                    key = resource.names.resource, uid
                     since[key] = self._since.get(key, now)
         self._since = since
         return now - min(since.values(), default=now)

@@ -82,8 +82,8 @@ class Documents:
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
-            _Part(managed, unit, last_hour, called, mistaken_pods, shadow=shadow)
-            for managed in resources
+            _Part(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
+            for resource in resources
         ]
         if claims is not None:
             self._parts.append(_ClaimsPart(claims.source, unit, last_hour, called, mistaken_pods))
@@ -143,11 +143,13 @@ class ExplanationCache:
 
         explain: raises MessageError for what makes no sense.
         """
-        wanted = dict.fromkeys(questions)
-        known = self._sentences.items()
-        self._sentences = {question: told for question, told in known if question in wanted}
+        open_questions = dict.fromkeys(questions)
+        sentences = self._sentences.items()
+        self._sentences = {
+            question: answer for question, answer in sentences if question in open_questions
+        }
         # First those without a sentence, then those with the oldest ones.
-        stale = [question for question in wanted if self._age(question) != version]
+        stale = [question for question in open_questions if self._age(question) != version]
         stale.sort(key=self._age)
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
@@ -180,7 +182,7 @@ class _Part:
 
     def __init__(
         self,
-        managed: ManagedResource,
+        resource: ManagedResource,
         unit: str,
         last_hour: LastHour,
         called: Callable[[str], bool],
@@ -189,7 +191,7 @@ class _Part:
         shadow: Shadow | None = None,
     ) -> None:
         self._shadow = shadow
-        self._managed = managed
+        self._managed = resource
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
@@ -198,27 +200,27 @@ class _Part:
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
-        managed = self._managed
-        hour = self._last_hour.figures(managed.names.resource)
-        managed.holds.expire(time.monotonic())
-        changes = [managed.ledger.version(), managed.filters.states.version]
-        changes += [self._mistaken_pods.version, managed.holds.version]
-        shadow = _shadow_document(self._shadow, managed.names.resource)
-        return changes, hour, managed.ranking_policy, managed.choice, shadow
+        resource = self._managed
+        hour = self._last_hour.figures(resource.names.resource)
+        resource.holds.expire(time.monotonic())
+        changes = [resource.ledger.version(), resource.filters.states.version]
+        changes += [self._mistaken_pods.version, resource.holds.version]
+        shadow = _shadow_document(self._shadow, resource.names.resource)
+        return changes, hour, resource.ranking_policy, resource.choice, shadow
 
     def text(self, kept_nodes: Mapping[str, str]) -> str:
         """Return the JSON of this part. kept_nodes: why autoscalers leave them alone, by name."""
-        managed, books = self._managed, self._managed.ledger.view()
+        resource, books = self._managed, self._managed.ledger.view()
         typical = books.typical_units
         head = {
-            "resource": managed.names.resource,
+            "resource": resource.names.resource,
             **self.more,
             "typical": typical,
-            "policy": _policy(managed),
-            "shadow": _shadow_document(self._shadow, managed.names.resource),
-            "lastHour": self._last_hour.figures(managed.names.resource),
+            "policy": _policy(resource),
+            "shadow": _shadow_document(self._shadow, resource.names.resource),
+            "lastHour": self._last_hour.figures(resource.names.resource),
             "pending": self._pending(books),
-            "held": [held_document(place) for place in held_places(managed.holds)],
+            "held": [held_document(place) for place in held_places(resource.holds)],
         }
         # Node by node: no other thread runs while one call of json works.
         return (
@@ -227,24 +229,24 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        asked = ((pod.request, pod.demands) for pod in books.waiting)
-        sentences = self.explanations.about(asked, self._explain, version)
-        waiting = [
+        questions = ((pod.request, pod.demands) for pod in books.waiting)
+        sentences = self.explanations.about(questions, self._explain, version)
+        pending_pods = [
             self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
         ]
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
-        return waiting + [
+        return pending_pods + [
             _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
         ]
 
-    def _explain(self, asked: tuple[Request, Demands]) -> Explanation:
-        request, demands = asked
+    def _explain(self, question: tuple[Request, Demands]) -> Explanation:
+        request, demands = question
         self._managed.ranking(request)
         return explanation_of(self._managed, request, demands, time.time())
 
-    def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
-        asked = self._called(pod.ref.uid)
+    def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
+        was_called = self._called(pod.ref.uid)
         return {
             "namespace": pod.ref.namespace,
             "name": pod.ref.name,
@@ -252,9 +254,9 @@ class _Part:
             "devices": pod.request.devices,
             **({"cores": pod.request.cores} if pod.request.cores else {}),
             "created": int(pod.created) or None,
-            "asked": asked,
-            "why": why,
-            "scheduler": None if asked else _not_asked(pod),
+            "asked": was_called,
+            "why": reason,
+            "scheduler": None if was_called else _not_asked(pod),
         }
 
     def _nodes(
@@ -275,10 +277,10 @@ class _Part:
             key = (spec, tuple(on_node[name]), used, typical, cores), kept_nodes.get(name, "")
             before = texts.get(name)
             if before is None or before[0] != key:
-                shown = node_document(*key[0])
+                node_object = node_document(*key[0])
                 if key[1]:
-                    shown["keptFromScaleDown"] = key[1]
-                before = key, _ENCODE(shown)
+                    node_object["keptFromScaleDown"] = key[1]
+                before = key, _ENCODE(node_object)
             self._texts[name] = before
             yield before[1]
 
@@ -314,10 +316,10 @@ def _not_asked(pod: Waiting) -> str:
     return "no scheduler has asked gpushare about it"
 
 
-def _policy(managed: ManagedResource) -> Mapping[str, Any]:
+def _policy(resource: ManagedResource) -> Mapping[str, Any]:
     """Return what ranks, and what the last trial measured, as the inspect document has it."""
-    choice = managed.choice
-    names = {"name": managed.ranking_policy, "default": managed.default_policy}
+    choice = resource.choice
+    names = {"name": resource.ranking_policy, "default": resource.default_policy}
     if choice is None:
         return names | dict.fromkeys(("since", "lead", "error", "second")) | {"candidates": []}
     return names | {
@@ -373,13 +375,13 @@ def node_document(
         for index in range(len(spec.capacity))
     ]
     if cores_used:
-        for shown, percent in zip(devices, cores_used, strict=False):
+        for device_object, percent in zip(devices, cores_used, strict=False):
             # Of a device whose compute is all given, that of unplaced pods too, no memory is free.
-            gone = percent >= ALL_CORES
-            shown |= {
-                "free": 0 if gone else shown["free"],
-                "stranded": 0 if gone else shown["stranded"],
-                "strandedByCores": shown["free"] if gone else 0,
+            is_full = percent >= ALL_CORES
+            device_object |= {
+                "free": 0 if is_full else device_object["free"],
+                "stranded": 0 if is_full else device_object["stranded"],
+                "strandedByCores": device_object["free"] if is_full else 0,
                 "cores": percent,
             }
     stranded = sum(device.get("strandedByCores", 0) for device in devices)

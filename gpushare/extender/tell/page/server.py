@@ -65,12 +65,14 @@ class UiServer(Listener):
     ) -> None:
         """Bind the socket: an address in use fails here."""
         folder = files("gpushare.extender.tell.page") / "static"
-        read = {path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
-        made = partial(DocumentCache().get, _DOCUMENT, document)
+        static_files = {
+            path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()
+        }
+        cached_document = partial(DocumentCache().get, _DOCUMENT, document)
 
         class Page(_Page):
-            files = read
-            document = staticmethod(made)
+            files = static_files
+            document = staticmethod(cached_document)
             callers = Callers(names)
 
         super().__init__(host, port, Page, "ui", tls)
@@ -89,9 +91,9 @@ class _Page(Handler):
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
         """Return (status, content type, body)."""
         del query
-        refused = self._refusal(path)
-        if refused:
-            return 403, _TEXT, refused
+        refusal = self._refusal(path)
+        if refusal:
+            return 403, _TEXT, refusal
         if path == "/":
             return 302, _TEXT, b"gpushare: the page is /ui\n"
         kind, body = self.files.get(path, ("", b""))
