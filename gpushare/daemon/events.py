@@ -1,9 +1,9 @@
-"""The event recorder: a bounded queue, and the one thread that writes what comes out of it.
+"""The event recorder: a bounded queue, and one thread that writes the events of the queue.
 
-`record` never waits and never fails: what has no room is dropped and counted. No request may be
-late or wrong because of an event. In the queue no namespace takes the place or the turn of another.
-What comes out of it is a new event, a count on an existing one, or nothing, and it is written at a
-bounded rate; that is decided without a clock: time is an argument (seconds of a monotonic clock).
+`record` never waits and never fails: an event without room is dropped and counted. No request may
+be late or wrong because of an event. In the queue no namespace takes the place or the turn of
+another. The thread writes a new event, or a count on an existing event, or nothing, at a bounded
+rate. The decision needs no clock: time is an argument (seconds, monotonic).
 
 Tested in `tests/unit/daemon/events`.
 """
@@ -36,22 +36,22 @@ from gpushare.wire.events import (
 log = logging.getLogger("gpushare.events")
 
 QUEUED = 512
-"""Events that may wait; at 5 a second that is under two minutes of them."""
+"""Upper bound of queued events; at 5 a second the queue is empty within two minutes."""
 
 QUEUED_OF_ONE = 64
-"""Of these events about the objects of one namespace; they are written in turn with others'."""
+"""Upper bound of queued events of one namespace; namespaces take turns."""
 
 _TIMEOUT = 3.0
 _MAX_PAUSE = 30.0
 _FORBIDDEN = 403
 _REFUSALS = 3
-"""403 in a row that mean we have no right in a namespace, or that it is being deleted."""
+"""403 in a row that mean a missing right in a namespace, or a terminating namespace."""
 
 _OFF = 600.0
-"""Seconds without its events after that; then they are tried, since rights may be given later."""
+"""Seconds without events in such a namespace; then a new try, since rights may come later."""
 
 WINDOW = 600.0
-"""Seconds after the last repetition in which another one belongs to the same event."""
+"""Seconds after the last repetition in which the next repetition counts on the same event."""
 
 SERIES_EVERY = 60.0
 """Seconds between two writes of one event's count."""
@@ -60,8 +60,7 @@ RATE = 5.0
 BURST = 20.0
 
 OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
-"""Warnings about one object: so many at once, then one in five minutes, as client-go's filter has
-it."""
+"""Warnings about one object: so many at once, then one in five minutes, as in client-go."""
 
 _MAX_SERIES = 4096
 _MAX_OBJECTS = 4096
@@ -83,7 +82,7 @@ class PendingEvent:
     stamp: int
     """When, in ns since the epoch, no two alike."""
     details: Details | None = None
-    """Makes the end of the note, when the event is written; repetitions are found without it."""
+    """Makes the end of the note at the write; the key of an event is without this end."""
 
     @property
     def key(self) -> Key:
@@ -118,7 +117,7 @@ class _Series:
 
 @dataclass(slots=True, eq=False)
 class EventAggregator:
-    """Finds repetitions: one within WINDOW increases the count of its event."""
+    """Finds repetitions: a repetition within WINDOW increases the count of the event."""
 
     _series: OrderedDict[Key, _Series] = field(default_factory=OrderedDict)
     _objects: "Buckets" = field(
@@ -126,7 +125,7 @@ class EventAggregator:
     )
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
-        """Return what to write; None for a repetition that the next count includes."""
+        """Return the next write; None for a repetition that the next count includes."""
         series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
             about = event.regarding
@@ -158,7 +157,7 @@ class Bucket:
     """A token bucket: `burst` tokens at once, `rate` a second after that."""
 
     at: float
-    """Seconds of the clock: when it is full, and when it was looked at last."""
+    """Times: the bucket is full at `_full_at`, and was last used at `_updated_at`."""
     rate: float = RATE
     burst: float = BURST
     _updated_at: float = 0.0
@@ -188,7 +187,7 @@ class Buckets:
         bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
         if len(self._buckets) > self.max_buckets:
-            # Used longest ago: it is full again, or nearly so.
+            # The least recently used bucket is full again, or nearly so.
             self._buckets.popitem(last=False)
         return bucket.take_or_wait(now) == 0
 
@@ -210,8 +209,8 @@ class FairQueue:
     def put(self, namespace: str, event: PendingEvent) -> bool:
         """Return whether there was room for the event; never waits.
 
-        If the queue is full, the newest event of the namespace with most of them makes room for one
-        that has fewer.
+        If the queue is full, the newest event of the namespace with the largest number of events
+        makes room for a namespace with fewer.
         """
         with self._condition:
             turns = self._turns
@@ -265,7 +264,7 @@ class NullRecorder:
 
 
 class Recorder(Part):
-    """Writes events of this process, called `instance`; `start` sets it going."""
+    """Writes events of the process called `instance`."""
 
     def __init__(
         self,
@@ -290,7 +289,7 @@ class Recorder(Part):
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
         self._failures = 0
-        # By namespace: how often its events have been refused in a row, and when last.
+        # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
         self._stopping = threading.Event()
@@ -326,7 +325,7 @@ class Recorder(Part):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread within a second or so; what is not written is lost."""
+        """End the thread within a second or so; unwritten events are lost."""
         self._stopping.set()
         self._queue.close()
         if self._thread is not None:
@@ -376,7 +375,7 @@ class Recorder(Part):
             self._off_logged = False
 
     def _write(self, step: Post | Patch) -> None:
-        """Send it once. Raises ApiError; an event that is there already was taken before."""
+        """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
         if isinstance(step, Patch):
             answer = self._api.request(
@@ -393,7 +392,7 @@ class Recorder(Part):
             if event.details is not None:
                 note = "; ".join(filter(None, (note, event.details())))
         except Exception:
-            # It is never worth the event itself.
+            # A failure of the details must not lose the event.
             log.exception(Line("details of an event failed", reason=event.reason))
         body = encode_event(
             step.name,
@@ -425,7 +424,7 @@ class Recorder(Part):
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))
-        elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
+        elif not isinstance(error, ApiNotFound):  # 404: the namespace or the event is gone
             # An overloaded API server must not be called five times a second.
             self._failures += 1
             log.debug(Line("event not taken", reason=event.reason, error=error))

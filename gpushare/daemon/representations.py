@@ -1,4 +1,4 @@
-"""How a document goes over the wire: its tag, and its bytes with gzip, made once for each document.
+"""The tag and the gzip bytes of a document, made once for each document.
 
 Both run without Python's lock, so that large documents do not hold up other threads. Standard
 library only. Tested in `tests/unit/daemon/test_representations.py`.
@@ -9,9 +9,9 @@ import zlib
 from dataclasses import dataclass, field
 
 _LEAST = 1024
-"""Bytes of a body from which on gzip is worth its header."""
+"""The least bytes of a body that gzip makes smaller."""
 _MOST_KEPT = 8
-"""Documents of which the last tag and gzip are kept."""
+"""Upper bound of the cached documents."""
 _LEVEL = 1
 """Of zlib: JSON and metrics become 20 to 30 times smaller at the lowest level."""
 _GZIP = 16 + zlib.MAX_WBITS
@@ -29,7 +29,7 @@ def accepts_gzip(header: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Made:
-    """What was made of one body."""
+    """The tag and the gzip bytes of one body."""
 
     body: bytes
     tag: str = ""
@@ -53,7 +53,7 @@ class Representations:
         return representation.tag
 
     def encoded(self, name: str, body: bytes, accept_encoding: str) -> tuple[bytes, str]:
-        """Return the body as it is sent, and its Content-Encoding, "" for none.
+        """Return (bytes to send, Content-Encoding or "").
 
         accept_encoding: the header of the request.
         """

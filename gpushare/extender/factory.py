@@ -55,7 +55,9 @@ log = logging.getLogger("gpushare.serve")
 
 
 def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
-    """Return who may call; on loopback only by its addresses, or as kube-scheduler calls it."""
+    """Return the access rules: on loopback only by addresses of loopback or the host in
+    kube-scheduler's file.
+    """
     host, _ = address(settings.listen, "listen")
     hosts = frozenset({endpoint(entry).host}) if is_loopback(host) else None
     return Callers(settings.callers, hosts)
@@ -69,7 +71,7 @@ def certificates(settings: Settings) -> Certificates:
 
 
 def connect_client(settings: Settings, pool_size: int) -> KubeClient:
-    """Return a client of the API server; outside a pod it is found as kubectl finds it."""
+    """Return a client of the API server; outside a pod by the kubeconfig, as kubectl does."""
     kubeconfig = settings.kubeconfig or os.environ.get("KUBECONFIG")
     context = settings.context or None
     return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
@@ -94,8 +96,8 @@ def make_managed_resources(
     pod_policies = _pod_policies(settings.pod_policies, policies)
     resource_names = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in resource_names]
-    # Configurations of the original name the count of devices too: it is no memory of its own.
-    # Neither are cores: they are in the books of the memory beside them.
+    # Configurations of the original also name the count of devices: this is no memory resource.
+    # Neither are cores: the books of the memory resource include the cores.
     side_names = {name for own_names in names for name in (own_names.count, own_names.cores)}
     names = [own_names for own_names in names if own_names.resource not in side_names]
     for own_names in names:
@@ -136,7 +138,7 @@ def make_managed_resources(
 def claims_service(
     settings: Settings, client: KubeClient, resources: ManagedResources
 ) -> ClaimsService | None:
-    """Return what follows the claims of a driver; None if no driver is named."""
+    """Return the service for the claims of a driver; None if no driver is set."""
     if not settings.claims:
         return None
     return ClaimsService(
@@ -145,7 +147,7 @@ def claims_service(
 
 
 def make_shadow(settings: Settings, resources: ManagedResources) -> Shadow | None:
-    """Return what follows by another policy; None if no one asks. Raises SettingsError."""
+    """Return the shadow policy; None if no policy is set. Raises SettingsError."""
     name = settings.shadow
     if not name:
         return None
@@ -169,7 +171,7 @@ def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None
 
 
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
-    """Return a ranking by each policy; `auto` is another one of them from the beginning."""
+    """Return a ranking for each policy; `auto` begins as the ranking of the fallback policy."""
     rankings = {name: Ranking(policy) for name, policy in policies.items()}
     if FALLBACK_POLICY in rankings:
         rankings[AUTO] = rankings[FALLBACK_POLICY]
@@ -179,7 +181,7 @@ def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
 def _policies(default: str) -> dict[str, Policy]:
     """Return all installed policies by name; log those that cannot be made.
 
-    Raises SettingsError if the default is one of them.
+    Raises SettingsError if the default policy cannot be made.
     """
     policies = {default: load_policy(default)}
     for name in policy_names():
@@ -196,7 +198,7 @@ def _policies(default: str) -> dict[str, Policy]:
 def health_server(
     settings: Settings, checks: tuple[Checks, Checks], metrics: Metrics, explainer: Explainer
 ) -> HealthServer:
-    """Return the server of probes and metrics; its port is taken, its thread does not run yet.
+    """Return the server of probes and metrics, with a bound socket and no thread.
 
     checks: of life, of readiness.
     """
@@ -210,7 +212,7 @@ def health_server(
 
 
 def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer:
-    """Return the server of the page; its port is taken, its thread does not run yet."""
+    """Return the server of the page, with a bound socket and no thread."""
     host, port = address(settings.ui_listen, "ui-listen")
     tls, names = None, settings.ui_callers
     if names:
@@ -232,11 +234,11 @@ def watched_sources(
     marks: Shown[Mark],
     room_on: Callable[[str], None],
 ) -> dict[str, Source]:
-    """Return what is listed and watched, by name, each with its handler.
+    """Return the watched collections by name, each with an event handler.
 
-    budgets: None if they are not followed. group_sizes: filled by what says how large groups are,
-    unless nothing is bound here. marks: what nodes say of scale-down. room_on: called
-    with a node whose devices ConfigMaps close or open.
+    budgets: None if budgets are not followed. group_sizes: the handler of objects with the sizes of
+    groups. marks: the annotations of nodes about scale-down. room_on: called with a node after a
+    ConfigMap has closed or opened devices.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(
@@ -258,7 +260,7 @@ def watched_sources(
 
 
 def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
-    """Return the objects that say how many pods a group needs, by name, each with its handler."""
+    """Return the collections of objects with sizes of groups, by name, each with a handler."""
     sources = {}
     for source in SIZE_SOURCES:
         machine = ListWatch(source.path, source.codec, timing=_OF_SIZES)
@@ -271,9 +273,10 @@ def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
 def lease_runner(
     settings: Settings, client: KubeClient, lease: tuple[str, str] | None
 ) -> LeaseRunner | None:
-    """Return what says whether this process leads; None for "off".
+    """Return the runner that decides whether this process leads; None for "off".
 
-    `lease`: that of kube-scheduler. Raises SettingsError if there is none to follow.
+    lease: (namespace, name) of kube-scheduler's Lease. Raises SettingsError if the setting needs
+    this Lease and there is none.
     """
     host = socket.gethostname()
     if settings.leadership == "off":

@@ -486,7 +486,7 @@ class Mover(LoopPart):
         return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
 
     def _of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
-        """Return the pods of the same namespace and, if a label tells, of the same owner, by uid."""
+        """Return the pods of the namespace with the labels of the same owner, by uid."""
         metadata = pod.metadata or Metadata()
         labels = metadata.labels or {}
         key = next((key for key in _OF_ONE_OWNER if key in labels), "")
@@ -519,8 +519,9 @@ class Mover(LoopPart):
         return read_record(body, self._wall())
 
     def _write_record(self, record: MoveRecord) -> None:
-        """Write the record at the resourceVersion of the read. Raises ApiError, also after an unknown
-        outcome.
+        """Write the record at the resourceVersion of the read.
+
+        Raises ApiError, also after an unknown outcome.
         """
         verb, path = ("PUT", f"{self._maps}/{MOVES}") if record.version else ("POST", self._maps)
         try:

@@ -1,7 +1,7 @@
 """Compares the choices of a shadow policy with the real ones, for one managed resource.
 
 For one thread: the caller passes the answers of filter, and the pods that came to a node or left a
-node, in their order. The follower reads views of the real books, so it holds no lock while it judges.
+node, in their order. The follower reads views of the real books, so it judges without a lock.
 
 Tested in `tests/unit/extender/shadow/test_shadow_follower.py`.
 """

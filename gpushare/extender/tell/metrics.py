@@ -21,9 +21,9 @@ from gpushare.extender.tell import written_metrics
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
 _REUSE_FACTOR = 29.0
-"""A text is reused for this many times as long as it took to make."""
+"""A text is reused for this many times the seconds of making the text."""
 _LONGEST = 15.0
-"""Seconds that a text is reused at most: the process may have been paused while it made one."""
+"""Upper bound of the seconds of reuse: a pause of the process while it made a text counts too."""
 
 _HELP = {
     "ready": "1 where the process answers; none is 1: GPU pods wait, see /readyz?verbose",
@@ -64,7 +64,7 @@ _HELP = {
     "trial_failures_total": "Trials that failed, so that the policy stays; see the log",
     "log_lines_dropped_total": "Log lines that nobody read in time",
 }
-"""What each value of the process means, and what to do about it; by name without `gpushare_`."""
+"""The meaning of each value of the process, and advice; by name without `gpushare_`."""
 _OF_A_COLLECTION = {
     "synced": "1 when {} have been listed; 0: see /readyz?verbose and the rights",
     "age_seconds": "Since the API server last said something about {}; 150 is too long",
@@ -77,11 +77,11 @@ class Metrics:
     """The registry of one process.
 
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
-    each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
-    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well. shadow: a policy
-    that is followed beside. claims: what may be told of claims, None if they are not followed.
-    stopped_moves: plans of moves that were not carried on, by why. placeholders: how many there
-    are, by their namespace; none while they are off.
+    each scrape; names that end in _total are counters, other names gauges. detail: memory by
+    `devices` alone, by `namespaces` too, or by `pods` as well. shadow: the shadow policy. claims:
+    the view of claims, None if claims are not followed. stopped_moves: the number of stopped plans
+    of moves by reason. placeholders: the number of placeholders by namespace; empty while the
+    option is off.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Metrics:
             self._rejected.labels(reason).inc(nodes)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format, perhaps as they were a moment ago."""
+        """Return all metrics in Prometheus' text format; the text may be some seconds old."""
         with self._scraping:
             begin = self._clock()
             if begin >= self._fresh_until:

@@ -1,11 +1,11 @@
-"""The metrics that are written by hand, in Prometheus' text format: of devices, of who holds their
-memory, of claims, and of the shadow policy.
+"""Metrics in Prometheus' text format without prometheus_client: of devices, of the memory by
+namespace and pod, of claims, and of the shadow policy.
 
-Of 5,000 nodes with 8 devices they are 200,000 lines, for which prometheus_client takes 3.5 s of
-CPU, and this 0.3.
+For 5,000 nodes with 8 devices this module writes 200,000 lines in 0.3 s of CPU; prometheus_client
+takes 3.5 s.
 
-Names of tenants are told only if the operator asks for them: any pod of the cluster may be able
-to read metrics. The series of namespaces and pods are limited.
+Names of tenants are in the metrics only if the operator enables that: any pod of the cluster may be
+able to read metrics. The series of namespaces and pods are limited.
 
 Tested in `tests/unit/extender/tell/test_memory_metrics.py`,
 `tests/unit/extender/tell/test_claims_metrics.py` and `tests/unit/extender/shadow/test_shadow.py`.
@@ -27,12 +27,12 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 _Labels = tuple[tuple[str, str], ...]
 _Samples = Mapping[_Labels, float]
-"""The value of each sample by its labels."""
+"""The value of each sample by labels."""
 
 _Held = Counter[tuple[str, ...]]
 """Units by names."""
 NAMESPACES = 100
-"""Series of a resource at most; what the other namespaces hold is in one more."""
+"""Upper bound of the series of a resource; one more series has the sum of all other namespaces."""
 PODS = 500
 """The same for pods."""
 OTHERS = "_others"
@@ -42,8 +42,8 @@ OTHERS = "_others"
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
     """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
-    Those of compute are there for resources of which a pod has some. unit_bytes: bytes of a memory
-    unit.
+    The gauges of compute exist for a resource if a pod of that resource has compute. unit_bytes:
+    bytes of a memory unit.
     """
     # Of each gauge, the lines without the name.
     capacity: list[str] = []
@@ -138,7 +138,7 @@ def usage_metrics(
     """Return the gauges of namespaces and of pods.
 
     unit_bytes: bytes of a memory unit. detail: `devices` for neither, `namespaces` for these alone,
-    `pods` for both. claims: a resource whose pods are claims, of which namespaces alone are told.
+    `pods` for both. claims: a resource with claims instead of pods; only namespaces are told.
     """
     if detail == "devices":
         return b""
@@ -152,7 +152,7 @@ def usage_metrics(
             for entry in node.entries:
                 units, ref = entry.request.total, entry.ref
                 by_namespace[ref.namespace,] += units
-                # There are two of one name if one has ended and its successor is there already.
+                # Two pods have one name if the first has ended and its successor exists.
                 by_pod[ref.namespace, ref.name, node.spec.name] += units
         for (namespace,), units in _largest(by_namespace, NAMESPACES):
             namespaces[("namespace", namespace), resource] = units * unit_bytes
@@ -175,7 +175,7 @@ def usage_metrics(
 
 
 def claims_metrics(view: ClaimsView | None) -> bytes:
-    """Return all that is told of claims but their devices; nothing if they are not followed."""
+    """Return the metrics of claims, except devices; nothing if claims are not followed."""
     if view is None:
         return b""
     counts = view.counts()
@@ -286,7 +286,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
 
 
 def _family(name: str, text: str, samples: _Samples) -> str:
-    """Return a metric family; whether it is a counter is told by its name."""
+    """Return a metric family; a name that ends in _total makes a counter."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for labels, value in samples.items():
@@ -296,7 +296,7 @@ def _family(name: str, text: str, samples: _Samples) -> str:
 
 
 def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
-    """Return a metric family. `samples`: of each, what follows the name."""
+    """Return a metric family. samples: the text after the name of each sample."""
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 

@@ -71,8 +71,9 @@ class NoFitLimiter:
         self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
-        """Return whether to report that no node takes the pod for these reasons; if so, count it as
-        reported.
+        """Return whether to report now that no node takes the pod for these reasons.
+
+        A pod that is to be reported counts as reported.
         """
         before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY:
@@ -86,7 +87,7 @@ class NoFitLimiter:
         return True
 
     def forget(self, uid: str) -> None:
-        """Forget the pod: it is bound."""
+        """Forget the bound pod."""
         self._reported.pop(uid, None)
 
 
@@ -111,15 +112,15 @@ class EventMessages(Part):
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
-        # By resource, the uuids of all nodes when they were last compared, and by node those of
-        # its cards that another node claims.
+        # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
+        # cards that another node claims too.
         self._contested: dict[str, tuple[object, Mapping[str, Mapping[str, str]]]] = {}
         self.mistaken_pods = MistakenPods(resources, unit, clock)
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
         """Record that a pod was bound to the node.
 
-        `shares` None: it has no GPU, and no event is written.
+        shares: None for a pod without a GPU; then there is no event.
         """
         with self._lock:
             self._no_fit_limiter.forget(ref.uid)
@@ -135,8 +136,8 @@ class EventMessages(Part):
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
     def group_torn(self, torn: Torn, refused_pod: PodRef, reason: str) -> None:
-        """Record on the pods of a group that it is not whole: the API server refused one Binding
-        when the others were sent.
+        """Record on the pods of a group that the group is torn: the API server refused one Binding
+        and took others.
         """
         note = (
             f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused_pod.name} is"
@@ -153,8 +154,7 @@ class EventMessages(Part):
     ) -> None:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
-        `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes.
+        explain: returns advice for the pod and its group; the thread that writes calls this.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -183,7 +183,7 @@ class EventMessages(Part):
         )
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
-        """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
+        """Record the request to an autoscaler for a node for the pod, or the failed request."""
         if ask.asked_at is None:
             note = f"no node was asked for: {ask.why_not}"
             self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
@@ -192,9 +192,9 @@ class EventMessages(Part):
             self._recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
 
     def moved(self, ref: PodRef, node: str, to: str, pending_pod: PodRef) -> None:
-        """Record that the pod was evicted from the node, to run on another: another pod waits.
+        """Record that the pod was evicted from the node to make room for a pending pod.
 
-        That one is named to its own namespace alone.
+        The text names the pending pod only if both pods are in one namespace.
         """
         whom = (
             f"pod {pending_pod.name}"
@@ -219,7 +219,7 @@ class EventMessages(Part):
     def tick(self, is_ready: bool) -> None:
         """Record the changes in the ledger since the last call.
 
-        is_ready False: the ledger is being filled, or another process leads and records them.
+        is_ready False: the ledger is not filled, or another process leads and records the changes.
         """
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
@@ -246,7 +246,7 @@ class EventMessages(Part):
     def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
         """Record on each node the cards that another node has come to claim too."""
         uuids, before = self._contested.get(resource, (None, {}))
-        if uuids is view.uuids:  # snapshots share it until a node changes
+        if uuids is view.uuids:  # snapshots share the uuids until a node changes
             return
         contested = contested_cards(view)
         self._contested[resource] = view.uuids, contested
@@ -291,5 +291,5 @@ def _pod(ref: PodRef) -> ObjectReference:
 
 
 def _node(name: str) -> ObjectReference:
-    """Return a node as the kubelet's own events name it: the uid is its name, for kubectl."""
+    """Return a node as in events of the kubelet: the name stands as the uid, for kubectl."""
     return ObjectReference("Node", "", name, name)

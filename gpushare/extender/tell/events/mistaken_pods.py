@@ -1,8 +1,9 @@
-"""Pods with a mistake in their spec, each with what to write instead.
+"""Pods with a mistake in the spec, each with a correction.
 
-Most wait for ever; one that says itself which cards it sees runs, and sees those of others. Fed by
-the watch: kube-scheduler calls no extender for a pod that its own plug-ins refuse, and no
-scheduler looks at a pod whose schedulerName is none's. Any thread may call; nothing waits.
+Most such pods wait for ever; a pod that sets its visible cards itself runs, and sees the cards of
+other pods. The watch feeds this module: kube-scheduler calls no extender for a pod that its own
+plug-ins refuse, and no scheduler handles a pod with an unknown schedulerName. Any thread may call;
+nothing waits.
 """
 
 import math
@@ -35,18 +36,18 @@ class Mistake:
     """For the user."""
 
     delay: float
-    """Seconds to wait before it counts as one."""
+    """Seconds until the mistake counts."""
 
     resource: str = ""
-    """The managed resource that it is about; "" if it is about the scheduler."""
+    """The managed resource of the mistake; "" for a mistake about the scheduler."""
 
     is_bound: bool = False
-    """Whether the pod has its node all the same."""
+    """Whether the pod has a node in spite of the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A mistake, and when to report it, by the clock; infinite once done."""
+    """A mistake, and the time of its report; infinite after the report."""
 
     mistake: Mistake
     due: float
@@ -66,7 +67,7 @@ class MistakenPods:
         self._mistakes: OrderedDict[str, _Known] = OrderedDict()
         self._turns: dict[str, int] = {}
         self.version = 0
-        """It differs after each change of what stands."""
+        """A number that grows with each change of the mistakes."""
 
     def mistake(self, pod: Pod) -> Mistake | None:
         """Return the mistake of a pod; None for one that has no name or uid."""
@@ -84,7 +85,7 @@ class MistakenPods:
         return None
 
     def observe(self, uid: str, mistake: Mistake | None) -> None:
-        """Take over what `mistake` said of the pod as it is now."""
+        """Set or remove the current mistake of the pod."""
         with self._lock:
             before = self._mistakes.get(uid)
             if mistake is None:
@@ -119,9 +120,9 @@ class MistakenPods:
         ]
 
     def take(self) -> tuple[PodRef, str] | None:
-        """Return a mistake that is due, and count it as reported.
+        """Return a due mistake, and count the mistake as reported.
 
-        Namespaces take turns; of one the mistake that has stood longest comes first.
+        Namespaces take turns; in a namespace the oldest mistake comes first.
         """
         now = self._clock()
         with self._lock:
@@ -143,7 +144,7 @@ class MistakenPods:
         self.version += self._mistakes.pop(uid, None) is not None
 
     def _drop_one(self) -> None:
-        """Forget the oldest mistake of the namespace that has most of them."""
+        """Forget the oldest mistake of the namespace with the largest number of mistakes."""
         owners = Counter(noted.mistake.ref.namespace for noted in self._mistakes.values())
         (namespace, _), *_ = owners.most_common(1)
         for uid, noted in self._mistakes.items():
@@ -152,7 +153,7 @@ class MistakenPods:
                 return
 
     def _judge(self, pod: Pod) -> tuple[str, float, str]:
-        """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
+        """Return (text of the mistake, seconds until the mistake counts, resource)."""
         for resource in self._resources:
             resource_names = resource.names
             if names_any(
@@ -167,7 +168,7 @@ class MistakenPods:
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):
-                return "", 0.0, ""  # a scheduler has looked at it
+                return "", 0.0, ""  # a scheduler has looked at the pod
             names = ", ".join(sorted(schedulers))
             return (
                 f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"

@@ -1,8 +1,8 @@
-"""The document that the page reads: nodes, devices, pods, and who waits and why, as JSON.
+"""The JSON document of the page: nodes, devices, pods, and the pending pods with reasons.
 
-Its keys are those of `kubectl inspect gpushare -o json` if both say the same (docs/inspect.md).
-It is made from one copy of the books (`Reader.books`), with no lock held. The text of a node is
-kept until something on it changes, so in a large cluster little is made again.
+Keys with the same meaning are the same as in `kubectl inspect gpushare -o json` (docs/inspect.md).
+The source is one copy of the books (`Reader.books`), without the lock of the books. The text of a
+node is reused until the node changes, so in a large cluster few texts are made again.
 """
 
 import json
@@ -35,21 +35,20 @@ from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
 _Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
-"""All that is shown of a node's books depends on: its shape, charges, units used, the typical
-request, the compute used.
+"""The key of the text of a node: (shape, charges, used units, typical request, used compute).
 """
 
 _Question = TypeVar("_Question", bound=Hashable)
-"""What a pod asks for, with all else that its explanation depends on."""
+"""(request of a pod, demands of the pod): the key of an explanation."""
 
 Version = tuple[int, int]
-"""Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
+"""The versions of the books and of the node states for kube-scheduler's own filters."""
 
 _NEVER: Version = (-1, -1)
 _BUDGET = 0.05
-"""Seconds of one turn; the first explanation of it is always made."""
+"""Seconds of one turn; each turn makes at least one explanation."""
 _REST = 9.0
-"""Rest after a turn, as a multiple of its time."""
+"""Rest after a turn, as a multiple of the time of the turn."""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -59,9 +58,8 @@ class Documents:
 
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
     now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
-    that wait because of a mistake. shadow: a policy that is followed beside. claims: what may be
-    told of claims, None if they are not followed. kept_nodes: returns why autoscalers leave nodes
-    alone, by name.
+    that wait because of a mistake. shadow: the shadow policy. claims: the view of claims, None if
+    claims are not followed. kept_nodes: returns why autoscalers leave nodes alone, by name.
     """
 
     def __init__(
@@ -114,15 +112,13 @@ class Documents:
 
 
 class ExplanationCache:
-    """The explanations of the requests that wait for one resource, each in one sentence.
+    """The explanations of the pending requests for one resource, each in one sentence.
 
-    To explain a request on a full cluster takes up to 0.3 s of the processor, and many requests may
-    wait. So pods that ask for the same and demand the same are explained once, and no more than a
-    tenth of the time is spent on it; the others keep the sentence that they have until it is their
-    turn.
+    An explanation on a full cluster takes up to 0.3 s of CPU, and many requests may be pending. So
+    pods with equal requests and demands share one explanation, and explanations take at most a
+    tenth of the time; the other pods keep their last sentence until their turn.
 
-    unit: of its memory. clock: seconds of a clock that only goes
-    forward.
+    unit: of the memory. clock: seconds, monotonic.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,9 +135,9 @@ class ExplanationCache:
         explain: Callable[[_Question], Explanation],
         version: Version,
     ) -> Mapping[Hashable, str]:
-        """Return the sentences; one whose turn has not come yet is left out.
+        """Return the sentences; a question before its first turn has none.
 
-        explain: raises MessageError for what makes no sense.
+        explain: raises MessageError for an impossible request.
         """
         open_questions = dict.fromkeys(questions)
         sentences = self._sentences.items()
@@ -209,7 +205,7 @@ class _Part:
         return changes, hour, resource.ranking_policy, resource.choice, shadow
 
     def text(self, kept_nodes: Mapping[str, str]) -> str:
-        """Return the JSON of this part. kept_nodes: why autoscalers leave them alone, by name."""
+        """Return the JSON of this part. kept_nodes: why autoscalers leave nodes alone, by name."""
         resource, books = self._managed, self._managed.ledger.view()
         typical = books.typical_units
         head = {
@@ -286,13 +282,13 @@ class _Part:
 
 
 class _ClaimsPart(_Part):
-    """The part about the driver's devices: its pods are claims; none of them waits here."""
+    """The part about the devices of the driver: claims instead of pods, and none is pending."""
 
     more = MappingProxyType({"holder": "claim"})
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:
-    """Return a pod whose request makes no sense, so that nothing is in the books of it."""
+    """Return the object of a pod with an impossible request: the books have no such pod."""
     return {
         "namespace": mistake.ref.namespace,
         "name": mistake.ref.name,
@@ -317,7 +313,7 @@ def _not_asked(pod: Waiting) -> str:
 
 
 def _policy(resource: ManagedResource) -> Mapping[str, Any]:
-    """Return what ranks, and what the last trial measured, as the inspect document has it."""
+    """Return the ranking policy and the figures of the last trial, as in the inspect document."""
     choice = resource.choice
     names = {"name": resource.ranking_policy, "default": resource.default_policy}
     if choice is None:
@@ -335,7 +331,7 @@ def _policy(resource: ManagedResource) -> Mapping[str, Any]:
 
 
 def _shadow_document(shadow: Shadow | None, resource: str) -> dict[str, Any] | None:
-    """Return what the shadow has found with a managed resource; None if there is none."""
+    """Return the results of the shadow for a managed resource; None without a shadow."""
     if shadow is None:
         return None
     counts = shadow.counts[resource]
@@ -359,10 +355,10 @@ def node_document(
     typical: int,
     cores_used: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return the JSON object of a node; it depends on nothing but these.
+    """Return the JSON object of a node.
 
-    cores_used: percent of the compute of each device; () if no pod of the cluster has any, and then
-    nothing is said of compute.
+    cores_used: percent of the compute of each device; () if no pod of the cluster has compute, and
+    then the object says nothing about compute.
     """
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
@@ -376,7 +372,7 @@ def node_document(
     ]
     if cores_used:
         for device_object, percent in zip(devices, cores_used, strict=False):
-            # Of a device whose compute is all given, that of unplaced pods too, no memory is free.
+            # A device without free compute has no free memory. Unplaced pods count here.
             is_full = percent >= ALL_CORES
             device_object |= {
                 "free": 0 if is_full else device_object["free"],
@@ -427,6 +423,6 @@ def _pod(entry: Entry, spec: NodeSpec, *, cores: bool) -> dict[str, Any]:
 
 
 def _shares(entry: Entry, spec: NodeSpec) -> tuple[tuple[int, int], ...]:
-    """Return on which devices of the node the pod is; () if that is not known."""
+    """Return the devices of the pod on the node; () if unknown."""
     shares = entry.placement or ()
     return shares if all(device < len(spec.capacity) for device, _ in shares) else ()
