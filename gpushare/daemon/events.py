@@ -157,18 +157,18 @@ class Bucket:
     """A token bucket: `burst` tokens at once, `rate` a second after that."""
 
     at: float
-    """Times: the bucket is full at `_full_at`, and was last used at `_updated_at`."""
+    """The time of the last use; before the first use the bucket is full."""
     rate: float = RATE
     burst: float = BURST
-    _updated_at: float = 0.0
+    _used_tokens: float = 0.0
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._updated_at = max(0.0, self._updated_at - (now - self.at) * self.rate)
+        self._used_tokens = max(0.0, self._updated_at - (now - self.at) * self.rate)
         self.at = now
-        if self.burst - self._updated_at < 1:
-            return (1 - self.burst + self._updated_at) / self.rate
-        self._updated_at += 1
+        if self.burst - self._used_tokens < 1:
+            return (1 - self.burst + self._used_tokens) / self.rate
+        self._used_tokens += 1
         return 0.0
 
 
@@ -179,7 +179,7 @@ class Buckets:
     rate: float
     burst: float
     max_buckets: int
-    """How many are kept."""
+    """Upper bound of the kept buckets."""
     _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
     def take(self, name: str, now: float) -> bool:

@@ -1,8 +1,8 @@
 """A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
-Standard library only. A silent connection is closed after a few seconds. Explanations and holds name
-pods, so only callers on this machine get these: `kubectl port-forward` to the pod makes such a
-caller, and no other pod of the cluster is one.
+Standard library only. A silent connection is closed after a few seconds. Explanations and holds
+name pods, so only callers on this machine get these: `kubectl port-forward` to the pod makes such
+a caller, and no other pod of the cluster is one.
 """
 
 import re

@@ -157,7 +157,7 @@ class Listener(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """Return (connection, address); with TLS the first read of the thread does the handshake."""
+        """Return (connection, address); with TLS the first read does the handshake."""
         plain, address = super().get_request()
         if self._tls is None:
             return plain, address

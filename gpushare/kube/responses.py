@@ -1,12 +1,12 @@
 """Responses, read in time: bodies whole or not at all, watches line by line, refusals as errors.
 
-Knows urllib3's answers and their sockets, and of what the bytes mean only the Status document. Only
-a Status is the API server's own word: whatever else comes with a status of 4xx may be a proxy's,
-and says nothing of what was done. Which class of `gpushare.errors.Api*` a Status becomes is decided
-by the HTTP status alone; its words are for people to read.
+Knows urllib3's answers with their sockets, and of all documents only the Status. Only a Status
+comes from the API server: another body with a status of 4xx may be of a proxy, and does not tell
+the outcome of the call. The HTTP status alone decides on the class of `gpushare.errors.Api*`; the
+message is for people.
 
-A watch is one JSON document a line; the network may cut it anywhere, and what is left without a
-line end when the stream ends was cut off, so it is never delivered.
+A watch is one JSON document a line; the network may cut the stream anywhere. A rest without a line
+end at the end of the stream was cut off, and is never delivered.
 
 Tested in `tests/unit/kube/test_client_in_time.py`, `tests/unit/kube/test_client.py` and
 `tests/unit/kube/test_line_splitter.py`.
@@ -33,20 +33,20 @@ BODY_LIMIT = 64 << 10
 # is not a watch, and must not fill our memory.
 LINE_LIMIT = 16 << 20
 MOST_BYTES = 16 << 20
-"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so that a
-list of few objects is less whatever stands in them, and 500 usual pods are a third of it."""
+"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so a list
+of few objects always fits, and 500 usual pods have a third of these bytes."""
 
 _CHUNK = 256 << 10
 _BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 _TOO_MANY_REQUESTS = 429
-"""kube-apiserver says this in plain text (its filters for requests in flight), before it begins."""
+"""The plain text of kube-apiserver's filters for requests in flight, which had no effect."""
 
 Response = urllib3.BaseHTTPResponse
 
 
 @dataclass(slots=True, eq=False)
 class LineSplitter:
-    """Cuts a stream of chunks into lines, without their ends; empty lines are dropped."""
+    """Cuts a stream of chunks into lines without line ends; empty lines are dropped."""
 
     limit: int = LINE_LIMIT
     """Bytes of a line."""
@@ -80,7 +80,7 @@ class LineSplitter:
 class LineStream:
     """The lines of an open watch; `close` may come from another thread.
 
-    silence: seconds between two of them that are allowed. Raises OSError if its socket is gone.
+    silence: upper bound of the seconds between two lines. Raises OSError for a closed socket.
     """
 
     def __init__(self, response: Response, call_name: str, silence: float) -> None:
@@ -91,8 +91,8 @@ class LineStream:
         self._response = response
         self._where = call_name
         self._closed = False
-        # A duplicate of our own: shutting it down wakes a reader blocked on the other, for TLS too,
-        # and its number cannot be given to another file meanwhile.
+        # A duplicate of the socket: its shutdown wakes a blocked reader, for TLS too, and no other
+        # file can get its number meanwhile.
         self._handle = socket.socket(fileno=os.dup(live.fileno()))
         self._lock = threading.Lock()
 
@@ -138,7 +138,7 @@ def read_all(response: Response, deadline: float) -> bytes:
     """
     length = response.headers.get("Content-Length", "")
     if not (response.chunked or length.isdigit() or response.status == 204):
-        # http.client takes an answer cut within its head for one that ends with the connection.
+        # http.client takes an answer with a cut head for an answer that ends with the connection.
         raise OSError("the answer does not say where it ends")
     parts, size = [], 0
     plain = "Content-Encoding" not in response.headers

@@ -135,7 +135,7 @@ class AccessControl:
     def refusal(self, environ: "WSGIEnvironment") -> str:
         """Return why the caller may not call, for an answer of 403; "" for one that may."""
         callers = self.callers
-        # If one CA signs everything, as with kubeadm, the signature alone would admit every kubelet.
+        # If one CA signs everything, as with kubeadm, the signature alone admits every kubelet.
         if callers.names and not callers.allows_certificate(
             names := names_of(environ["gunicorn.socket"].getpeercert())
         ):
@@ -157,7 +157,7 @@ class AccessControl:
         return ""
 
     def _log_once(self, **values: str) -> None:
-        """Log a refusal once: kube-scheduler drops the text of the answer, and calls for each pod."""
+        """Log a refusal once: kube-scheduler drops the answer's text, and calls for each pod."""
         line = Line("caller refused", **values)
         if str(line) not in self._logged and len(self._logged) < _MAX_LOGGED_CALLERS:
             self._logged.add(str(line))
