@@ -164,7 +164,7 @@ class Bucket:
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._used_tokens = max(0.0, self._updated_at - (now - self.at) * self.rate)
+        self._used_tokens = max(0.0, self._used_tokens - (now - self.at) * self.rate)
         self.at = now
         if self.burst - self._used_tokens < 1:
             return (1 - self.burst + self._used_tokens) / self.rate
