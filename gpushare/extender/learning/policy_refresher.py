@@ -264,7 +264,7 @@ class PolicyRefresher(LoopPart):
     def refresh(self) -> None:
         """Make and try the policies that are due, and put them in use."""
         for state in self._states.values():
-            layout = state.managed.ledger.snapshot().capacity
+            layout = state.resource.ledger.snapshot().capacity
             if layout is not state.layout:  # snapshots share the layout until a node changes
                 state.layout = layout
                 state.estimator.devices = common_sizes(layout)
@@ -293,7 +293,7 @@ class PolicyRefresher(LoopPart):
     def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
         """Return (the pods seen until now, the pods to expect)."""
         units_by_namespace = Counter[str]()
-        for entry in state.managed.ledger.entries_and_specs()[0].values():
+        for entry in state.resource.ledger.entries_and_specs()[0].values():
             units_by_namespace[entry.ref.namespace] += entry.request.total
         with self._counting:
             state.estimator.held = units_by_namespace
@@ -301,7 +301,7 @@ class PolicyRefresher(LoopPart):
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
-        resource, estimator = state.managed, state.estimator
+        resource, estimator = state.resource, state.estimator
         sizes = estimator.sizes
         pod_count, workload = self._workload(state)
         rankings, failed = self._new_rankings(state, workload)
@@ -328,7 +328,7 @@ class PolicyRefresher(LoopPart):
         log.info(Line("policies made anew", **line, s=round(state.took, 2)))
 
     def _try(self, state: _ResourceState) -> None:
-        resource = state.managed
+        resource = state.resource
         _, workload = self._workload(state)
         state.estimator.tried()
         winner = state.trials.run(workload, self._clock)
@@ -342,7 +342,7 @@ class PolicyRefresher(LoopPart):
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and the errors of the others by name."""
-        resource, resting = state.managed, state.failed_policies
+        resource, resting = state.resource, state.failed_policies
         names = tuple(
             name
             for name in resource.rankings

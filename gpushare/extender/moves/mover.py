@@ -342,11 +342,11 @@ class Mover(LoopPart):
             return steps.Seen(node=None)
         if node := _node_of(pending_pod):
             return steps.Seen(node=node)
-        ledger = going.managed.ledger
+        ledger = going.resource.ledger
         if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
             return steps.Seen()
         going.rules = self._rules(self._wall())
-        plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
+        plan = self._plan(going.resource, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
         spent = any(
             entry and going.rules.judge(entry).rule is defrag.Rule.SPENT for entry in entries
@@ -376,7 +376,7 @@ class Mover(LoopPart):
         """Record the move, reserve the new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
-            holds = going.managed.holds
+            holds = going.resource.holds
             holds.expire(self._clock())
             promised = (*holds.on(move.node), *holds.on(run.node))
             if any(hold.reserved is None for hold in promised):
@@ -442,14 +442,14 @@ class Mover(LoopPart):
 
     def _keep_hole(self, going: _Going) -> None:
         """Reserve the room for the pending pod, and no other place."""
-        holds, run, now = going.managed.holds, going.run, self._clock()
+        holds, run, now = going.resource.holds, going.run, self._clock()
         pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
         holds.release()
         holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
 
     def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
-        going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
+        going.resource.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
     def _let_go(self) -> None:
         for resource in self._resources:
