@@ -1,7 +1,7 @@
-"""The command lines of `explain`, `whatif` and `defrag`: what `--help` needs, and no more.
+"""The command lines of `explain`, `whatif` and `defrag`, without the imports of the commands.
 
-Books, numpy and msgspec take most of a second to import; whoever asks for help, or mistypes a flag,
-does not wait for them. Tested in `tests/unit/cli/test_start.py`.
+Books, numpy and msgspec take most of a second to import; help and errors of the command line come
+at once. Tested in `tests/unit/cli/test_start.py`.
 """
 
 import argparse
@@ -11,15 +11,15 @@ from gpushare.commandline import Parser
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
-"""The extender's own policy depends on the pods that it has seen, which only it knows."""
+"""The default; the extender's own policy depends on pods that only the extender knows."""
 NAMESPACE = "kube-system"
-"""Where ConfigMaps close devices, by default."""
+"""The default namespace of ConfigMaps that close devices."""
 MOVES = 4
-"""Of a plan, at most, by default; as `explain.defrag.MOST_MOVES`."""
+"""The default upper bound of moves of a plan; as `explain.defrag.MOST_MOVES`."""
 MOST_MOVES_ASKED = 8
-"""The most that `--moves` may ask for."""
+"""The upper bound of `--moves`."""
 WAIT = 300
-"""Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
+"""Default seconds until a budget allows an eviction, and until a replacement pod runs."""
 
 _EXPLAIN_EPILOG = """\
 exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
@@ -55,7 +55,7 @@ docs/defrag.md tells which pods may be moved, what a plan promises, and when --a
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which cluster is listed, and how."""
+    """Add the flags that name a cluster and its settings."""
     add = parser.add_argument
     add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
     add(

@@ -246,7 +246,7 @@ def must_stay(
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
     used = {
-        name: sum(pod.request.total for each in resources for pod in each.pods[name])
+        name: sum(pod.request.total for resource in resources for pod in resource.pods[name])
         for name in nodes
     }
     order = sorted(

@@ -110,17 +110,17 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
 def test_a_place_that_is_held_has_its_compute() -> None:
     place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, cores=30)
     report = make_report((), (), ALIYUN)
-    head, line = held_places(replace(report, held=(place,)), PLAIN).splitlines()
+    head, line = held_places(replace(report, holds=(place,)), PLAIN).splitlines()
     assert head.split()[4:] == ["Memory(GiB)", "GPU", "Cores(%)", "NODE", "UNTIL"]
     assert line.split()[2:9] == ["4", "x", "2", "30", "x", "2", "a"]
-    head, _ = held_places(replace(report, held=(replace(place, cores=0),)), PLAIN).splitlines()
+    head, _ = held_places(replace(report, holds=(replace(place, cores=0),)), PLAIN).splitlines()
     assert "Cores" not in head
 
 
 def test_a_place_that_is_held_for_a_split_pod_has_its_parts() -> None:
     place = HeldPlace(PodRef("team", "two", "uid"), "a", 30, 2, split=(30, 10))
     report = make_report((), (), ALIYUN)
-    _, line = held_places(replace(report, held=(place,)), PLAIN).splitlines()
+    _, line = held_places(replace(report, holds=(place,)), PLAIN).splitlines()
     assert line.split()[2:4] == ["30+10", "a"]
 
 

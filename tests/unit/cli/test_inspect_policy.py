@@ -12,7 +12,7 @@ from gpushare.core.trial import Choice
 from gpushare.daemon.health import HealthServer
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.collect import read_extender
-from gpushare.doctor.facts import ExtenderSeen
+from gpushare.doctor.facts import ExtenderAnswers
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.held import encode_held
@@ -178,7 +178,7 @@ def test_what_is_no_url_is_an_error(url: str, inspect: Inspect, kubectl: FakeKub
 def test_the_doctor_says_the_same(extender: str, managed: ManagedResource) -> None:
     managed.choice = CHOICE
     seen = read_extender(extender)
-    assert isinstance(seen, ExtenderSeen)
+    assert isinstance(seen, ExtenderAnswers)
     (finding,) = [each for each in check_extender(healthy(extender=seen)) if each.check == "policy"]
-    assert finding.what.startswith(f"pods of {MEM} are ranked by {SAID}; % of the memory")
-    assert finding.what.endswith("device-bestfit 81.2, binpack 80.0")
+    assert finding.message.startswith(f"pods of {MEM} are ranked by {SAID}; % of the memory")
+    assert finding.message.endswith("device-bestfit 81.2, binpack 80.0")

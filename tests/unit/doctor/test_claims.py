@@ -16,7 +16,14 @@ from gpushare.doctor.claim_objects import (
     read_left_over,
     read_selectors,
 )
-from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, SchedulerFile, Unread
+from gpushare.doctor.facts import (
+    ApiServer,
+    Facts,
+    ListedClaims,
+    ListedDriver,
+    SchedulerFile,
+    Unread,
+)
 from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import read_node, read_pods
 from gpushare.wire.annotations import ALIYUN
@@ -77,7 +84,7 @@ class Cluster:
         )
 
     def seen(self) -> Facts:
-        claims = ClaimsSeen(
+        claims = ListedClaims(
             selectors=read_selectors(self.classes),
             drivers=read_drivers(self.slices),
             claims=read_claims(self.claims),
@@ -98,7 +105,7 @@ class Cluster:
 def test_a_cluster_whose_claims_are_well_has_no_finding() -> None:
     found = Cluster().findings()
     assert {finding.level for finding in found.values()} == {"ok"}, found
-    assert "1 device of gpu.nvidia.com on 1 node" in found["claims-devices"].what
+    assert "1 device of gpu.nvidia.com on 1 node" in found["claims-devices"].message
 
 
 def test_each_check_is_explained() -> None:
@@ -111,7 +118,7 @@ def test_where_claims_are_not_used_nothing_is_said() -> None:
     assert list(check_claims(healthy())) == []
     unread = Unread("claims cannot be read: 403", level="warn")
     assert list(check_claims(healthy(claims=unread))) == []
-    others = ClaimsSeen(drivers=read_drivers([slice_json("GPU-1")]))
+    others = ListedClaims(drivers=read_drivers([slice_json("GPU-1")]))
     assert list(check_claims(healthy(claims=others))) == []
 
 
@@ -232,7 +239,7 @@ def test_what_is_wrong_is_said_by_one_check_alone(
     found = cluster.findings()
     ill = {name: finding.level for name, finding in found.items() if finding.level != "ok"}
     assert ill == {check: level}
-    assert text in found[check].what
+    assert text in found[check].message
     assert found[check].todo
 
 
@@ -247,7 +254,7 @@ def test_the_command_that_removes_what_is_left_over_names_all_of_it() -> None:
 
 
 def test_objects_that_are_left_over_are_told_without_the_class() -> None:
-    seen = ClaimsSeen(left_over=("validatingadmissionpolicybindings/gpushare-claims",))
+    seen = ListedClaims(left_over=("validatingadmissionpolicybindings/gpushare-claims",))
     (finding,) = check_claims(healthy(claims=seen))
     assert (finding.check, finding.level) == ("claims-left-over", "fail")
 
@@ -295,11 +302,11 @@ def test_without_an_extender_the_driver_is_not_known() -> None:
 
 
 def test_kinds_that_may_not_be_listed_are_told() -> None:
-    seen = ClaimsSeen(selectors=("true",), forbidden=("namespaces",))
+    seen = ListedClaims(selectors=("true",), forbidden=("namespaces",))
     found = {finding.check: finding for finding in check_claims(healthy(claims=seen))}
     assert found["claims-left-over"].level == "skip"
-    assert "may not list namespaces" in found["claims-left-over"].what
-    assert list(check_claims(healthy(claims=ClaimsSeen(forbidden=("namespaces",))))) == []
+    assert "may not list namespaces" in found["claims-left-over"].message
+    assert list(check_claims(healthy(claims=ListedClaims(forbidden=("namespaces",))))) == []
 
 
 def test_what_was_not_read_is_skipped() -> None:
@@ -315,4 +322,4 @@ def test_what_was_not_read_is_skipped() -> None:
 def test_devices_without_a_uuid_and_slices_of_many_nodes_are_counted() -> None:
     many = {"spec": {"driver": DRIVER, "allNodes": True, "devices": [{"name": "a"}]}}
     seen = read_drivers([slice_json("", "GPU-1"), many])
-    assert seen == {DRIVER: DriverSeen({"n2": frozenset({"GPU-1"})}, 3, 0)}
+    assert seen == {DRIVER: ListedDriver({"n2": frozenset({"GPU-1"})}, 3, 0)}

@@ -13,7 +13,7 @@ import pytest
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
-from gpushare.doctor.facts import PodsSeen
+from gpushare.doctor.facts import ListedPods
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_node, read_pods
@@ -160,13 +160,13 @@ def test_a_static_pod_tells_of_the_control_plane_from_its_nodes_alone(
     assert seen.schedulers == ()
     node = read_node({"metadata": {"name": "n", "labels": labels}}, ALIYUN, "GiB")
     told = found(healthy(pods=seen, nodes=(node,)), "scheduler-version")
-    assert (told.level, "1.10 runs here" in told.what) == (
+    assert (told.level, "1.10 runs here" in told.message) == (
         ("fail" if labels else "ok"),
         bool(labels),
     )
 
 
-def placed(bound: str, **notes: str) -> PodsSeen:
+def placed(bound: str, **notes: str) -> ListedPods:
     """A pod on a device, bound at that time, with those annotations."""
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
     annotations = {ALIYUN.idx: "0", **{getattr(ALIYUN, name): text for name, text in notes.items()}}
@@ -260,8 +260,8 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
         NOW,
     )
     assert seen.whole == (("default/whole", "n1"), ("default/both", "n2"))
-    assert [name for name, _ in seen.counting] == ["default/count", "default/cores"]
-    assert "cores are asked for without aliyun.com/gpu-mem" in seen.counting[1][1]
+    assert [name for name, _ in seen.without_memory] == ["default/count", "default/cores"]
+    assert "cores are asked for without aliyun.com/gpu-mem" in seen.without_memory[1][1]
     assert seen.cores_alone == (("default/cores", "n1"),)
     told = {pod.name: pod.misplaced for pod in seen.gpu}
     assert "sets NVIDIA_VISIBLE_DEVICES itself" in told["default/env"]
@@ -284,8 +284,8 @@ def test_the_compute_that_a_node_advertises_is_read(field: str) -> None:
 def test_what_is_done_for_autoscalers_is_seen() -> None:
     notes = {"gpushare.io/scale-down-guard": "{}"}
     kept = {"metadata": {"name": "n", "annotations": notes}}
-    assert read_node(kept, ALIYUN, "GiB").kept
-    assert not read_node({"metadata": {"name": "n"}}, ALIYUN, "GiB").kept
+    assert read_node(kept, ALIYUN, "GiB").is_kept
+    assert not read_node({"metadata": {"name": "n"}}, ALIYUN, "GiB").is_kept
     asks = {"namespace": "asks", "name": "for-a"}
     pods = [
         {"metadata": asks, "spec": {"schedulerName": "gpushare-placeholder"}},
@@ -324,4 +324,4 @@ def test_a_pod_of_our_device_plugin_is_read_with_its_reason_to_wait() -> None:
     others = [pod("team", app="gpushare-device-plugin"), pod("kube-system", app="gpushare")]
     (read,) = read_pods([ours, *others], ALIYUN, NOW).plugins
     assert (read.name, read.node, read.runtime_class) == ("kube-system/p", "n1", "nvidia")
-    assert (read.waiting, read.age) == ("CrashLoopBackOff", 600.0)
+    assert (read.waiting_reason, read.age) == ("CrashLoopBackOff", 600.0)
