@@ -1,6 +1,6 @@
-"""A check of the arrays: the charges are counted once more, in another way.
+"""A check of the arrays of the ledger: count the charges a second time, without NodeArrays.
 
-Knows what NodeArrays counts, and numpy; changes nothing.
+The check changes nothing.
 
 Tested in `tests/unit/core/test_node_arrays.py`.
 """
@@ -16,9 +16,9 @@ from gpushare.core.snapshot import REASONS, Sums
 
 
 def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
-    """Return the names of the nodes whose sums differ from the given nodes and charges.
+    """Return the names of the nodes with sums that differ from these nodes and charges.
 
-    Nodes that only one side has are among them. The charges are counted in another way than in
+    A node that only one side has differs. The charges are counted in another way than in
     NodeArrays, so that one mistake does not hide in both.
     """
     nodes = {spec.name: spec for spec in specs}
@@ -32,33 +32,33 @@ def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Cha
         if node in nodes:
             _sum_up(charge.request, charge.placement, used[node], cores[node], host[node])
     wrong = set(nodes) ^ set(sums.row)
-    known = [name for name in nodes if name in sums.row]
-    rows = [sums.row[name] for name in known]
-    width = max((len(nodes[name].capacity) for name in known), default=0)
+    common = [name for name in nodes if name in sums.row]
+    rows = [sums.row[name] for name in common]
+    width = max((len(nodes[name].capacity) for name in common), default=0)
     expected = (
-        (sums.capacity, [nodes[name].capacity for name in known]),
-        (sums.used, [used[name] for name in known]),
-        (sums.cores, [cores[name] for name in known]),
-        (sums.healthy, [nodes[name].healthy for name in known]),
-        (sums.host, [host[name] for name in known]),
-        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in known]),
+        (sums.capacity, [nodes[name].capacity for name in common]),
+        (sums.used, [used[name] for name in common]),
+        (sums.cores, [cores[name] for name in common]),
+        (sums.healthy, [nodes[name].healthy for name in common]),
+        (sums.host, [host[name] for name in common]),
+        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
     )
     for array, values in expected:
-        wrong.update(known[index] for index in _differing(array[rows], values, width))
+        wrong.update(common[index] for index in _differing(array[rows], values, width))
     return sorted(wrong)
 
 
 def _sum_up(
     request: Request, placement: Shares | None, used: list[int], cores: list[int], host: list[int]
 ) -> None:
-    every = min(request.cores * request.devices, ALL_CORES)
+    total_cores = min(request.cores * request.devices, ALL_CORES)
     if placement and max(placement)[0] < len(used):
         for device, units in placement:
             used[device] += units
-            cores[device] += request.cores if len(placement) == request.devices else every
+            cores[device] += request.cores if len(placement) == request.devices else total_cores
     elif placement != () and request.devices:
         used[:] = [units + request.total for units in used]
-        cores[:] = [percent + every for percent in cores]
+        cores[:] = [percent + total_cores for percent in cores]
     cpu = min(request.cpu, HOST_BOUND)
     host[1] += cpu
     host[3] += min(request.memory, HOST_BOUND)

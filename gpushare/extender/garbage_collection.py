@@ -16,7 +16,10 @@ has to clear again: for 100,000 pods 100,000 page faults. So `start` sets fixed 
 import contextlib
 import ctypes
 import gc
+import time
 from collections.abc import Callable
+
+from gpushare.daemon.part import Part
 
 _COLLECT_EVERY = 3600.0
 _TRIM_EVERY = 60.0
@@ -34,23 +37,25 @@ the heap it keeps twice as much. A page of 500 pods has 1 to 3 MiB.
 """
 
 
-class GarbageCollection:
-    """Call `start` in the process that serves, and then `tick` now and then, from one thread."""
+class GarbageCollection(Part):
+    """Collects garbage and gives memory back. clock: seconds, monotonic."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._collected = self._trimmed = 0.0
         self._trim = _of_glibc("malloc_trim")
 
-    def start(self, now: float) -> None:
-        """Leave whole collections to `tick`. now: seconds, of a clock that only goes forward."""
+    def start(self) -> None:
+        """Leave whole collections to `tick`."""
         gc.set_threshold(_YOUNG, _MIDDLE, _WHOLE)
         set_size = _of_glibc("mallopt")
         set_size(_M_MMAP_THRESHOLD, _LARGE)
         set_size(_M_TRIM_THRESHOLD, 2 * _LARGE)
-        self._collected = self._trimmed = now
+        self._collected = self._trimmed = self._clock()
 
-    def tick(self, now: float) -> None:
-        """Collect, if an hour has passed since the last time; give memory back each minute."""
+    def tick(self, _is_ready: bool = False, /) -> None:
+        """Collect once an hour; give memory back once a minute."""
+        now = self._clock()
         if now >= self._collected + _COLLECT_EVERY:
             self._collected = now
             gc.collect()

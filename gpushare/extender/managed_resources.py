@@ -176,12 +176,9 @@ class ExtenderScope:
         return ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ManagedResources:
-    """All managed resources, in the order of the configuration.
-
-    Nothing of it changes, but which pod was resolved last.
-    """
+    """All managed resources, in the order of the configuration."""
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
@@ -190,7 +187,6 @@ class ManagedResources:
     """What kube-scheduler's own filters see of the nodes."""
     gate: Gate = field(default_factory=Gate)
     """Where the pods of a group wait for each other; a group may need several resources."""
-    _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         uncounted = [m.names.resource for m in self.resources if not m.counted_by_scheduler]
@@ -212,17 +208,10 @@ class ManagedResources:
         """Return whether the API server has shown such a node."""
         return any(managed.ledger.has_node(node) for managed in self.resources)
 
-    def resolve(self, pod: Pod, *, keep: bool = False) -> ResourceRequest | None:
+    def resolve(self, pod: Pod) -> ResourceRequest | None:
         """Return the managed resource that a pod asks for, and its request there; None if it
         asks for none.
 
-        keep: what is found is known at once where this object is asked about next. Raises WireError
-        for a request that makes no sense or asks for two managed resources.
+        Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        last = self._last
-        if last is not None and last[0] is pod:  # by prioritize, after filter
-            return last[1]
-        resolved = resolve(pod, self.resources)
-        if keep and resolved is not None:
-            self._last = pod, resolved
-        return resolved
+        return resolve(pod, self.resources)

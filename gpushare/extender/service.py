@@ -112,7 +112,7 @@ class Service:
         )
         rank = RankVerb(resources, ranker, lists=lists)
         prioritize = PrioritizeVerb(
-            resources, not_ready=ready, lists=lists, ranker=ranker, clock=clock
+            resources, self._tickets, not_ready=ready, lists=lists, ranker=ranker, clock=clock
         )
         preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(

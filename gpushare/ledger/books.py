@@ -159,7 +159,7 @@ class Store:
         if self.nodes.pop(name, None) is not None:
             self.arrays.remove_node(name)
             self.taken.pop(name, None)
-            self.pins.serves_by_identity(name, known=False)
+            self.pins.serves_by_identity(name, serves=False)
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
         """Take over which devices of the node are reported unhealthy."""

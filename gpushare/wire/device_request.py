@@ -1,11 +1,11 @@
-"""What a pod asks for of devices: what its containers sum up to, read with its annotations.
+"""The request of a pod for devices: the sums of the containers, read with the annotations.
 
-kube-scheduler's node labels cannot tell the cards of one node apart, so a pod says in annotations
-which cards it wants or refuses: in ours, or in those of HAMi, which mean the same
-(pkg/device/nvidia/device.go). Each is a list with commas; a model is any part of the name of one,
-whether in capitals or not, and blanks count as hyphens, as in labels.
+Node labels cannot tell the cards of one node apart, so annotations of a pod name wanted and refused
+cards: our annotations, or HAMi's with the same meaning (pkg/device/nvidia/device.go). Each value is
+a list with commas; a model is any part of a model name, in capitals or not, and blanks count as
+hyphens, as in labels.
 
-Standard library only, so that the command line shares it. Tested in
+Standard library only: the command line shares this module. Tested in
 `tests/unit/wire/test_device_request.py` and, with whole pods, in `tests/unit/wire/test_pods.py`.
 """
 
@@ -25,9 +25,9 @@ from gpushare.wire.annotations import (
 from gpushare.wire.gpu_models import label_value
 
 SPLIT = "gpushare.io/split"
-"""The units of each device where they are not the same, such as "10+30", or OWN_DEVICES."""
+"""The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
 OWN_DEVICES = "containers"
-"""Each container has a device of its own, with what it asks for."""
+"""Each container has one device, of the container's units."""
 
 USE_MODELS, NOT_MODELS = "gpushare.io/use-models", "gpushare.io/not-models"
 USE_UUIDS, NOT_UUIDS = "gpushare.io/use-uuids", "gpushare.io/not-uuids"
@@ -52,7 +52,7 @@ _WITHOUT_MEMORY = (
 
 
 class DeviceSums(NamedTuple):
-    """What the containers of a pod ask for of devices, summed up over all its devices."""
+    """The sums of the requests of a pod's containers, over all devices of the pod."""
 
     units: int
 
@@ -78,7 +78,8 @@ def device_request(
     host: Request = _NO_HOST,
     models: tuple[str, ...] = (),
 ) -> Request:
-    """Return what a pod asks for. host: what it asks of the node besides; models: those it accepts.
+    """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
+    models.
 
     Annotation or label `names.count` splits the memory and the cores evenly over several devices,
     annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation that makes
@@ -129,10 +130,10 @@ def device_request(
 
 
 def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
-    """Return the units on each device as SPLIT says, the most first."""
+    """Return the units on each device by the annotation SPLIT, the largest first."""
     text, by_container = annotations[SPLIT], [units for _, units in sums.containers]
     if sum(by_container) != sums.units:
-        # The map of what is where has no place for init containers.
+        # The map by container has no place for init containers.
         raise MessageError(
             f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
             f" {sum(by_container)}: let them ask for as much, or leave out the split"
@@ -161,7 +162,7 @@ def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tu
 
 
 def wanted_cards(annotations: Mapping[str, str]) -> Cards:
-    """Return which cards the pod wants.
+    """Return the cards that the annotations of the pod name.
 
     Raises AnnotationError for a wish that makes no sense, or that stands under both names with
     different values.
@@ -212,7 +213,7 @@ def _values(text: str, name: str) -> tuple[str, ...]:
 
 
 def _check_cores(total: int, request: Request, names: Names) -> None:
-    """Check that the cores, so many over all devices, can be had where the pod has its memory."""
+    """Check that the devices of the pod's memory can have the total of cores."""
     devices, units = request.devices, dict(request.containers)
     if total % devices:
         raise MessageError(

@@ -1,7 +1,7 @@
 """Places that filter keeps for pods that are not bound yet, as documents have them.
 
 Knows the keys, which are a promise (docs/inspect.md, docs/explain.md). Standard library only: the
-kubectl plug-in reads them too.
+kubectl plug-in reads the documents too.
 
 Tested in `tests/unit/wire/test_held.py`.
 """
@@ -28,24 +28,24 @@ class HeldPlace:
     devices: int
     """How many devices of the node."""
     until: float | None = None
-    """When it may be given away, in seconds since the epoch; None while kube-scheduler nominates
-    the pod."""
+    """The end of the hold, in seconds since the epoch; None while kube-scheduler nominates the pod.
+    """
     cores: int = 0
     """Percent of the compute of each of the devices."""
     split: tuple[int, ...] = ()
-    """The units on each of the devices where they are not the same on all, the most first."""
+    """The units on each device of an uneven split, the largest first."""
 
     @property
     def until_text(self) -> str:
-        """The end of it as people read it."""
+        """The end of the hold, for people."""
         if self.until is None:
             return "kube-scheduler binds it or gives it up"
         return f"{datetime.fromtimestamp(round(self.until), UTC):%H:%M:%S} UTC"
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
-    """Return the JSON object of one place; it has `cores` if the pod asks for compute, and
-    `split` if it asks for unlike parts.
+    """Return the JSON object of one place, with `cores` if the pod asks for compute, and `split`
+    for an uneven split.
     """
     moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
@@ -71,7 +71,7 @@ def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
 def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
     """Return the places of one managed resource in this unit, rounded up.
 
-    Raises MessageError for what is no such document, or has nothing of the resource.
+    Raises MessageError for any other document, and for one without the resource.
     """
     try:
         document = json.loads(body)

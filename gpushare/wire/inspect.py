@@ -1,24 +1,24 @@
-"""The inspect document: what the ledger says of nodes, in the original's JSON.
+"""The inspect document: the ledger's nodes, in the original's JSON.
 
-Knows the document only, standard library only. Keys and their order are the original's, so its
-consumers keep working:
+Knows the document only, standard library only. Keys and their order are the original's, for the
+consumers of the original:
 
     {"nodes":[{"name":…,"totalGPU":…,"usedGPU":…,
                "devs":[{"id":…,"totalGPU":…,"usedGPU":…,"pods":[{"name":…,"namespace":…,"usedGPU":…}]}]}]}
 
 Different on purpose: nodes and pods are sorted (the original's order is random); and a pod whose
-annotations name no usable device of the node is shown. The original drops it (and gives its memory
-out again); here it counts once in the node's usedGPU and stands in one more key, `unplaced`, after
-`devs`, which is there only when it is needed. So does, with a usedGPU of 0, a pod whose card is not
-on the node any more. A pod that may be on one of several devices stands on each. What a device
-shows as used is what its own pods sum to.
+annotations name no usable device of the node is shown. The original drops the pod (and gives the
+memory out again); here the pod counts once in the node's usedGPU and stands in one more key,
+`unplaced`, after `devs`, which only nodes with such a pod have. A pod on a card that has left the
+node stands there too, with a usedGPU of 0. A pod that may be on one of several devices stands on
+each. The usedGPU of a device is the sum of the pods of the device.
 
-A node that autoscalers leave alone has why in one more key, `keptFromScaleDown`.
+A node that autoscalers leave alone has the reason in one more key, `keptFromScaleDown`.
 
-On a node where a pod has compute, each device and each pod has it in one more key, `usedCores`, in
+On a node where a pod has compute, each device and each pod has one more key, `usedCores`, in
 percent of one device.
 
-In books of claims, `pods` are claims, and each has in `users` the names of the pods that it is
+In books of claims, `pods` are claims, and `users` of a claim names the pods that the claim is
 reserved for.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 from gpushare.core.states.entry import Entry, NodeBooks
 
 Users = Mapping[str, Sequence[str]]
-"""The pods that each claim is reserved for, by its uid."""
+"""The pods that each claim is reserved for, by uid of the claim."""
 
 
 def encode_inspect(
@@ -41,8 +41,8 @@ def encode_inspect(
     """Return the inspect document of these nodes, sorted by name; compact, without a newline.
 
     Node by node: no other thread runs while one call of json works, be it over 5,000 nodes. users:
-    of books of claims, None for those of pods. kept_nodes: why autoscalers leave a node alone, by
-    its name.
+    of books of claims, None for books of pods. kept_nodes: the reasons why autoscalers leave nodes
+    alone, by node.
     """
     parts = (
         _node(books, users, kept_nodes.get(books.spec.name, ""))

@@ -29,7 +29,6 @@ from typing import Any
 from gpushare.core.trial import AUTO
 from gpushare.sim.experiments import Options, churn, node_order
 from gpushare.sim.inputs import read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import moves, number, words
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
@@ -70,7 +69,7 @@ class Job:
 def measured(job: Job) -> dict[str, object]:
     """Run the job; return what it is and what was measured."""
     if job.family == OPENB:
-        inputs = read_shipped("default", 0, EXPONENTIAL)
+        inputs = read_shipped("default")
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.family, job.cluster)

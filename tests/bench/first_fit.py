@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 from gpushare.sim.experiments import Options, churn, inflation, node_order
 from gpushare.sim.inputs import read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
@@ -64,7 +63,7 @@ def measured(job: Job) -> Found:
 def _allocated(job: Job, policy: str, seed: int) -> float:
     options = Options()
     if job.cluster is None:
-        inputs = read_shipped(job.pods, 0, EXPONENTIAL)
+        inputs = read_shipped(job.pods)
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.pods, job.cluster)

@@ -22,7 +22,6 @@ from random import Random
 from gpushare.core.model import ALL_CORES
 from gpushare.sim.experiments import inflation
 from gpushare.sim.inputs import read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import aligned
 from gpushare.trace.nodes_and_pods import MILLI, TracePod
 
@@ -49,7 +48,7 @@ def with_cores(pods: Sequence[TracePod], mixture: str, seed: int) -> list[TraceP
 
 def filled(file: str, policy: str, seed: int, mixture: str) -> tuple[float, float]:
     """Return what is allocated of the shipped cluster, and stranded by compute, in %."""
-    inputs = read_shipped(file, 0, EXPONENTIAL)
+    inputs = read_shipped(file)
     pods = inputs.pods if mixture == ALONE else with_cores(inputs.pods, mixture, seed)
     record = inflation(inputs.nodes, pods, policy, seed)
     stranded = record.get("compute_stranded")

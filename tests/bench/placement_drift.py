@@ -27,7 +27,6 @@ from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.inputs import Inputs, read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.sim.scorers import LearningScorer
@@ -142,9 +141,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=(42,))
     parser.add_argument("--policy", default="shadow-price")
     given = parser.parse_args()
-    one = read_shipped("default", 0, EXPONENTIAL)
+    one = read_shipped("default")
     for after in given.after:
-        drift = Drift(given.policy, one, read_shipped(after, 0, EXPONENTIAL))
+        drift = Drift(given.policy, one, read_shipped(after))
         records = [
             drift.record(name, seed) for seed in given.seeds for name in (TOLD, LEARNING, NEVER)
         ]

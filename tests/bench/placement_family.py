@@ -120,7 +120,7 @@ def measure(job: Job) -> list[Found]:
         if job.experiment.startswith(_SEEN):
             first = experiments.filling(pods, cluster.units, seed)
             seen = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
-            return experiments.inflation(nodes, pods, policy, seed, known=seen)
+            return experiments.inflation(nodes, pods, policy, seed, policy_pods=seen)
         return experiments.churn(nodes, pods, policy, seed, options)
 
     records = {

@@ -34,7 +34,6 @@ from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
-from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
@@ -222,7 +221,7 @@ def main() -> None:
     parser.add_argument("--experiments", type=words, default=("inflation",))
     given = parser.parse_args()
     for file in given.files:
-        inputs = read_shipped(file, 0, EXPONENTIAL)
+        inputs = read_shipped(file)
         for experiment in given.experiments:
             run = partial(record_of, inputs, given.policy, experiment=experiment)
             records = [run(setting, seed) for seed in given.seeds for setting in SETTINGS]

@@ -146,8 +146,8 @@ class GateStory:
         if self.api.now >= self._ticked + 1.0:
             self._ticked = self.api.now
             self.leader.binder.settle_overdue()
-            self.leader.waker.tick(ready=True)
-            self.follower.waker.tick(ready=False)
+            self.leader.waker.tick(is_ready=True)
+            self.follower.waker.tick(is_ready=False)
 
     def _pass(self, chance: Chance) -> None:
         self.pass_time(chance.pick((0.2, 0.5, 1.0, 2.0)))

@@ -103,8 +103,8 @@ class HeldStory:
         """Our own thread that looks once a second."""
         if self.api.now >= self._ticked + 1.0:
             self._ticked = self.api.now
-            self.leader.waker.tick(ready=True)
-            self.follower.waker.tick(ready=False)
+            self.leader.waker.tick(is_ready=True)
+            self.follower.waker.tick(is_ready=False)
 
     def on_write(self, call: Call) -> bytes:
         """A write of ours on a node: kube-scheduler looks again at what it has set aside."""

@@ -246,7 +246,12 @@ class Replica:
             name: Source(reflector, optional=name == "configmaps")
             for name, reflector in self.reflectors.items()
         }
-        self.readiness = Readiness(sources, self.leading, tasks.clock)
+        self.readiness = Readiness(
+            sources,
+            self.leading,
+            tasks.clock,
+            is_settled=lambda: self.binder.settled(),  # noqa: PLW0108 -- made below
+        )
         self.binder = Binder(
             api, asked, self.readiness.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
         )
@@ -260,7 +265,7 @@ class Replica:
             clock=tasks.clock,
             every=shape.audit,
             page=shape.page_limit,
-            wake=wake,
+            event=wake,
         )
         self.auditor = self.new_auditor(report=tell)
         self.service = Service(
@@ -287,8 +292,8 @@ class Replica:
         if self.leading is not None:
             task = self._tasks.spawn(self, "leading", self.leading.run)
             self.leading._thread = _Joined(self._tasks, task)  # noqa: SLF001
-        task = self._tasks.spawn(self, AUDIT, self.auditor.run)
-        self.auditor._thread = _Joined(self._tasks, task)  # noqa: SLF001
+        task = self._tasks.spawn(self, AUDIT, self.auditor.loop.run)
+        self.auditor.loop._thread = _Joined(self._tasks, task)  # noqa: SLF001
         self._tasks.spawn(self, "settle", self._settle)
 
     def call(self, name: str, work: Callable[[], object]) -> Task:
@@ -342,7 +347,7 @@ class Replica:
         until = self._tasks.now + drain
         while self._tasks.now < until and any(not call.ended for call in self._calls):
             self._tasks.sleep(_LOOK_EVERY)
-        self.readiness.stop(self.binder.settled)
+        self.readiness.stop()
         self.auditor.stop()
         self.ended = True
 

@@ -45,7 +45,7 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_settings_table_has_every_setting_with_its_default_and_no_other() -> None:
     table = {cells[0]: cells[1] for cells in rows("Settings")[2:]}
     wanted = {
-        "--" + setting.name.replace("_", "-"): setting.metadata["shown"] or "none"
+        "--" + setting.name.replace("_", "-"): setting.metadata["default"] or "none"
         for setting in fields(Settings)
     }
     assert table == wanted

@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # the extender waits beside autoscalers.
     "gpushare_localcluster": (
         *("errors", "commandline", "logline", "yamlfile", "core.claims", "core.model"),
-        *("core.selectors", "wire"),
+        *("core.selectors", "wire", "trace"),
         *("daemon.logs", "device_plugin.cards", "device_plugin.container", "device_plugin.devices"),
         *("device_plugin.identity", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
         *("device_plugin.options", "device_plugin.plugin"),

@@ -106,7 +106,7 @@ def test_help_tells_of_every_setting_and_its_default(capsys: pytest.CaptureFixtu
         assert f"--{setting.name.replace('_', '-')}" in text
         assert setting.metadata["help"] in text
         if setting.default:
-            assert f"(default: {setting.metadata['shown']})" in text
+            assert f"(default: {setting.metadata['default']})" in text
     assert "gpushare serve" in text
 
 

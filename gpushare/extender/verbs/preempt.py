@@ -92,9 +92,9 @@ def trim_candidates(
             continue
         for books in dumped:
             steps = StepBudget(spare // (len(candidates) - done))
-            spare -= steps.left
+            spare -= steps.remaining
             trimmed = trim_victims(books, preemptor, proposed, steps, budgets_of(books.entries))
-            spare += steps.left
+            spare += steps.remaining
             if trimmed is not None:
                 trimmed_by_node[node] = trimmed
     return trimmed_by_node

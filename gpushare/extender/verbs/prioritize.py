@@ -14,6 +14,7 @@ from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.groups import claimant
 from gpushare.wire.objects import Pod
@@ -25,6 +26,7 @@ class PrioritizeVerb:
     def __init__(
         self,
         resources: ManagedResources,
+        tickets: Tickets,
         *,
         not_ready: Callable[[], str],
         lists: NameLists,
@@ -32,6 +34,7 @@ class PrioritizeVerb:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
+        self._tickets = tickets
         self._not_ready = not_ready
         self._lists = lists
         self._ranker = ranker
@@ -43,7 +46,8 @@ class PrioritizeVerb:
         if not_ready := self._not_ready():
             raise NotReady(not_ready)
         try:
-            resource_request = self._resources.resolve(args.pod, keep=args.is_cached)
+            resource_request = self._tickets.last_request(args.pod)
+            resource_request = resource_request or self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"

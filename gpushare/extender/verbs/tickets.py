@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from gpushare.core.node_names import NodeNames
 from gpushare.extender.managed_resources import ResourceRequest
 from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.wire.objects import Pod
 
 TTL = 900.0
 """Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""
@@ -67,6 +68,7 @@ class Tickets:
         self._parts = 0
         # Of nodes, by name, from 0 on: one takes a bit in each of thousands of tickets.
         self._numbers: dict[str, int] = {}
+        self._last_request: tuple[Pod, ResourceRequest] | None = None
 
     def __contains__(self, uid: str) -> bool:
         """Return whether filter was called for the pod, and it has not been bound since."""
@@ -94,11 +96,13 @@ class Tickets:
         *,
         valid: bool = True,
         group: Group = NO_GROUP,
+        pod: Pod | None = None,
     ) -> None:
         """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
 
         `valid` False: the request makes no sense. `group`: the pod's group. `nodes`: nodes that the
-        ledger has; their names are numbered. A pod without a uid gets no ticket.
+        ledger has; their names are numbered. `pod`: the decoded pod, for `last_request`. A pod
+        without a uid gets no ticket.
         """
         if not uid:
             return
@@ -108,6 +112,8 @@ class Tickets:
             bits = nodes.bits(self._numbers)
             parts = 4 + len(bits) // 64 + 4 * bool(group.key)
             if resource_request is not None:
+                if pod is not None:
+                    self._last_request = pod, resource_request
                 request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
             if parts > _MAX_PARTS_OF_ONE:
@@ -123,6 +129,16 @@ class Tickets:
             )
             while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
                 self._parts -= self._tickets.pop(next(iter(self._tickets))).parts
+
+    def last_request(self, pod: Pod) -> ResourceRequest | None:
+        """Return the request that filter decoded last, if it is that of this very object; or None.
+
+        kube-scheduler calls prioritize for a pod right after filter, and the wire format decodes
+        equal bytes to one object.
+        """
+        with self._lock:
+            last = self._last_request
+        return last[1] if last is not None and last[0] is pod else None
 
     def group_of(self, uid: str) -> Group:
         """Return the pod's group, as filter has seen it; NO_GROUP without a ticket."""

@@ -23,8 +23,10 @@ def called(word: str) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time that the processes have used so far, in user and system mode."""
-    return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids) / _TICKS
+    """Return the CPU time that the processes, and their children that have ended, have used so far,
+    in user and system mode.
+    """
+    return sum(sum(map(int, _stat(pid)[11:15])) for pid in pids) / _TICKS
 
 
 def peak_mib(pids: Iterable[int]) -> float:

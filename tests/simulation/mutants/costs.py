@@ -179,7 +179,7 @@ def follows_every_alias(original: Any) -> Any:
         test=f"{_UNIT}/trace/test_nodes_and_pods.py::"
         "test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused")  # fmt: skip
 def unpacks_to_any_size(original: Any) -> Any:
-    return _without_bound(original, rows, "_MOST_BYTES")
+    return _without_bound(original, rows, "_MAX_BYTES")
 
 
 # -- who may do what -----------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class Case:
         count = 0
         for p in sorted(chosen, key=lambda p: (-p.priority, p.started or 1e99, p.ref.uid)):
             mine = [i for i, budget in enumerate(self.budgets) if p.ref.uid in budget.covers]
-            count += any(taken[i] >= self.budgets[i].allowed for i in mine)
+            count += any(taken[i] >= self.budgets[i].allowed_disruptions for i in mine)
             for i in mine:
                 taken[i] += 1
         return count

@@ -420,5 +420,5 @@ def test_without_steps_no_plan_is_found(steps: int) -> None:
     )
     budget = StepBudget(steps)
     assert world.planner("binpack")[0].plan(Request(8, 1), 4, budget) is None
-    assert budget.left <= 0
+    assert budget.remaining <= 0
     assert world.planner("binpack")[0].plan(Request(8, 1), 4, StepBudget(PLENTY)) is not None

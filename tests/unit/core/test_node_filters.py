@@ -176,7 +176,7 @@ ANY = Toleration(operator="Exists")
         ({"taints": (MINE,)}, {}, ["untolerated taint dedicated"]),
         ({}, {"node_selector": (("zone", "b"),)}, [UNSELECTED.text]),
         ({"labels": None}, {"node_selector": (("zone", "b"),)}, []),
-        ({"cordoned": True}, {"known": False}, []),
+        ({"cordoned": True}, {"is_complete": False}, []),
         ({"allocatable": {"pods": 0, MEM: 4}}, {}, ["too many pods even if empty",
          f"too little {MEM} even if empty"]),
         ({"allocatable": None}, {}, []),
@@ -263,5 +263,5 @@ def test_what_two_pods_demand_of_one_node_is_what_both_demand(
 def test_two_pods_tolerate_what_both_tolerate() -> None:
     gpu, spot = Toleration("gpu", "Exists"), Toleration("spot", "Exists")
     found = Demands(tolerations=(gpu, spot)).both(Demands(tolerations=(gpu,), gated=True))
-    assert (found.tolerations, found.gated, found.known) == ((gpu,), True, True)
-    assert not Demands(known=False).both(Demands()).known
+    assert (found.tolerations, found.gated, found.is_complete) == ((gpu,), True, True)
+    assert not Demands(is_complete=False).both(Demands()).is_complete

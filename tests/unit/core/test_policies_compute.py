@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import COMPUTE, Fragmentation
-from gpushare.core.policies.node_shape import Levels, rest_of
+from gpushare.core.policies.node_shape import Levels, free_compute
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, workload_of
@@ -93,13 +93,13 @@ def test_many_different_percents_are_rounded_up_to_a_few_levels() -> None:
     assert [levels.need(cores) for cores in (0, 1, 10, 11, 91, 100)] == [1, 10, 10, 20, 100, 101]
     few = Levels(PodClass(units=1, devices=1, cores=cores) for cores in (0, 33, 67))
     assert few.needs.tolist() == [1, 33, 67]
-    assert not Levels([PodClass(cores=50)]).asked
+    assert not Levels([PodClass(cores=50)]).has_compute
 
 
 def test_only_a_device_that_nobody_uses_has_all_of_its_compute_to_give() -> None:
     nodes = (node("n", 8, 8, 8, 8, 8, unhealthy=[4]),)
     cluster = Cluster(nodes, {"n": (0, 2, 2, 8)}, cores={"n": (0, 0, 30, 100)})
-    assert rest_of(cluster.snapshot(), np.array([0])).tolist() == [[101, 100, 70, 0, 0]]
+    assert free_compute(cluster.snapshot(), np.array([0])).tolist() == [[101, 100, 70, 0, 0]]
 
 
 PODS = workload_of(

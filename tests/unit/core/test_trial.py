@@ -8,7 +8,7 @@ import pytest
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import CANDIDATES, FALLBACK_POLICY, Trial, run_trial
-from gpushare.core.trial_streams import MOST_PODS, streams
+from gpushare.core.trial_streams import MAX_PODS, streams
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import SettingsError
 from tests.unit.core.clusters import Cluster
@@ -33,7 +33,7 @@ def test_pods_that_complete_a_device_have_it_won_by_who_packs(turnover: float) -
     assert lead > 2 * error > 0
     for values in found.allocated.values():
         assert all(0 < value <= 100 for value in values)
-    assert all(value >= 0 for values in found.refused.values() for value in values)
+    assert all(value >= 0 for values in found.refused_percent.values() for value in values)
 
 
 def test_the_same_seed_gives_the_same_trial_and_another_one_another() -> None:
@@ -100,7 +100,7 @@ def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
         assert 4 <= len(drawn) <= 48
         assert all("large" in stream.begin.names for stream in drawn)
         pods = sum(stream.capacity for stream in drawn) / 8.8 * (1 + 4 * turnover)
-        assert pods < 1.1 * MOST_PODS
+        assert pods < 1.1 * MAX_PODS
 
 
 @pytest.mark.parametrize("turnover", [0.0, 1.0])
@@ -144,7 +144,9 @@ def test_a_trial_ends_where_no_clear_lead_can_come_any_more() -> None:
 
 def test_the_last_stream_is_told_to_be_the_last() -> None:
     drawn = list(streams(Cluster(NODES).snapshot(), workload(), np.random.default_rng(1)))
-    assert [stream.done for stream in drawn] == [(at + 1) / len(drawn) for at in range(len(drawn))]
+    assert [stream.progress for stream in drawn] == [
+        (at + 1) / len(drawn) for at in range(len(drawn))
+    ]
 
 
 def test_it_is_not_clear_while_the_lead_may_be_chance_and_what_ranks_would_stay() -> None:
@@ -179,7 +181,7 @@ def test_a_choice_says_since_when_and_by_what_lead() -> None:
     assert (choice.policy, choice.second, choice.since) == ("a", "b", 100.0)
     assert (choice.lead, choice.error) == pytest.approx((1.5, 0.5))
     assert choice.allocated == {"a": 51.0, "b": 49.5, "c": 10.0}
-    assert choice.refused == {"a": 2.0, "b": 0.0, "c": 9.0}
+    assert choice.refused_percent == {"a": 2.0, "b": 0.0, "c": 9.0}
     doubtful = Trial({"a": [50.0, 50.0], "b": [49.0, 52.0]}, {"a": [0.0], "b": [0.0]})
     kept = doubtful.choice(choice, 200.0)
     assert (kept.policy, kept.since, kept.lead) == ("a", 100.0, -0.5)

@@ -108,7 +108,7 @@ def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
     assert few["shadow-price"] != whole["shadow-price"]
     nodes, pods = drawn(3).nodes, drawn(3).pods
     stream = [pods[index] for index in filling(pods, drawn(3).units, 42)]
-    known = inflation(nodes, pods, "shadow-price", 42, known=stream)
+    known = inflation(nodes, pods, "shadow-price", 42, policy_pods=stream)
     assert many["shadow-price"][0] == known["alloc"]
 
 

@@ -15,8 +15,6 @@ from gpushare.sim.main import main as simulator
 
 Capsys = pytest.CaptureFixture[str]
 
-LIVED = ("--lifetimes", "trace", "--workload", "known")
-
 
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
@@ -97,7 +95,7 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
 def test_an_auto_that_learns_tells_each_of_its_choices(
     small: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.core.trial_streams._MOST_STREAMS", 8)
+    monkeypatch.setattr("gpushare.core.trial_streams._MAX_STREAMS", 8)
     words = ["--policy", "auto", "--seeds", "42", "-o", "json"]
     assert simulate("churn", *small, *words, "--life", "12", "--warmup", "1") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
@@ -156,7 +154,6 @@ def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) 
     [
         "churn --life 3",
         "churn --wait",
-        "churn --lifetimes trace --workload known",
         "churn --workload known",
         "replay",
     ],
@@ -187,20 +184,6 @@ def test_pods_that_all_came_at_one_moment_cannot_be_replayed(
     assert simulate("replay", *small, "--pods", str(pods)) == 2
     assert capsys.readouterr().err == (
         f"gpushare simulate: {pods}: all pods came at one moment, so none can be replayed\n"
-    )
-
-
-def test_lifetimes_of_a_file_that_tells_none_are_refused(
-    small: list[str], tmp_path: Path, capsys: Capsys
-) -> None:
-    pods = tmp_path / "untimed.csv"
-    pods.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,4\n")
-    assert simulate("churn", *small, "--pods", str(pods), *LIVED) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
-        f"gpushare simulate: {pods}: --lifetimes trace: no pod has a time of placement and a later"
-        " one of deletion\n"
     )
 
 
@@ -243,30 +226,6 @@ def test_a_run_that_would_not_end_is_refused(
     nodes = tmp_path / "huge.csv"
     nodes.write_text("name,cpu_milli,memory_mib,gpu,units\na,100000,100000,8,1000000000\n")
     assert simulate("inflation", *small, "--nodes", str(nodes)) == 2
-    assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
-
-
-def test_a_run_that_would_begin_with_too_many_pods_is_refused(
-    small: list[str], tmp_path: Path, capsys: Capsys
-) -> None:
-    pods = tmp_path / "standing.csv"
-    head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
-    pods.write_text(f"{head}\na,1,1,1,4,0,1\nb,1,1,0,0,0,1e9\n")
-    assert simulate("churn", *small, "--pods", str(pods), *LIVED) == 2
-    assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
-
-
-def test_how_many_pods_a_run_begins_with_is_told_by_their_share_of_a_device(
-    small: list[str], tmp_path: Path, capsys: Capsys
-) -> None:
-    nodes, pods = tmp_path / "large.csv", tmp_path / "standing.csv"
-    lines = [f"n{number},1000,1000,1024,900" for number in range(7)]
-    nodes.write_text("\n".join(["name,cpu_milli,memory_mib,gpu,units", *lines]))
-    lines = ["a,1,1,1,1,0,1e9", *(f"b{number},1,1,1,900,0,1" for number in range(9))]
-    head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
-    pods.write_text("\n".join([head, *lines]))
-    words = ["--nodes", str(nodes), "--pods", str(pods), *LIVED]
-    assert simulate("churn", *small, *words) == 2
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 
 

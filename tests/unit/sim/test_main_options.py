@@ -21,14 +21,14 @@ def read(line: str) -> Options:
 def test_the_form_of_the_command_is_understood() -> None:
     options = read(
         "churn --nodes n.csv --pods p.csv --policy fgd,shadow-price,fgd --seeds 42-44,7"
-        " --load 1.1 --life 12 --warmup 4 --wait --lifetimes trace --workload known"
+        " --load 1.1 --life 12 --warmup 4 --wait --workload known"
         " --devices units:16 --json out.json --jobs 3"
     )
     assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
     assert options.policies == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
     assert options.parameters == Parameters(
-        load=1.1, life=12.0, warmup=4.0, wait=True, lifetimes="trace", workload="known"
+        load=1.1, life=12.0, warmup=4.0, wait=True, workload="known"
     )
     assert read("replay").parameters == Parameters() == Parameters(workload="learned")
     assert (options.json, options.jobs) == (Path("out.json"), 3)
@@ -40,14 +40,6 @@ def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
     assert options.policies == ("device-bestfit", "fgd", "shadow-price")
     inputs = read_inputs(options, None)
     assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
-
-
-def test_a_shipped_list_without_times_is_lent_those_of_the_default_list() -> None:
-    for words, timed in (("", False), (" --lifetimes trace --workload known", True)):
-        inputs = read_inputs(read(f"churn --pods multigpu20{words}"), None)
-        assert all((pod.deleted is not None) == timed for pod in inputs.pods)
-    own = read_inputs(read("churn --pods gpushare40 --lifetimes trace --workload known"), None)
-    assert own.pods == read_inputs(read("churn --pods gpushare40"), None).pods
 
 
 def test_the_nine_traces_are_shipped() -> None:
@@ -74,8 +66,8 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --jobs 1.5", "is no whole number"),
         ("inflation -o xml", "invalid choice: 'xml'"),
         ("churn --life inf", "is no number above 0 and up to 1000"),
-        ("churn --lifetimes none", "invalid choice: 'none'"),
-        ("inflation --lifetimes trace", "unrecognized arguments: --lifetimes"),
+        ("churn --workload none", "invalid choice: 'none'"),
+        ("inflation --life 3", "unrecognized arguments: --life"),
         ("inflation --workload guessed", "invalid choice: 'guessed'"),
         ("inflation --policy fgd,,random", "has an empty name"),
     ],
@@ -98,7 +90,6 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
     [
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
         ("inflation --from-cluster --nodes n.csv", "leave out --nodes"),
-        ("churn --lifetimes trace", "that are there.*add --workload known"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(line: str, says: str) -> None:

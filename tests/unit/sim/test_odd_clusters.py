@@ -50,7 +50,7 @@ CLUSTERS = {
 @pytest.fixture(autouse=True)
 def few_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a trial end soon: on the odd clusters one stream is like another."""
-    monkeypatch.setattr("gpushare.core.trial_streams._MOST_STREAMS", 8)
+    monkeypatch.setattr("gpushare.core.trial_streams._MAX_STREAMS", 8)
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -90,7 +90,7 @@ def test_a_trial_on_it_has_figures_or_there_is_none(name: str, turnover: float) 
     if choice is None:
         assert name in ("no GPU", "cards that nothing fits")
         return
-    figures = [*choice.allocated.values(), *choice.refused.values(), choice.error]
+    figures = [*choice.allocated.values(), *choice.refused_percent.values(), choice.error]
     assert all(0 <= value < np.inf for value in figures)
     assert max(choice.allocated.values()) <= 100
     assert choice.lead == pytest.approx(

@@ -37,7 +37,7 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
         learned.created("", class_of(request))
         if learned.is_due():
             cluster.scorer = Ranking(load_policy(policy, learned.workload()), 99, fits)
-            learned.policies_made(learned.seen, learned.sizes)
+            learned.policies_made(learned.pod_count, learned.sizes)
     return placed
 
 

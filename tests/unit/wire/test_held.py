@@ -1,4 +1,4 @@
-"""The document of what filter keeps for pods that are not bound yet."""
+"""The document of the places that filter holds for unbound pods."""
 
 import json
 
@@ -18,7 +18,7 @@ THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, cores=30)
 def test_what_is_written_is_read_back() -> None:
     body = encode_held("GiB", {MEM: [ONE, TWO, THREE, SPLIT], "example.com/npu-mem": []})
     assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE, SPLIT)
-    # Where there is no compute, and no split, there is no word of it.
+    # Without compute and without a split, the document has no such key.
     assert body.count(b"cores") == body.count(b"split") == 1
     assert decode_held(body, "example.com/npu-mem", "GiB") == ()
 

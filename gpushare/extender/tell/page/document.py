@@ -326,7 +326,7 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
         "error": choice.error if choice.second else None,
         "second": choice.second or None,
         "candidates": [
-            {"name": name, "allocated": allocated, "refused": choice.refused.get(name)}
+            {"name": name, "allocated": allocated, "refused": choice.refused_percent.get(name)}
             for name, allocated in choice.allocated.items()
         ],
     }

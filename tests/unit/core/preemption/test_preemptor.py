@@ -321,7 +321,7 @@ def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_
     victims = trim_victims(crowded.books, crowded.preemptor, Victims(), left, crowded.budgets)
     everybody = {p.ref.uid for p in crowded.lower} | crowded.ending
     assert (victims is None) == (not crowded.fits_without(everybody))
-    assert left.left >= -2 * len(many) * len(case.spec.capacity)
+    assert left.remaining >= -2 * len(many) * len(case.spec.capacity)
     for uid in victims.uids if victims else ():
         rest = {*victims.uids, *crowded.ending} if victims else set()
         assert crowded.fits_without(rest)
@@ -376,4 +376,4 @@ def test_devices_that_share_no_pod_are_freed_one_by_one(found: NodeBooks, asked:
     # Together they would be tried in hundreds of sets of pods, for each of 28 pairs of devices.
     steps = StepBudget(1_000)
     assert trim_victims(found, Preemptor(asked, 5), Victims(), steps) is not None
-    assert steps.left > 900
+    assert steps.remaining > 900

@@ -59,9 +59,10 @@ class FilterWorld:
         self.holds = self.managed.holds
         self.nodes = nodes
         self.waited = 0
+        tickets = Tickets()
         self.verb = FilterVerb(
             self.resources,
-            Tickets(),
+            tickets,
             not_ready=str,
             best_only=best,
             bind_slots=BindSlots(8),
@@ -70,7 +71,7 @@ class FilterWorld:
             clock=lambda: self.now,
         )
         self.prioritize_verb = PrioritizeVerb(
-            self.resources, not_ready=str, lists=NameLists(), clock=lambda: self.now
+            self.resources, tickets, not_ready=str, lists=NameLists(), clock=lambda: self.now
         )
         self.watch = PodEventHandler(self.resources, clock=lambda: self.now)
 
@@ -414,7 +415,7 @@ def test_prioritize_holds_nothing_for_a_pod_that_is_charged_or_not_sent_here() -
     ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), world.now)
     scope = ExtenderScope(schedulers=frozenset({"default-scheduler"}))
     world.prioritize_verb = PrioritizeVerb(
-        replace(world.resources, scope=scope), not_ready=str, lists=NameLists()
+        replace(world.resources, scope=scope), Tickets(), not_ready=str, lists=NameLists()
     )
     world.prioritize(bound, ["other"])
     world.prioritize(foreign, ["other"])
