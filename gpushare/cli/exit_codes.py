@@ -20,7 +20,7 @@ _BROKEN_PIPE = 141
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Errors of a write without a reader, or without room."""
 _FAILING = ("strict", "surrogateescape")
-"""Error handlers of Python with which a character outside the encoding raises an exception."""
+"""Python's error handlers that raise an exception for a character outside the encoding."""
 _PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
 """Replacements for a tick, a cross, plus-minus and a full block."""
 

@@ -24,7 +24,7 @@ _COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "
 _ESCAPES = re.compile("\x1b\\[[0-9]*m")
 _BAR = 8
 _LITTLE = 0.75
-"""The share in use from which a device is shown as nearly full."""
+"""The share in use of a device that is shown as nearly full."""
 
 Row = Sequence[str]
 """Cells of a line. The last cell ends the line; before an empty last cell there is padding."""

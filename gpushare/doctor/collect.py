@@ -43,9 +43,7 @@ _ADMISSION_KINDS = tuple(
     for kind in ("policies", "policybindings")
 )
 CLAIMS_LABEL = "gpushare.io/dra=true"
-"""Label of the namespaces in which a MutatingAdmissionPolicy sends pods with claims to our
-scheduler.
-"""
+"""Label of a namespace: a MutatingAdmissionPolicy sends pods with claims there to our scheduler."""
 _LEASES = "/apis/coordination.k8s.io/v1"
 
 

@@ -80,7 +80,7 @@ class ListedNode:
     is_kept: bool = False
     """Whether the extender keeps the node from scale-down."""
     device_list: DeviceList | None = None
-    """The way in which the device plug-in hands devices over; None if unknown."""
+    """The device plug-in's way to hand devices over; None if unknown."""
     gpu_operator: bool = False
     """Whether NVIDIA's GPU operator is told to run its own device plug-in there."""
 
@@ -291,7 +291,7 @@ class ListedClaims:
     claims: Mapping[str, ListedClaim] = field(default_factory=dict)
     """By namespace/name."""
     namespaces: frozenset[str] = frozenset()
-    """Namespaces in which a MutatingAdmissionPolicy sends pods with claims to our scheduler."""
+    """Namespaces with the label for a MutatingAdmissionPolicy (see collect.CLAIMS_LABEL)."""
     left_over: tuple[str, ...] = ()
     """Objects of earlier releases, when the extender allocated claims, as kind/name."""
     forbidden: tuple[str, ...] = ()

@@ -66,7 +66,9 @@ def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
     if omitted := ranked[_MAX_VERDICTS:]:
         more = sum(len(alike[verdict]) for verdict in omitted)
         todo = f"correct the first {_MAX_VERDICTS}, and run this again"
-        yield replace(omitted[0], message=f"{more} more, each of them for another reason", todo=todo)
+        yield replace(
+            omitted[0], message=f"{more} more, each of them for another reason", todo=todo
+        )
 
 
 def some(names: Iterable[str]) -> str:

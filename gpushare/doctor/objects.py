@@ -84,7 +84,7 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.ListedNode:
 
 
 def _device_list(text: object) -> DeviceList | None:
-    """Return the way in which devices are handed over; None if unknown or unreadable."""
+    """Return the way to hand devices over; None if unknown or unreadable."""
     try:
         return decode_device_list(text) if isinstance(text, str) else None
     except AnnotationError:

@@ -212,7 +212,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
     )
     world, pods = World(nodes, {}), dict[str, Pod]()
     for at in range(draw(st.integers(most_pods // 2, most_pods))):
-        request, cost = asked(draw, cores, most=4), float(draw(st.integers(0, 3)))
+        request, cost = asked(draw, cores, limit=4), float(draw(st.integers(0, 3)))
         movable = draw(st.integers(0, 5)) > 0
         places = [
             (spec.name, devices)

@@ -1,4 +1,4 @@
-"""Facts of a healthy cluster, and parts to make it ill with. Knows no check."""
+"""Facts of a healthy cluster, and changes that break the cluster. Knows no check."""
 
 from dataclasses import replace
 from typing import Any
@@ -105,16 +105,16 @@ def node_json(
 
 
 def node(unit: str = "GiB", **parts: Any) -> ListedNode:
-    """The node of `node_json`, as it is read."""
+    """Return the facts about the node of `node_json`."""
     return read_node(node_json(**parts), ALIYUN, unit)
 
 
 def closing(node: str = "n1", **data: str) -> UnhealthyConfigMap:
-    """A ConfigMap that closes devices of a node, as it is read."""
+    """Return the facts about a ConfigMap that closes devices of a node."""
     body = {"metadata": {"name": f"{ALIYUN.unhealthy}{node}"}, "data": data}
-    closed = read_closed(body, ALIYUN)
-    assert closed is not None
-    return closed
+    unhealthy = read_closed(body, ALIYUN)
+    assert unhealthy is not None
+    return unhealthy
 
 
 def extender(**changes: Any) -> ExtenderAnswers:
@@ -147,7 +147,7 @@ def waiting(**changes: Any) -> ListedPod:
 
 
 def healthy(**changes: Any) -> Facts:
-    """Everything as it should be, but for the changes."""
+    """Return the facts of a healthy cluster with these changes."""
     facts = Facts(
         now=NOW,
         api=ApiServer("v1.32.0", 32, 0.0),
@@ -165,7 +165,7 @@ def healthy(**changes: Any) -> Facts:
 
 
 def found(facts: Facts, check: str) -> Finding:
-    """What is found under that name."""
+    """Return the finding of the check."""
     findings = {finding.check: finding for finding in run_checks(facts)}
     assert check in findings, findings
     return findings[check]

@@ -1,4 +1,4 @@
-"""The namespace of placeholders: there, theirs alone, and with the rights in it."""
+"""The namespace of placeholders exists, has no other pods, and the account has rights there."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,15 +18,15 @@ MAY = RIGHTS | dict.fromkeys(placeholder_rights("asks"), True)
 
 
 def asking(phase: str | Unread = "Active", **changes: Any) -> Facts:
-    seen = extender()
-    seen = replace(seen, samples={**seen.samples, ON: 0.0})
+    facts = extender()
+    facts = replace(facts, samples={**facts.samples, ON: 0.0})
     return healthy(
-        **{"extender": seen, "rights": MAY, "asks": PlaceholderNamespace("asks", phase), **changes}
+        **{"extender": facts, "rights": MAY, "asks": PlaceholderNamespace("asks", phase), **changes}
     )
 
 
 def said(facts: Facts) -> list[Finding]:
-    return [each for each in run_checks(facts) if each.check == "placeholders"]
+    return [finding for finding in run_checks(facts) if finding.check == "placeholders"]
 
 
 def test_a_namespace_of_their_own_is_well_and_none_is_not_spoken_of() -> None:
@@ -90,6 +90,6 @@ def test_who_else_is_there_is_read_from_the_pods() -> None:
     pods.append({"metadata": {"namespace": "asks", "name": "gated"}, "spec": gated})
     pods.append({"metadata": {"namespace": "team", "name": "web"}, "spec": {}})
     pods[1]["metadata"]["name"] = "web"
-    seen = read_pods(pods, ALIYUN, NOW, "asks")
-    assert (seen.neighbours, seen.gated) == (("asks/web",), ("asks/gated",))
+    facts = read_pods(pods, ALIYUN, NOW, "asks")
+    assert (facts.neighbours, facts.gated) == (("asks/web",), ("asks/gated",))
     assert read_pods(pods, ALIYUN, NOW).neighbours == ()

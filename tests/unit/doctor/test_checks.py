@@ -59,7 +59,7 @@ LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}
 
 
 def handing(strategy: str, problem: str = "", **more: Any) -> ListedNode:
-    """A node whose device plug-in tells how it hands devices over."""
+    """Return a node with a device list of its device plug-in."""
     return replace(node(**more), device_list=DeviceList(strategy, "a reason", problem))
 
 
@@ -74,8 +74,8 @@ KEPT = {"nodes": (replace(node(), is_kept=True),)}
 
 def option(metric: str) -> dict[str, Any]:
     """An extender with the option of this metric."""
-    seen = extender()
-    return {"extender": replace(seen, samples={**seen.samples, f"gpushare_{metric}": 1.0})}
+    facts = extender()
+    return {"extender": replace(facts, samples={**facts.samples, f"gpushare_{metric}": 1.0})}
 
 
 def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def on_cards(**changes: Any) -> dict[str, Any]:
 
 
 def samples(**changes: float) -> dict[str, Any]:
-    kept = {k: v for k, v in extender().samples.items() if "requests" not in k}
-    return {"extender": extender(samples=kept | changes)}
+    kept_nodes = {k: v for k, v in extender().samples.items() if "requests" not in k}
+    return {"extender": extender(samples=kept_nodes | changes)}
 
 
 def standing_by() -> dict[str, Any]:
@@ -114,8 +114,8 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def managing(*ignored: bool, **changes: Any) -> dict[str, Any]:
-    """An entry that manages compute too if anything is said of it."""
-    resources = [{"name": MEM}, *({"name": CORES, "ignoredByScheduler": each} for each in ignored)]
+    """Return an entry that manages compute too, with these changes."""
+    resources = [{"name": MEM}, *({"name": CORES, "ignoredByScheduler": item} for item in ignored)]
     return entry(managedResources=resources) | changes
 
 
@@ -136,8 +136,8 @@ def profiles(*percentages: int | None) -> dict[str, object]:
     """Profiles of a scheduler's file, each with a percentage of its own unless that is None."""
     return {
         "profiles": [
-            {"schedulerName": f"s{index}", "percentageOfNodesToScore": own}
-            for index, own in enumerate(percentages)
+            {"schedulerName": f"s{index}", "percentageOfNodesToScore": percentage}
+            for index, percentage in enumerate(percentages)
         ]
     }
 
@@ -635,9 +635,9 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
             "pending-pods",
             "warn",
             "refused by the extender: 0/1",
-            pods(waiting(message=f"0/1 {why}")),
+            pods(waiting(message=f"0/1 {reason}")),
         )
-        for why in (
+        for reason in (
             "GPU Memory request is larger than any healthy device",
             "gpushare.io/policy: no policy is called 'x'; there are: spread",
             "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them",
@@ -791,9 +791,9 @@ def test_rights_that_are_only_useful_never_fail() -> None:
 
 
 def test_of_several_entries_ours_is_told_by_where_it_listens() -> None:
-    other = {"urlPrefix": "http://127.0.0.1:9/other", "filterVerb": "filter"}
+    second = {"urlPrefix": "http://127.0.0.1:9/other", "filterVerb": "filter"}
     mine = {"urlPrefix": "http://127.0.0.1:8/mine", "filterVerb": "filter"}
-    facts = healthy(scheduler=config(top={"extenders": [other, mine]}))
+    facts = healthy(scheduler=config(top={"extenders": [second, mine]}))
     assert "give --listen" in found(facts, "extender-entry").message
     facts = healthy(scheduler=facts.scheduler, listen=("127.0.0.1", 8))
     assert "no bindVerb" in found(facts, "extender-entry").message
@@ -807,8 +807,8 @@ def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
 
 def test_the_originals_label_says_nothing_of_another_resource() -> None:
     labelled = node(name="gpu-9", total=None, labels={"gpushare": "true"})
-    other = Names.for_resource("example.com/npu-mem")
-    findings = run_checks(healthy(nodes=(node(), labelled), names=other))
+    second = Names.for_resource("example.com/npu-mem")
+    findings = run_checks(healthy(nodes=(node(), labelled), names=second))
     assert "node-label" not in {finding.check for finding in findings}
 
 
@@ -829,37 +829,39 @@ def test_who_stops_the_original_is_told_of_its_service() -> None:
 def lines(check: str, *gpu: ListedPod) -> list[tuple[str, str]]:
     """Level and text of each line about these pods under that name."""
     findings = run_checks(healthy(pods=ListedPods(gpu)))
-    return [(each.level, each.message) for each in findings if each.check == check]
+    return [(finding.level, finding.message) for finding in findings if finding.check == check]
 
 
 def test_each_pod_that_waits_is_judged_by_itself_and_those_alike_share_a_line() -> None:
-    own = "0/1 nodes are available: 1 Insufficient cpu."
-    found = lines(
+    scheduler_message = "0/1 nodes are available: 1 Insufficient cpu."
+    answer = lines(
         "pending-pods",
         waiting(name="default/room"),
-        waiting(name="default/cpu", message=own),
+        waiting(name="default/cpu", message=scheduler_message),
         waiting(name="default/new", reason=None, age=3.0),
-        waiting(name="default/cpu-too", message=own),
+        waiting(name="default/cpu-too", message=scheduler_message),
         waiting(name="default/alone", reason=None, scheduler="gpu-sched"),
     )
-    assert found == [
+    assert answer == [
         ("fail", "default/alone: no scheduler has looked so far"),
         ("ok", f"default/room: waits for room, as the extender has said: {waiting().message}"),
         (
             "ok",
             "default/cpu, default/cpu-too: waits, as kube-scheduler's own filters leave no node:"
-            f" {own}",
+            f" {scheduler_message}",
         ),
         ("ok", "default/new: waits since a moment ago"),
     ]
 
 
 def test_each_amount_that_is_a_mistake_is_told_with_its_own_text() -> None:
-    found = lines("pods", *(waiting(name=f"default/{why}", broken=why) for why in ("one", "two")))
-    assert found == [("fail", "default/one: one"), ("fail", "default/two: two")]
+    answer = lines(
+        "pods", *(waiting(name=f"default/{reason}", broken=reason) for reason in ("one", "two"))
+    )
+    assert answer == [("fail", "default/one: one"), ("fail", "default/two: two")]
 
 
 def test_of_very_many_texts_the_last_ones_are_counted() -> None:
-    found = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
-    assert len(found) == 11
-    assert found[-1] == ("fail", "15 more, each of them for another reason")
+    answer = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
+    assert len(answer) == 11
+    assert answer[-1] == ("fail", "15 more, each of them for another reason")
