@@ -32,6 +32,7 @@ from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
 from gpushare.cli.tables import align, printable
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
@@ -211,7 +212,7 @@ def _request(word: str, books: ListedResource) -> Request:
         request,
         cpu=host_amount(CPU, more, wrong, minimum=0, of=asks) or 0,
         memory=host_amount(MEMORY, more, wrong, minimum=0, of=asks) or 0,
-        cores=int(cores),
+        percents=compute(int(cores)),
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
     )

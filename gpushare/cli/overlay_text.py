@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gpushare.cli.documents import to_yaml
 from gpushare.cli.tables import printable
-from gpushare.core.model import ALL_CORES
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.text import NO_UNIT
@@ -54,11 +54,13 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
     labels = _labels(shape, names, unit)
     # The amounts that the device plug-in will advertise, by resource.
-    amounts, cores = {names.resource: str(shape.units)}, ALL_CORES * len(shape.spec.capacity)
-    if shape.like is not None and shape.like.allocatable is not None:
-        cores = shape.like.allocatable.get(names.cores, 0)
-    if cores:
-        amounts[names.cores] = str(cores)
+    amounts = {names.resource: str(shape.units)}
+    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+        percent = amount.whole * len(shape.spec.capacity)
+        if shape.like is not None and shape.like.allocatable is not None:
+            percent = shape.like.allocatable.get(of_amount.resource, 0)
+        if percent:
+            amounts[of_amount.resource] = str(percent)
     of_node_pool = ""
     if labels:
         of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"

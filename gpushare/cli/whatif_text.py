@@ -13,11 +13,13 @@ from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import ResourcePlan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
+from gpushare.core.model import Request
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
+from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
 
 KIND = "GPUShareWhatIf"
@@ -222,7 +224,7 @@ def _placed_document(result: PlacementResult) -> dict[str, Any]:
     return {
         "name": result.batch.name,
         **_amounts(request),
-        **({"cores": request.cores} if request.cores else {}),
+        **by_name(request.percents),
         "priority": result.batch.priority,
         "wanted": result.batch.count,
         "fit": result.fit,
@@ -324,7 +326,7 @@ def _largest(need: NodeNeed, unit: str) -> str:
         f"{amount(units, unit)} on {'one device' if devices == 1 else f'each of {devices}'}"
         for units, devices in sizes.items()
     ]
-    kind = "pod without compute" if need.any_cores else "pod"
+    kind = "pod without compute" if need.any_percents else "pod"
     return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
 
 
@@ -337,13 +339,25 @@ def _rows(need: NodeNeed, kind: str, style: Style) -> str:
         shape = need.shapes[node.shape]
         cells = [
             style.device(
-                used, total, is_closed=False, is_stranded=cores >= ALL_CORES and used < total
+                used,
+                total,
+                is_closed=False,
+                is_stranded=used < total and bool(_full_amounts(node, index)),
             )
-            for used, total, cores in zip(node.used, shape.spec.capacity, node.cores, strict=True)
+            for index, (used, total) in enumerate(zip(node.used, shape.spec.capacity, strict=True))
         ]
         cells += [""] * (devices - len(cells))
         rows.append([node.name, *cells, printable(shape.name)])
     return align(rows)
+
+
+def _full_amounts(node: NewNode, device: int) -> list[DeviceAmount]:
+    """Return the exclusive amounts of which the pods of a device have the whole."""
+    return [
+        row
+        for row, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True)
+        if row.is_exclusive and percents[device] >= row.whole
+    ]
 
 
 def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, Any]:
@@ -357,12 +371,16 @@ def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, 
     nodes = []
     for node in need.nodes:
         shape, devices = need.shapes[node.shape], []
-        amounts = zip(shape.spec.capacity, node.used, node.cores, strict=True)
-        for index, (total, used, cores) in enumerate(amounts):
-            free = 0 if cores >= ALL_CORES else total - used
+        amounts = zip(shape.spec.capacity, node.used, strict=True)
+        for index, (total, used) in enumerate(amounts):
+            full = _full_amounts(node, index)
+            free = 0 if full else total - used
             device = {"index": index, "total": total, "allocated": used, "free": free}
-            if need.any_cores:
-                device |= {"strandedByCores": total - used - free, "coresAllocated": cores}
+            for row, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True):
+                if need.any_percents:
+                    stranded = total - used if row in full else 0
+                    device |= {f"strandedBy{row.title}": stranded} if row.is_exclusive else {}
+                    device[f"{row.name}Allocated"] = percents[index]
             devices.append(device)
         nodes.append({"name": node.name, "shape": shape.name, "devices": devices})
     return {

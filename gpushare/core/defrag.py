@@ -19,8 +19,10 @@ from itertools import combinations, permutations
 
 import numpy as np
 
+from gpushare.core.amounts import MEMORY as DEVICE_MEMORY
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.decide import NO_ROOM, missing_units
-from gpushare.core.model import ALL_CORES, ANY_CARD, Request
+from gpushare.core.model import ANY_CARD, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
@@ -28,13 +30,12 @@ from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Snapshot, has_accepted_model, has_cards
 
 Resource = tuple[int, str]
-"""(device, name): memory or cores of a device, or a resource of the host, which is device -1."""
+"""(device, name): an amount in DEVICE_AMOUNTS, or a resource of the host, which is device -1."""
 
 _Lack = dict[Resource, int]
 """How much must become free until there is room."""
 
 _HOST = -1
-_MEMORY, _CORES = "memory", "cores"
 _OF_A_PLACE = 50
 """Steps of one placement decision; a look at a pod is one step, 5 to 10 us."""
 
@@ -372,8 +373,9 @@ def _gives(mover: Mover) -> dict[Resource, int]:
     request = mover.placement.request
     gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        gives[device, _MEMORY] = units
-        gives[device, _CORES] = request.cores
+        gives[device, DEVICE_MEMORY.name] = units
+        for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
+            gives[device, amount.name] = percent
     return {name: amount for name, amount in gives.items() if amount}
 
 
@@ -384,11 +386,13 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
     by_device = {}
     for device in np.flatnonzero(usable).tolist():
-        used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
+        used = int(view.used[row, device])
         room = 0 if part.alone else int(view.capacity[row, device]) - part.units
-        lack = {
-            (device, _MEMORY): used - room,
-            (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
-        }
+        lack = {(device, DEVICE_MEMORY.name): used - room}
+        for amount, percents_used, percent in zip(
+            PERCENT_AMOUNTS, view.percents_used, part.every_percent, strict=True
+        ):
+            left = amount.whole - int(percents_used[row, device])
+            lack[device, amount.name] = amount.needed(percent) - left
         by_device[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
     return by_device

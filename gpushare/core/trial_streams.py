@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import HOST_BOUND, Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
 from gpushare.core.ranking import Scorer
@@ -123,7 +124,14 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     group.
     """
     requests = [
-        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models, cores=cls.cores)
+        Request(
+            cls.units,
+            cls.devices,
+            cls.cpu,
+            cls.memory,
+            models=cls.models,
+            percents=compute(cls.cores),
+        )
         for cls, _ in workload.classes
     ]
     counts = np.array([count for _, count in workload.classes], dtype=float)
@@ -199,7 +207,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.minimum(snapshot.used[rows], capacity) * (not empty),
-        cores_used=snapshot.cores_used[rows] * (not empty),
+        percents_used=tuple(used[rows] * (not empty) for used in snapshot.percents_used),
         healthy=capacity > 0,
         model=snapshot.model[rows],
         models=snapshot.models,
@@ -220,6 +228,9 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
     """Return the same nodes, with copies of the arrays that pods change."""
-    devices, host = ("used", "cores_used", "kinds"), ("cpu_free", "memory_free", "cpu_only")
-    array_names = (*devices, *host, "row_generation")
-    return replace(view, **{name: getattr(view, name).copy() for name in array_names})
+    array_names = ("used", "kinds", "cpu_free", "memory_free", "cpu_only", "row_generation")
+    return replace(
+        view,
+        percents_used=tuple(used.copy() for used in view.percents_used),
+        **{name: getattr(view, name).copy() for name in array_names},
+    )

@@ -9,15 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import Names
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
-COMPUTE_LIMITS = {
-    "hami-core": "CUDA_DEVICE_SM_LIMIT",
-    "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-}
+COMPUTE_LIMITS = COMPUTE.limit_variables
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
 LIST_STRATEGIES = ("auto", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")

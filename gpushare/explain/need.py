@@ -52,8 +52,8 @@ class NodeNeed:
     nodes: tuple[NewNode, ...]
     largest: tuple[int, ...]
     """Units of the largest pod without compute that still fits, by number of devices."""
-    any_cores: bool
-    """Whether a placed pod has compute."""
+    any_percents: bool
+    """Whether a placed pod has compute, or another amount in percent."""
 
 
 def need(
@@ -104,7 +104,7 @@ def need(
         left_out=tuple(tries.left_out(results)),
         nodes=tuple(nodes.in_view(counts, view)),
         largest=tuple(units for units in free.max(axis=0, initial=0).tolist() if units),
-        any_cores=bool(view.cores_used.any()),
+        any_percents=view.any_percents,
     )
 
 

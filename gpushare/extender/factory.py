@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
+from gpushare.core.amounts import MEMORY, PERCENT_AMOUNTS
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -39,7 +40,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
-from gpushare.wire.annotations import ALIYUN, CORES, Names, distinct
+from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -95,16 +96,18 @@ def make_managed_resources(
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
-    # Neither are cores: they are in the books of the memory beside them.
-    beside = {name for own in names for name in (own.count, own.cores)}
+    # Amounts in percent are in the books of the memory beside them.
+    beside = {own.count for own in names}
+    beside |= {of_amount.resource for own in names for of_amount in own.percents}
     names = [own for own in names if own.resource not in beside]
     for own in names:
-        if own.resource.endswith(CORES):
-            memory = own.resource.removesuffix(CORES) + "-mem"
-            raise SettingsError(
-                f"managedResources: {own.resource} is the compute of devices, which are given out"
-                f" by their memory: name {memory} beside it"
-            )
+        for amount in PERCENT_AMOUNTS:
+            if own.resource.endswith(amount.resource_suffix):
+                memory = own.resource.removesuffix(amount.resource_suffix) + MEMORY.resource_suffix
+                raise SettingsError(
+                    f"managedResources: {own.resource} is the {amount.noun} of devices, which are"
+                    f" given out by their memory: name {memory} beside it"
+                )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return ManagedResources(
@@ -118,7 +121,11 @@ def make_managed_resources(
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
-                cores_counted_by_scheduler=own.cores not in ignored,
+                uncounted_percents=tuple(
+                    of_amount.resource
+                    for of_amount in own.percents
+                    if of_amount.resource in ignored
+                ),
             )
             for own in names
         ),

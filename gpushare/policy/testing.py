@@ -17,6 +17,7 @@ from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import fits
@@ -290,7 +291,8 @@ def _drawn_node(random: np.random.Generator, name: str) -> tuple[NodeSpec, Charg
         (device, int(random.integers(0, has + 2))) for device, has in enumerate(capacity)
     )
     units, cores = sum(units for _, units in shares), int(random.choice([0, 0, 40, 100]))
-    return node, Charge(name, Request(units, 1, cpu=500, memory=2**30, cores=cores), shares)
+    request = Request(units, 1, cpu=500, memory=2**30, percents=compute(cores))
+    return node, Charge(name, request, shares)
 
 
 def _drawn_request(random: np.random.Generator) -> Request:
@@ -302,5 +304,7 @@ def _drawn_request(random: np.random.Generator) -> Request:
         cpu=int(random.choice([0, 500, 4000])),
         memory=int(random.choice([0, 2**33])),
         models=("A",) if devices and random.random() < 0.3 else (),
-        cores=int(random.choice([20, 60, 100])) if devices and random.random() < 0.3 else 0,
+        percents=compute(
+            int(random.choice([20, 60, 100])) if devices and random.random() < 0.3 else 0
+        ),
     )

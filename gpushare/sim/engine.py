@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement
 from gpushare.core.ranking import Scorer
@@ -63,7 +64,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.zeros((count, width), dtype=np.int64),
-        cores_used=np.zeros((count, width), dtype=np.int32),
+        percents_used=tuple(np.zeros((count, width), dtype=np.int32) for _ in PERCENT_AMOUNTS),
         healthy=devices,
         model=np.where(devices, model[:, None], np.int16(-1)),
         models=models,

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
-from gpushare.core.snapshot import stranded_by_compute
+from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
@@ -120,7 +121,7 @@ class _Course:
         if load not in self._fragmented:
             self._fragmented[load] = self._fragmentation()
             if self._cluster.view.any_cores:
-                units = stranded_by_compute(self._cluster.view)
+                units = units_stranded_by(self._cluster.view, COMPUTE)
                 self._stranded[load] = 100 * units / self._cluster.capacity
 
     def record(self) -> Record:

@@ -19,11 +19,12 @@ from itertools import count
 
 import numpy as np
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.core.defrag import Mover, Planner
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
-from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
+from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import Cluster, size_class
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
@@ -257,7 +258,7 @@ class Flow:
         if span > 0:
             self._held += span * self._cluster.allocated
             if self._cluster.view.any_cores:
-                self._stranded += span * stranded_by_compute(self._cluster.view)
+                self._stranded += span * units_stranded_by(self._cluster.view, COMPUTE)
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
         self._now = time

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.trace.rows import Columns, RawRows, Row, TraceError, of_file, read_rows
 
@@ -217,5 +218,5 @@ def request_of(pod: TracePod) -> Request:
         cpu=pod.cpu,
         memory=pod.memory * MIB,
         models=tuple(sorted(pod.models)) if pod.devices else (),
-        cores=pod.cores if pod.devices else 0,
+        percents=compute(pod.cores if pod.devices else 0),
     )

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 
@@ -21,8 +22,7 @@ MAX_INDEX = 2**31 - 1
 
 MAX_DEVICES_PER_POD = 64
 
-CORES = "-core.percentage"
-"""Suffix of the resource names of compute, as in ACK."""
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
@@ -45,6 +45,15 @@ SCALE_DOWN_GUARD = "gpushare.io/scale-down-guard"
 """Annotation of a Node that the extender keeps from scale-down: the reason."""
 
 
+class PercentNames(NamedTuple):
+    """The names under which an amount of PERCENT_AMOUNTS appears in objects."""
+
+    resource: str
+    """Extended resource: percent of one device."""
+    allocation: str
+    """Container -> device -> percent; only of a pod that asks for the amount."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names under which one managed resource appears in objects."""
@@ -55,10 +64,10 @@ class Names:
     """Extended resource of a node: the number of devices. Label or annotation of a pod: the number
     of requested devices.
     """
-    cores: str
-    """Extended resource: the compute of devices, in percent of one."""
+    percents: tuple[PercentNames, ...]
+    """One for each of `PERCENT_AMOUNTS`."""
     idx: str
-    """Pod annotation written at bind, as the next seven: the devices."""
+    """Pod annotation written at bind, as the next six: the devices."""
     dev: str
     """Units of the first device."""
     pod: str
@@ -69,8 +78,6 @@ class Names:
     """Nanoseconds since the epoch."""
     allocation: str
     """Container -> device -> units."""
-    core_allocation: str
-    """Container -> device -> percent; only of a pod that asks for cores."""
     uuids: str
     """Of the devices of `idx`."""
     given: str
@@ -83,6 +90,16 @@ class Names:
     """Node label: the devices of nodes that do not exist yet."""
     policy: str = "gpushare.io/policy"
     """Pod annotation."""
+
+    @property
+    def cores(self) -> str:
+        """Extended resource: the compute of devices, in percent of one device."""
+        return self.percents[_COMPUTE].resource
+
+    @property
+    def core_allocation(self) -> str:
+        """Pod annotation: container -> device -> percent of the compute."""
+        return self.percents[_COMPUTE].allocation
 
     @staticmethod
     def for_resource(resource: str) -> "Names":
@@ -98,12 +115,20 @@ class Names:
         prefix = suffix.replace("-", "_").upper()
         if len(prefix) > 63 - len("device-uuids-"):
             raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
-        kind = match["name"].removesuffix("-mem")
+        kind = match["name"].removesuffix(MEMORY.resource_suffix)
         original = resource == "aliyun.com/gpu-mem"
         return Names(
             resource=resource,
             count=f"{match['domain']}/{kind}-count",
-            cores=f"{match['domain']}/{kind}{CORES}",
+            percents=tuple(
+                PercentNames(
+                    resource=f"{match['domain']}/{kind}{amount.resource_suffix}",
+                    allocation=amount.original_annotation
+                    if original
+                    else f"gpushare.io/{amount.annotation}-{suffix}",
+                )
+                for amount in PERCENT_AMOUNTS
+            ),
             idx=f"{prefix}_IDX",
             dev=f"{prefix}_DEV",
             pod=f"{prefix}_POD",
@@ -113,12 +138,6 @@ class Names:
                 "scheduler.framework.gpushare.allocation"
                 if original
                 else f"gpushare.io/allocation-{suffix}"
-            ),
-            # ACK's name, which Arena reads.
-            core_allocation=(
-                "gpushare.alibabacloud.com/core-percentage"
-                if original
-                else f"gpushare.io/core-percentage-{suffix}"
             ),
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
             given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
@@ -139,16 +158,11 @@ def distinct(names: Sequence[Names]) -> None:
             *(
                 resource_names.resource,
                 resource_names.count,
-                resource_names.cores,
                 resource_names.idx,
                 resource_names.allocation,
             ),
-            *(
-                resource_names.core_allocation,
-                resource_names.uuids,
-                resource_names.given,
-                resource_names.inventory,
-            ),
+            *(resource_names.uuids, resource_names.given, resource_names.inventory),
+            *(name for of_amount in resource_names.percents for name in of_amount),
         }
         for name in sorted(derived):
             owner = owners.setdefault(name, resource_names.resource)
@@ -256,8 +270,8 @@ def encode(
     nanoseconds since the epoch; the device plug-in serves pods in this order. An empty map is
     written as well, and so are empty uuids: a value that the owner of the pod wrote there would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
-    uuids. Nothing reads the cores back: the pod's spec has the number, and the devices are those of
-    the memory.
+    uuids. Nothing reads the percents back: the pod's spec has the numbers, and the devices are
+    those of the memory.
     """
     grants = _grants(allocation, request)
     annotations = {
@@ -269,9 +283,12 @@ def encode(
         names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
-    if request.cores:
-        cores = _core_grants(grants, request)
-        annotations[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
+    for of_amount, percent, containers in zip(
+        names.percents, request.percents, request.percent_containers, strict=False
+    ):
+        if percent:
+            by_container = _percent_grants(grants, containers)
+            annotations[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
     return annotations
 
 
@@ -309,21 +326,22 @@ def has_own_devices(request: Request) -> bool:
     return request.split == tuple(container_units)
 
 
-def _core_grants(
-    grants: Mapping[str, Mapping[str, int]], request: Request
+def _percent_grants(
+    grants: Mapping[str, Mapping[str, int]], containers: Shares
 ) -> dict[str, dict[str, int]]:
-    """Return container -> device -> percent: the cores of a container are where the memory is.
+    """Return container -> device -> percent: the percents of a container are where the memory is.
 
-    Parts of a percent are rounded up; that happens on several devices only.
+    containers: (container, percent). Parts of a percent are rounded up; that happens on several
+    devices only.
     """
-    core_grants = {}
-    for container, percent in request.core_containers:
+    percent_grants = {}
+    for container, percent in containers:
         grant = grants.get(str(container), {})
         units = sum(grant.values())
-        core_grants[str(container)] = {
+        percent_grants[str(container)] = {
             device: -(-percent * part // units) for device, part in grant.items()
         }
-    return core_grants
+    return percent_grants
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpushare.core.model import ALL_CORES, ANY_CARD, MAX_UNITS, Cards, Request, Shares
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, percents_of
+from gpushare.core.model import ANY_CARD, MAX_UNITS, Cards, Request, Shares
 from gpushare.errors import AnnotationError, MessageError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
@@ -46,8 +47,8 @@ MOST_WISHED = 6 * 1024
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
 _WITHOUT_MEMORY = (
-    "{names.cores}: cores are asked for without {names.resource} in the same container; a device is"
-    " given out by its memory, and its cores with it: ask for both"
+    "{resource}: {amount.name} are asked for without {names.resource} in the same container; a"
+    " device is given out by its memory, and its {amount.name} with it: ask for both"
 )
 
 
@@ -62,11 +63,11 @@ class DeviceSums(NamedTuple):
     inits: tuple[int, ...] = ()
     """As `Request.inits`."""
 
-    cores: int = 0
-    """Percent of the compute of a device."""
+    percents: Percents = ()
+    """As `Request.percents`, over all devices."""
 
-    core_containers: Shares = ()
-    """As `Request.core_containers`."""
+    percent_containers: tuple[Shares, ...] = ()
+    """As `Request.percent_containers`."""
 
 
 def device_request(
@@ -81,12 +82,14 @@ def device_request(
     """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
     models.
 
-    Annotation or label `names.count` splits the memory and the cores evenly over several devices,
-    annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation that makes
-    no sense, MessageError if a total cannot be split, or if cores are asked for that cannot be had.
+    Annotation or label `names.count` splits the memory and the percents evenly over several
+    devices, annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation
+    that makes no sense, MessageError if a total cannot be split, or for percents that no device
+    has.
     """
     if not sums.units:
-        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+        index = next((at for at, percent in enumerate(sums.percents) if percent), 0)
+        raise MessageError(_without_memory(index, names))
     count, devices = annotations.get(names.count, labels.get(names.count)), 1
     if count is not None:
         devices = strict_number(count, MAX_DEVICES_PER_POD) or 0
@@ -119,13 +122,14 @@ def device_request(
         models=models,
         inits=sums.inits,
         resources=host.resources,
-        cores=sums.cores // devices,
-        core_containers=sums.core_containers,
+        percents=percents_of(percent // devices for percent in sums.percents),
+        percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
     )
-    if sums.cores:
-        _check_cores(sums.cores, request, names)
+    for index, total in enumerate(sums.percents):
+        if total:
+            _check_percents(index, total, request, names)
     return request
 
 
@@ -212,38 +216,48 @@ def _values(text: str, name: str) -> tuple[str, ...]:
     return tuple(sorted(values))
 
 
-def _check_cores(total: int, request: Request, names: Names) -> None:
-    """Check that the devices of the pod's memory can have the total of cores."""
+def _without_memory(index: int, names: Names) -> str:
+    return _WITHOUT_MEMORY.format(
+        resource=names.percents[index].resource, amount=PERCENT_AMOUNTS[index], names=names
+    )
+
+
+def _check_percents(index: int, total: int, request: Request, names: Names) -> None:
+    """Check that the devices with the pod's memory can have the percents, `total` over all devices.
+
+    index: of the amount in PERCENT_AMOUNTS.
+    """
+    amount, resource = PERCENT_AMOUNTS[index], names.percents[index].resource
     devices, units = request.devices, dict(request.containers)
+    of_containers = request.percent_containers[index]
     if total % devices:
         raise MessageError(
-            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
+            f"{resource}: {total} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {total - total % devices + devices}, or another count"
         )
-    if total // devices > ALL_CORES:
-        needed = -(-total // ALL_CORES)
+    if total // devices > amount.whole:
+        needed = -(-total // amount.whole)
         raise MessageError(
-            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
-            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
+            f"{resource}: {total // devices} are asked of one device, which has {amount.whole}"
+            f" (percent): write {amount.whole * devices} or less, or ask for {needed} devices"
             f" ({names.count})"
         )
-    if any(container not in units for container, _ in request.core_containers):
-        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+    if any(container not in units for container, _ in of_containers):
+        raise MessageError(_without_memory(index, names))
     if request.split:
         if not has_own_devices(request) or any(
-            percent != request.cores for _, percent in request.core_containers
+            percent * devices != total for _, percent in of_containers
         ):
             raise MessageError(
-                f"{names.cores}: a pod that is split ({SPLIT}) can have compute where each"
+                f"{resource}: a pod that is split ({SPLIT}) can have {amount.noun} where each"
                 " container has a device of its own, and as much of each: write"
-                f" {SPLIT}: {OWN_DEVICES}, and as much {names.cores} in each container"
+                f" {SPLIT}: {OWN_DEVICES}, and as much {resource} in each container"
             )
     elif devices > 1 and any(
-        percent * request.total != total * units[container]
-        for container, percent in request.core_containers
+        percent * request.total != total * units[container] for container, percent in of_containers
     ):
         raise MessageError(
-            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
-            f" of different devices, so each needs cores in proportion to its {names.resource};"
-            f" the pod has {total} cores for {request.total}"
+            f"{resource}: over {devices} devices ({names.count}) several containers have parts"
+            f" of different devices, so each needs {amount.name} in proportion to its"
+            f" {names.resource}; the pod has {total} {amount.name} for {request.total}"
         )

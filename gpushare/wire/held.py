@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents, by_name, percents_of
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.inventory import mib_of
@@ -30,10 +31,15 @@ class HeldPlace:
     until: float | None = None
     """The end of the hold, in seconds since the epoch; None while kube-scheduler nominates the pod.
     """
-    cores: int = 0
-    """Percent of the compute of each of the devices."""
+    percents: Percents = ()
+    """Percent of each amount on each of the devices."""
     split: tuple[int, ...] = ()
     """The units on each device of an uneven split, the largest first."""
+
+    @property
+    def cores(self) -> int:
+        """Percent of the compute of each of the devices."""
+        return by_name(self.percents).get(COMPUTE.name, 0)
 
     @property
     def until_text(self) -> str:
@@ -44,8 +50,8 @@ class HeldPlace:
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
-    """Return the JSON object of one place, with `cores` if the pod asks for compute, and `split`
-    for an uneven split.
+    """Return the JSON object of one place, with a key such as `cores` for each requested amount in
+    percent, and `split` for an uneven split.
     """
     moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
@@ -53,7 +59,7 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
         "node": place.node,
         "units": place.units,
         "devices": place.devices,
-        **({"cores": place.cores} if place.cores else {}),
+        **by_name(place.percents),
         **({"split": list(place.split)} if place.split else {}),
         "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
     }
@@ -92,6 +98,6 @@ def _place(item: Mapping[str, Any], document_mib: int, unit_mib: int) -> HeldPla
         -(-int(item["units"]) * document_mib // unit_mib),
         int(item["devices"]),
         None if until is None else datetime.fromisoformat(until).timestamp(),
-        int(item.get("cores", 0)),
+        percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
         tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
     )

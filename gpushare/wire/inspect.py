@@ -15,8 +15,8 @@ each. The usedGPU of a device is the sum of the pods of the device.
 
 A node that autoscalers leave alone has the reason in one more key, `keptFromScaleDown`.
 
-On a node where a pod has compute, each device and each pod has one more key, `usedCores`, in
-percent of one device.
+On a node where a pod has a part of an amount that is counted in percent, each device and each pod
+has one more key for the amount, in percent of one device: for compute `usedCores`.
 
 In books of claims, `pods` are claims, and `users` of a claim names the pods that the claim is
 reserved for.
@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.states.entry import Entry, NodeBooks
 
 Users = Mapping[str, Sequence[str]]
@@ -58,24 +59,24 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
     capacity = books.spec.capacity
     pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
     unplaced: list[dict[str, Any]] = []
-    cores = any(books.cores_used)
+    keys = _percent_keys(books)
     for entry in sorted(books.entries, key=lambda e: (e.ref.namespace, e.ref.name, e.ref.uid)):
         shares = entry.placement
         if shares is None or any(device >= len(capacity) for device, _ in shares):
             if entry.request.total:
-                unplaced.append(_pod(entry, entry.request.total, cores=cores))
+                unplaced.append(_pod(entry, entry.request.total, entry.request.all_percents, keys))
             continue
         if not shares and entry.request.total:
-            unplaced.append(_pod(entry, 0, cores=cores))
-        for index, units in shares:
-            pods[index].append(_pod(entry, units, cores=cores))
+            unplaced.append(_pod(entry, 0, (), keys))
+        for (index, units), percents in zip(shares, entry.percents, strict=True):
+            pods[index].append(_pod(entry, units, percents, keys))
             if users is not None:
                 pods[index][-1]["users"] = users.get(entry.ref.uid.partition("/")[0], ())
     devices: list[dict[str, Any]] = []
     for index, total in enumerate(capacity):
         on_it = pods[index]
-        percent = {"usedCores": sum(pod["usedCores"] for pod in on_it)} if cores else {}
-        used = {"usedGPU": _used(on_it), **percent}
+        sums = {key: sum(pod[key] for pod in on_it) for _, key in keys}
+        used = {"usedGPU": _used(on_it), **sums}
         devices.append({"id": index, "totalGPU": total, **used, "pods": on_it})
     node: dict[str, Any] = {
         "name": books.spec.name,
@@ -90,11 +91,21 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
     return node
 
 
-def _pod(entry: Entry, units: int, *, cores: bool) -> dict[str, Any]:
+def _percent_keys(books: NodeBooks) -> list[tuple[int, str]]:
+    """Return (index in PERCENT_AMOUNTS, key) of each amount of which a pod of the node has some."""
+    return [
+        (index, f"used{PERCENT_AMOUNTS[index].title}")
+        for index, used in enumerate(books.percents_used)
+        if any(used)
+    ]
+
+
+def _pod(
+    entry: Entry, units: int, percents: Percents, keys: Iterable[tuple[int, str]]
+) -> dict[str, Any]:
+    """Return the pod on a device. percents: of the device; () for none."""
     pod = {"name": entry.ref.name, "namespace": entry.ref.namespace, "usedGPU": units}
-    if cores:
-        pod["usedCores"] = entry.cores if units else 0
-    return pod
+    return pod | {key: percents[index] if percents else 0 for index, key in keys}
 
 
 def _used(items: list[dict[str, Any]]) -> int:

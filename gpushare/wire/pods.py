@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device, percents_of
 from gpushare.core.model import (
-    ALL_CORES,
     HOST_BOUND,
     MAX_UNITS,
     Labels,
@@ -99,12 +99,12 @@ def request_of(pod: Pod, names: Names) -> Request:
     """
     host = host_sums(pod)
     units, containers, inits = device_sums(pod, names.resource)
-    cores, core_containers, _ = device_sums(pod, names.cores)
-    if not (units or cores):
+    percents, percent_containers = percent_sums(pod, names)
+    if not (units or percents):
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        DeviceSums(units, containers, inits, cores, core_containers),
+        DeviceSums(units, containers, inits, percents, percent_containers),
         metadata.annotations or {},
         metadata.labels or {},
         names,
@@ -169,8 +169,8 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         names.uuids: uuid * request.devices,
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
-    if request.cores:
-        max_bytes[names.core_allocation] = grants
+    percents = zip(names.percents, request.percents, strict=False)
+    max_bytes |= {of_amount.allocation: grants for of_amount, percent in percents if percent}
     # As the API server counts annotations.
     present_bytes = sum(
         len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -210,6 +210,29 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
         return 0, (), ()
     containers = tuple((index, count) for index, count in enumerate(regular) if count)
     return total, containers, tuple(count for count, _ in inits if count)
+
+
+def percent_sums(
+    pod: Pod, names: Names, *, strict: bool = True
+) -> tuple[Percents, tuple[Shares, ...]]:
+    """Return (the percents over all devices, `percent_containers` of the Request).
+
+    Raises QuantityError; if not `strict`, an amount that cannot be read is a whole device, which
+    may be what the pod asks for.
+    """
+    totals: list[int] = []
+    by_container: list[Shares] = []
+    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+        try:
+            total, containers, _ = device_sums(pod, of_amount.resource)
+        except QuantityError:
+            if strict:
+                raise
+            total, containers = amount.whole, ()
+        totals.append(total)
+        by_container.append(containers)
+    percents = percents_of(totals)
+    return percents, tuple(by_container) if percents else ()
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
@@ -314,9 +337,9 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     A bound pod without GPU request has only the host's sums. A bound pod holds device memory
     whatever the other fields say: if the annotations make no sense, the whole total counts as
-    requested of one device, senseless CPU or memory as 0, and senseless cores as all of a device.
-    Cores without memory are on no device. A placeholder asks for nothing: it stands for a pod that
-    does. Raises MessageError or QuantityError if the pod or its devices cannot be read.
+    requested of one device, senseless CPU or memory as 0, and senseless percents as a whole device.
+    Percents without memory are on no device. A placeholder asks for nothing: it stands for a pod
+    that does. Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
@@ -326,11 +349,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        try:
-            cores, core_containers, _ = device_sums(pod, names.cores)
-        except QuantityError:  # the number is unknown, so it may be all
-            cores, core_containers = ALL_CORES, ()
-        if not node or not (total or cores):
+        percents, percent_containers = percent_sums(pod, names, strict=False)
+        if not node or not (total or percents):
             raise
         request = host_sums(pod, strict=False)
         if total:
@@ -340,8 +360,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
                 devices=1,
                 containers=containers,
                 inits=inits,
-                cores=min(cores, ALL_CORES),
-                core_containers=core_containers,
+                percents=of_one_device(percents),
+                percent_containers=percent_containers,
             )
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))

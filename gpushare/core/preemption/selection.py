@@ -1,8 +1,8 @@
 """The choice of victims for any request on one node: freed amounts and violated budgets.
 
 Independent of the victims that kube-scheduler proposes (see preemptor.py). Plain numbers, not
-arrays, since hundreds of sets of a few pods are tried. Only memory and cores count: if an equal pod
-waits for the device plug-in (see pairing.py), removing another pod does not help.
+arrays, since hundreds of sets of a few pods are tried. Only memory and percents count: if an equal
+pod waits for the device plug-in (see pairing.py), removing another pod does not help.
 
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, islice
 from math import inf
 
-from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 from gpushare.core.states.entry import Entry, NodeBooks
 
-CORES = MAX_UNITS + 1
-"""The second item of a Part that means the cores of the device."""
+PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
+"""The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
 
 Part = tuple[int, int]
-"""(device, units): so many units of the device's memory, for one part of a request; or (device,
-CORES): the requested cores of the device."""
+"""(device, units): the memory of a device, of which a part of the request needs so many units; or
+(device, a number of PERCENTS)."""
 
 _Target = tuple[Part, ...]
 """One Part of memory for each part of the request, on different devices."""
@@ -62,8 +63,9 @@ class VictimSelection:
             for size in parts
         )
         self._count = len(spec.capacity)
-        # Cores matter only if the request or a charge has cores.
-        self._with_cores = bool(request.cores or any(books.cores_used))
+        # Percents matter only if the request or a charge has percents.
+        used_percents = books.percents_used or ((0,) * self._count,) * len(PERCENT_AMOUNTS)
+        self._with_percents = bool(request.percents or any(map(any, used_percents)))
         self._free: dict[Part, int] = {}
         self._needed: dict[Part, int] = {}
         self._of_device: dict[int, tuple[Part, ...]] = {}
@@ -77,11 +79,12 @@ class VictimSelection:
                 # A request for a device alone needs the whole memory, however little it asks for.
                 self._needed[device, size] = has if request.alone else size
             self._of_device[device] = tuple((device, size) for size in sizes)
-            if self._with_cores:
-                used_cores = books.cores_used[device] if books.cores_used else 0
-                self._free[device, CORES] = ALL_CORES - used_cores
-                # A device without free cores has no room for a pod without cores either.
-                self._needed[device, CORES] = max(request.cores, 1)
+            if self._with_percents:
+                for number, amount, used, percent in zip(
+                    PERCENTS, PERCENT_AMOUNTS, used_percents, request.every_percent, strict=True
+                ):
+                    self._free[device, number] = amount.whole - used[device]
+                    self._needed[device, number] = amount.needed(percent)
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
         """Return the candidates with the least loss that, with `removed`, free enough; None if
@@ -101,9 +104,9 @@ class VictimSelection:
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
         lacks = self.shortages(removed)
-        no_cores = {device for (device, size), lack in lacks.items() if size == CORES and lack}
+        full = {device for (device, size), lack in lacks.items() if size in PERCENTS and lack}
         ready = Counter(
-            size for (device, size), lack in lacks.items() if not lack and device not in no_cores
+            size for (device, size), lack in lacks.items() if not lack and device not in full
         )
         # A device with room for a part has room for each smaller part, too.
         return all(ready[size] >= count for size, count in self._at_least)
@@ -124,17 +127,20 @@ class VictimSelection:
 
         The charge of the entry; without a placement the whole request on each device.
         """
-        shares, cores = entry.placement, entry.cores
+        shares, request = entry.placement, entry.request
         if shares is None or any(device >= self._count for device, _ in shares):
-            shares = tuple((device, entry.request.total) for device in range(self._count))
-            cores = entry.request.cores_on(0)
+            shares = tuple((device, request.total) for device in range(self._count))
+            percents = (request.all_percents,) * self._count
+        else:
+            percents = entry.percents
         freed: dict[Part, int] = {}
-        for device, units in shares:
+        for (device, units), of_device in zip(shares, percents, strict=True):
             parts = self._of_device.get(device, ())
             for part in parts:
                 freed[part] = units
-            if cores and self._with_cores and parts:
-                freed[device, CORES] = cores
+            if parts:
+                numbered = zip(PERCENTS, of_device, strict=False)
+                freed.update({(device, number): part for number, part in numbered if part})
         return freed
 
     def violations(self, removed: Iterable[Entry]) -> int:
@@ -203,6 +209,11 @@ class _Need:
 def _count_until(shortage: int, units: Iterable[int]) -> int:
     """Return how many of these units, from the first on, cover the shortage."""
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
+
+
+def _with_percents(device: int, size: int) -> tuple[Part, ...]:
+    """Return what a part of the request needs of a device: memory, and each of `PERCENTS`."""
+    return tuple((device, number) for number in (size, *PERCENTS))
 
 
 def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Target]:
@@ -307,7 +318,7 @@ class _VictimChooser:
         able = [
             (device, size)
             for device, size in self._shortages
-            if size != CORES and unable.isdisjoint([(device, size), (device, CORES)])
+            if size not in PERCENTS and unable.isdisjoint(_with_percents(device, size))
         ]
         targets = list(islice(_targets_among(able, self._sizes), _MAX_TARGETS + 1))
         if len(targets) <= _MAX_TARGETS:
@@ -338,7 +349,7 @@ class _VictimChooser:
 
     def _short_of(self, target: _Target) -> dict[Part, _Need]:
         """Return the parts of these devices that have to be freed."""
-        parts = (part for device, size in target for part in ((device, size), (device, CORES)))
+        parts = (part for device, size in target for part in _with_percents(device, size))
         return {part: need for part in parts if (need := self._needs.get(part))}
 
     def _victims_for(self, target: _Target) -> Pods:

@@ -4,7 +4,8 @@ kube-scheduler allocates the devices. The ranker only orders the nodes that kube
 node without a prediction ranks last. The devices predicted on the best node count as taken, since a
 burst is ranked before the API server shows the allocations: that is an offer.
 
-Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
+Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py` and
+`test_large_claims.py`.
 """
 
 import logging

@@ -387,9 +387,16 @@ class PolicyRefresher(LoopPart):
         self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request of the last one, and return it."""
-        for units, devices, cpu, memory, models, cores, cards, split in asked[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, percents, cards, split in asked[-_PREPARED_KINDS:]:
             request = Request(
-                units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
+                units,
+                devices,
+                cpu,
+                memory,
+                models=models,
+                percents=percents,
+                cards=cards,
+                split=split,
             )
             ranking.prepare(managed.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE))
         return ranking

@@ -34,7 +34,7 @@ from gpushare.wire.dra.objects import (
 from gpushare.wire.objects import Container, Metadata, PodSpec
 from gpushare.wire.quantity import Quantity, parse_quantity, to_thousandths
 
-MAX_CLAIM_TEXT = 64 << 10
+MAX_CLAIM_TEXT = 16 << 10
 """Upper bound on the bytes of one claim's requests and constraints; a larger claim is not
 modelled."""
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
@@ -78,9 +79,10 @@ def test_compute_is_counted() -> None:
     for cores, pods, nodes in ((10, 21, 1), (60, 5, 2), (100, 4, 2)):
         ledger = books(node("a", 24, 24))
         bind(ledger, "plain", Request(4, 1), "a")
-        result = answer(ledger, [PodBatch("p", Request(1, 1, cores=cores), pods)], SMALL)
+        pods_with_compute = PodBatch("p", Request(1, 1, percents=compute(cores)), pods)
+        result = answer(ledger, [pods_with_compute], SMALL)
         assert result.counts == (nodes,), cores
-        assert result.any_cores
+        assert result.any_percents
     assert result.largest == (24,)  # only one device has compute left
 
 
@@ -161,7 +163,7 @@ UNITS = st.sampled_from([2, 3, 5, 8, 12, 16, 24])
 PODS = st.builds(
     lambda parts, cpu, models, cores, count, priority: PodBatch(
         "p",
-        Request(cpu=cpu, models=models, cores=cores).of_parts(parts),
+        Request(cpu=cpu, models=models, percents=compute(cores)).of_parts(parts),
         count,
         priority=priority,
     ),
@@ -180,7 +182,7 @@ def cluster(nodes: list[list[int]], running: list[int]) -> Ledger:
     for number, units in enumerate(running):
         name = f"n{number % len(nodes)}" if nodes else ""
         if name and ledger.snapshot().free[ledger.snapshot().row[name]].max() >= units:
-            bind(ledger, f"r{number}", Request(units, 1, cores=units % 2 * 5), name)
+            bind(ledger, f"r{number}", Request(units, 1, percents=compute(units % 2 * 5)), name)
     late = ObservedPod(PodRef("default", "late", "late"), Request(7, 1), created=1.0)
     ledger.pod_changed(late)
     return ledger

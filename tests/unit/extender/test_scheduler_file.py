@@ -13,7 +13,7 @@ from gpushare.extender.connections import (
     server_release,
 )
 from gpushare.extender.door.app import Routes
-from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
+from gpushare.extender.scheduler_file import SchedulerSettings, read_scheduler_file, routes_of
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
 from tests.support.scripted_api import ScriptedApi
@@ -38,7 +38,7 @@ def component(version: str = "v1", **fields: Any) -> dict[str, Any]:
 
 def read(
     documents: Mapping[str, object], listen: tuple[str, int] | None = None, tls: bool = False
-) -> SchedulerFile:
+) -> SchedulerSettings:
     def load(path: str) -> object:
         if path not in documents:
             raise SettingsError(f"{path} cannot be read")

@@ -1,4 +1,4 @@
-"""The experiments measure what they say, and draw the same pods for every policy of a seed."""
+"""The experiments measure as documented, with the same pods for every policy of a seed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,8 +36,8 @@ def test_inflation_fills_the_cluster_and_is_the_same_again(policy: str) -> None:
 
 
 def test_all_policies_of_a_seed_meet_the_same_pods() -> None:
-    one, other = (inflation(NODES, PODS, policy, 43) for policy in ("fgd", "random"))
-    assert one["pods"] == other["pods"]
+    one, two = (inflation(NODES, PODS, policy, 43) for policy in ("fgd", "random"))
+    assert one["pods"] == two["pods"]
     assert node_order(NODES, 43) == node_order(NODES, 43) != node_order(NODES, 44)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import (
@@ -224,10 +225,12 @@ def test_a_decision_is_written_as_the_original_writes_it() -> None:
 
 
 def test_cores_are_written_where_their_memory_is() -> None:
-    one = replace(asks(2, 0, 5), cores=70, core_containers=((0, 20), (2, 50)))
+    one = replace(asks(2, 0, 5), percents=compute(70), percent_containers=(((0, 20), (2, 50)),))
     annotations = encode(Allocation("n", (1,), (7,)), one, 16, "0", ALIYUN)
     assert annotations[ALIYUN.core_allocation] == '{"0":{"1":20},"2":{"1":50}}'
-    two = replace(asks(2, 6, devices=2), cores=20, core_containers=((0, 10), (1, 30)))
+    two = replace(
+        asks(2, 6, devices=2), percents=compute(20), percent_containers=(((0, 10), (1, 30)),)
+    )
     annotations = encode(Allocation("n", (0, 3), (4, 4)), two, 16, "0", ALIYUN)
     assert json.loads(annotations[MAP]) == {"0": {"0": 2}, "1": {"0": 2, "3": 4}}
     assert json.loads(annotations[ALIYUN.core_allocation]) == {
@@ -238,9 +241,13 @@ def test_cores_are_written_where_their_memory_is() -> None:
 
 def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
     requested = replace(
-        asks(10, 0, 30, 10, devices=2), devices=3, units=30, split=(30, 10, 10), cores=20
+        asks(10, 0, 30, 10, devices=2),
+        devices=3,
+        units=30,
+        split=(30, 10, 10),
+        percents=compute(20),
     )
-    requested = replace(requested, core_containers=((0, 20), (2, 20), (3, 20)))
+    requested = replace(requested, percent_containers=(((0, 20), (2, 20), (3, 20)),))
     annotations = encode(Allocation("n", (0, 3, 5), (10, 30, 10)), requested, 16, "0", ALIYUN)
     assert json.loads(annotations[MAP]) == {"0": {"0": 10}, "2": {"3": 30}, "3": {"5": 10}}
     assert json.loads(annotations[ALIYUN.core_allocation]) == {
@@ -310,7 +317,9 @@ def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
 ) -> None:
     units = 7 * containers
     item = tuple((n, 7 * devices) for n in range(containers))
-    request = Request(units, devices, containers=item, cores=100, core_containers=item)
+    request = Request(
+        units, devices, containers=item, percents=compute(100), percent_containers=(item,)
+    )
     indices = tuple(range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
     uuids = tuple(f"{number:03}" + "u" * 125 for number in range(devices))
     allocation = Allocation("n", indices, (units,) * devices, uuids)

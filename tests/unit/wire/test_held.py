@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.held import HeldPlace, decode_held, encode_held
@@ -12,7 +13,7 @@ MEM = "aliyun.com/gpu-mem"
 ONE = HeldPlace(PodRef("team", "train", "uid-1"), "gpu-a", 10, 2, 1_790_000_000.0)
 TWO = HeldPlace(PodRef("other", "slow", "uid-2"), "gpu-b", 3, 1)
 SPLIT = HeldPlace(PodRef("other", "two", "uid-4"), "gpu-b", 30, 2, split=(30, 10))
-THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, cores=30)
+THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, percents=compute(30))
 
 
 def test_what_is_written_is_read_back() -> None:

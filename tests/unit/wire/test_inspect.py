@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, PodRef, Request, Shares
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.wire.inspect import encode_inspect
@@ -76,10 +77,10 @@ def test_pods_without_gpu_are_not_shown() -> None:
 
 
 def test_compute_stands_on_the_nodes_where_a_pod_has_some() -> None:
-    asks = Request(units=4, devices=2, cores=30)
+    asks = Request(units=4, devices=2, percents=compute(30))
     two = Entry(PodRef("default", "two", "uid-two"), asks, "n", ((0, 4), (1, 4)))
     deleted = Entry(PodRef("default", "gone", "uid-gone"), asks, "n", ())
-    holding = NodeBooks(NodeSpec("n", (16, 16)), (4, 4), (two, deleted), cores_used=(30, 30))
+    holding = NodeBooks(NodeSpec("n", (16, 16)), (4, 4), (two, deleted), percents_used=((30, 30),))
     one, second = json.loads(encode_inspect([holding, books(name="o")]))["nodes"]
     view = {"name": "two", "namespace": "default", "usedGPU": 4, "usedCores": 30}
     assert one["devs"][0] == {

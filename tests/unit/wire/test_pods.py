@@ -161,13 +161,14 @@ def test_cores_are_percent_of_each_device(containers: Any, devices: int, cores: 
     request = request_of(result, ALIYUN)
     assert (request.devices, request.cores) == (devices, cores)
     percent = [(index, int(amount[1] or 0)) for index, amount in enumerate(containers)]
-    assert request.core_containers == tuple(one for one in percent if one[1])
+    expected = tuple(one for one in percent if one[1])
+    assert request.percent_containers == ((expected,) if expected else ())
 
 
 def test_cores_of_init_containers_count_as_a_peak() -> None:
     assert request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN).cores == 40
     asks = request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN)
-    assert asks.core_containers == ((0, 10),)
+    assert asks.percent_containers[0] == ((0, 10),)
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,8 @@ class EventMessages(Part):
         when the others were sent.
         """
         note = (
-            f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused.name} is not:"
-            f" {why}. A pod in its place is bound as soon as it comes"
+            f"{torn.bound_count} of {torn.size} pods of the group are bound; pod {refused.name} is"
+            f" not: {why}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
             self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
