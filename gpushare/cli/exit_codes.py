@@ -52,22 +52,22 @@ def ended(run: Callable[[], int]) -> int:
     return code
 
 
-def ended_as_kubectl(run: Callable[[], None]) -> int:
-    """Return the exit code of a command in kubectl's manner: 1 after an error in one line, or the
-    code of `ended`.
+def ended_as_kubectl(run: Callable[[], int | None], error_code: int = 1) -> int:
+    """Return the exit code of a command that prints errors in kubectl's manner, in one line.
+
+    The code is that of `run` (None: 0), the error code after an error, or the code of `ended`.
     """
 
     def code() -> int:
         try:
-            run()
+            return run() or 0
         except GpuShareError as error:
             from gpushare.cli.tables import printable
 
             text = printable(str(error))
             # kubectl's own message needs no prefix.
             print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-            return 1
-        return 0
+            return error_code
 
     return ended(code)
 

@@ -30,7 +30,7 @@ usage: gpushare COMMAND [OPTIONS]
   whatif   say whether pods would fit, now or with nodes gone or added, or how many more nodes
            they need
 
-gpushare COMMAND --help tells more; gpushare --version the version.
+gpushare COMMAND --help tells more; gpushare version the version.
 """
 
 
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     match list(words):
-        case ["--version"]:
+        case ["--version" | "version"]:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_usage(), end="")

@@ -144,15 +144,19 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
     )
 
 
-def make_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser in kubectl's manner, without options."""
-    return _Parser(
+def make_parser(
+    prog: str, description: str, epilog: str, code: int = _Parser.code
+) -> argparse.ArgumentParser:
+    """Return a parser in kubectl's manner, without options. code: of a wrong command line."""
+    parser = _Parser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
+    parser.code = code
+    return parser
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

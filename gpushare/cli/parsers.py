@@ -7,7 +7,7 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 import argparse
 
 from gpushare.cli.options import add_connection, make_parser, report_format
-from gpushare.commandline import Parser
+from gpushare.commandline import USAGE, Parser
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
@@ -39,7 +39,8 @@ need:   --need          the fewest nodes so that the pods that wait fit, and tho
         --shape 8x80GiB,cpu=96,memory=768Gi,model=A100, or --shape gpu-a: nodes that may come, the
                         preferred ones first (default: like those that are there)
         --overlay       prints them as Karpenter and cluster-autoscaler are told of them
-exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+exit codes: 0 all requested pods fit, 1 some do not, 2 wrong usage, or the cluster cannot be read
+(one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
 """
 _DEFRAG_EPILOG = """\
@@ -104,6 +105,7 @@ def whatif_parser(prog: str) -> argparse.ArgumentParser:
         prog,
         "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
         _WHATIF_EPILOG,
+        USAGE,
     )
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")

@@ -27,6 +27,7 @@ from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import printable, style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
+from gpushare.commandline import USAGE
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
 from gpushare.explain.need import NodeNeed, more_of, need
@@ -38,17 +39,26 @@ from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
 
+_DOES_NOT_FIT = 1
 _SHARE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)%", re.ASCII)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
+    """Return the exit code: 0, 1 if a requested pod does not fit, 2 for an error, or that of
+    `ended`.
+    """
     words = sys.argv[1:] if argv is None else argv
-    return ended_as_kubectl(lambda: print(_answer(whatif_parser(prog).parse_args(words)), end=""))
+
+    def answer() -> int:
+        text, fits = _answer(whatif_parser(prog).parse_args(words))
+        print(text, end="")
+        return 0 if fits else _DOES_NOT_FIT
+
+    return ended_as_kubectl(answer, USAGE)
 
 
-def _answer(options: argparse.Namespace) -> str:
-    """Return the text to print."""
+def _answer(options: argparse.Namespace) -> tuple[str, bool]:
+    """Return (the text to print, whether all requested pods fit)."""
     _check(options)
     resources = options.resource or [ALIYUN.resource]
     resource_names = [Names.for_resource(name) for name in resources if name != CLASS] or [ALIYUN]
@@ -98,14 +108,15 @@ def _answer(options: argparse.Namespace) -> str:
             placer_over=plan.books.placer_over,
         )
         outcomes.append((outcome, plan))
+    fits = all(outcome.all_fit for outcome, _ in outcomes)
     if options.output:
         documents = [document_of(outcome, plan, options.policy) for outcome, plan in outcomes]
-        return dumped(_as_one(documents), options.output)
+        return dumped(_as_one(documents), options.output), fits
     texts = [
         [printable(line) for line in lines_of(outcome, plan, options.policy)]
         for outcome, plan in outcomes
     ]
-    return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts)
+    return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts), fits
 
 
 def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -192,19 +203,21 @@ def _by_annotation(requested_plans: Sequence[ResourcePlan], plans: Plans) -> lis
     return [plan for plan in requested_plans if plan is not cards] or [plans.host]
 
 
-def _needed(plans: Sequence[ResourcePlan], options: argparse.Namespace, policy: Policy) -> str:
-    """Return the text about the needed nodes."""
+def _needed(
+    plans: Sequence[ResourcePlan], options: argparse.Namespace, policy: Policy
+) -> tuple[str, bool]:
+    """Return (the text about the needed nodes, whether all pods fit with these nodes)."""
     needs = [(_need(plan, options, policy), plan) for plan in plans]
+    fits = not any(plan_need.left_out for plan_need, _ in needs)
     if options.overlay:
         (first, plan), *_ = needs
-        return overlay_text(first, plan.books.names, plan.books.unit)
+        return overlay_text(first, plan.books.names, plan.books.unit), fits
     if options.output:
         documents = [need_document(plan_need, plan, options.policy) for plan_need, plan in needs]
-        return dumped(_as_one(documents), options.output)
+        return dumped(_as_one(documents), options.output), fits
     style = style_of(sys.stdout, os.environ)
-    return "\n".join(
-        need_lines(plan_need, plan, options.policy, style) for plan_need, plan in needs
-    )
+    texts = (need_lines(plan_need, plan, options.policy, style) for plan_need, plan in needs)
+    return "\n".join(texts), fits
 
 
 def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> NodeNeed:

@@ -281,7 +281,10 @@ def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
     number = sum(need.counts)
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
-        yield f"Need:     {nodes}: what is there has room"
+        if need.left_out:
+            yield f"Need:     {nodes}: more of these shapes take none of the pods that are left out"
+        else:
+            yield f"Need:     {nodes}: what is there has room"
         return
     shapes = []
     for shape, count in zip(need.shapes, need.counts, strict=True):

@@ -194,6 +194,11 @@ def _verdict(pod: ListedPod, facts: Facts) -> Finding:
     if any(reason.value in pod.message for reason in Reason if reason.resolvable):
         return ok(_PENDING, f"waits for room, as the extender has said: {message}")
     if _is_ours(pod, facts):
+        # Nodes that kube-scheduler itself removed may take the pod later, for example full ones.
+        removed_nodes = counted(" ".join(pod.message.split()))[1]
+        if removed_nodes:
+            todo = f"gpushare explain {pod.name} says what opens a node for it"
+            return warn(_PENDING, f"refused by the extender and kube-scheduler: {message}", todo)
         todo = "change what the pod asks for, or the nodes: other pods that end do not help"
         return warn(_PENDING, f"refused by the extender: {message}", todo)
     if is_left_out(pod):

@@ -21,6 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from tests.support.figures import ROOT, renew, shown
 from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pending, pod
+from tests.unit.cli.whatif_codes import exit_code
 
 Inspect = Callable[..., tuple[int, str, str]]
 Capsys = pytest.CaptureFixture[str]
@@ -46,8 +47,8 @@ def need(capsys: Capsys, *words: str) -> tuple[int, str, str]:
 
 def document(capsys: Capsys, *words: str) -> dict[str, Any]:
     code, out, err = need(capsys, *words, "-o", "json")
-    assert (code, err) == (0, "")
     answer: dict[str, Any] = json.loads(out)
+    assert (code, err) == (exit_code(answer), "")
     return answer
 
 
@@ -64,7 +65,7 @@ def tables(tmp_path: Path) -> list[str]:
 
 def test_tables_of_nodes_and_pods_are_answered(tables: list[str], capsys: Capsys) -> None:
     code, out, err = need(capsys, *tables)
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     assert out.splitlines()[:-5] == [
         "Now:      736 units of 736 units free on 12 devices of 2 nodes (aliyun.com/gpu-mem)",
         "Need:     2 nodes: 2 x like a100-1 (8 x 80 units); with one node fewer the pods do not all"
@@ -146,12 +147,12 @@ def test_the_page_shows_an_answer_as_it_is(
 def test_what_if_counts_the_pods_of_which_no_node_has_the_model(
     tables: list[str], capsys: Capsys
 ) -> None:
-    assert main([*tables]) == 0
+    assert main([*tables]) == 1
     out = capsys.readouterr().out
     assert "Left out: 1 pod: only a model that no node has would do: H100\n" in out
     reason = "2 another GPU model than the pod accepts, 1 no shared GPU"
     assert f"Pods:     other: 0 of 1 fit; then: {reason}\n" in out
-    assert main([*tables, "-o", "json"]) == 0
+    assert main([*tables, "-o", "json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["unknownModels"] == {"H100": 1}
     assert [item["fit"] for item in answer["pods"]] == [1, 0, 0, 0, 0, 1]
@@ -163,7 +164,7 @@ def test_many_equal_rows_are_told_together(
     pods = tmp_path / "many.json"
     item = {"cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 20}
     pods.write_text(json.dumps([{"name": f"p{n}", **item} for n in range(50)]))
-    assert main([*tables[:2], "--pods", str(pods)]) == 0
+    assert main([*tables[:2], "--pods", str(pods)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Pods:")]
     assert lines[0] == "Pods:     36 of 50 fit"
     assert lines[1].startswith("Pods:     p0 and 49 like it: 36 of 50 fit (4 on a10-1, 32 on a100")
@@ -272,13 +273,13 @@ def test_what_is_wrong_is_said_in_one_line(
     tables: list[str], capsys: Capsys, words: tuple[str, ...], text: str
 ) -> None:
     code, out, err = need(capsys, *tables[:2], *words)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert text in err
     assert len(err.splitlines()) == 1
 
 
 def test_shapes_without_the_question_are_refused(capsys: Capsys) -> None:
-    assert main(["--pods", "8GiB", "--shape", "8x80GiB"]) == 1
+    assert main(["--pods", "8GiB", "--shape", "8x80GiB"]) == 2
     assert "--shape and --more go with --need" in capsys.readouterr().err
 
 
@@ -304,3 +305,12 @@ def test_a_shape_that_is_none_is_one_clear_line(text: str) -> None:
         assert shape.units > 0
     assert "\n" not in message
     assert len(message) < 300
+
+
+def test_no_node_is_needed_for_pods_that_no_shape_takes(
+    tables: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = need(capsys, *tables[:2], "--pods", "100 x 3")
+    assert code == 1
+    assert "Need:     0 nodes: more of these shapes take none of the pods that are left out" in out
+    assert "Pods:     0 of 3 fit" in out

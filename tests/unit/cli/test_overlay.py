@@ -109,5 +109,5 @@ def test_where_nothing_is_needed_nothing_is_told(kubectl: FakeKubectl, capsys: C
 
 @pytest.mark.parametrize("words", [["--pods", "8GiB"], ["--need", "-o", "json"]])
 def test_it_goes_with_the_question_alone(words: list[str], capsys: Capsys) -> None:
-    assert main(["--overlay", *words]) == 1
+    assert main(["--overlay", *words]) == 2
     assert "--overlay goes with --need, and without -o" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import yaml
 from gpushare.cli.whatif import main
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
+from tests.unit.cli.whatif_codes import exit_code
 from tests.unit.wire.dra.objects import DRIVER, device, exactly, stepped
 
 Json = dict[str, Any]
@@ -59,13 +60,13 @@ def template(name: str, memory: str, **more: Any) -> Json:
 
 @pytest.fixture
 def document_of(capsys: pytest.CaptureFixture[str]) -> DocumentOf:
-    """Runs it: the document."""
+    """Return a function that runs the command and returns the document."""
 
     def run(*words: str) -> Json:
         code = main([*words, "-o", "json"])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
         answer: Json = json.loads(out)
+        assert (code, err) == (exit_code(answer), "")
         return answer
 
     return run
@@ -74,9 +75,9 @@ def document_of(capsys: pytest.CaptureFixture[str]) -> DocumentOf:
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     def run(*words: str) -> list[str]:
-        code = main([*words])
+        assert main([*words]) in (0, 1)
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
+        assert err == ""
         return out.splitlines()
 
     return run
@@ -84,12 +85,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def wrong(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs what is wrong: the one line."""
+    """Return a function that runs a wrong command line and returns the error."""
 
     def run(*words: str) -> str:
         code = main([*words])
         out, err = capsys.readouterr()
-        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert (code, out, err.count("\n")) == (2, "", 1)
         return err
 
     return run

@@ -55,6 +55,7 @@ SICK = (
 )
 ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU-new"]}'
 OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
+TOO_LARGE = "1 GPU Memory request is larger than any healthy device"
 LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
@@ -631,6 +632,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         pods(waiting(reason="SchedulerError", message=LATE, age=3600.0)),
     ),
     ("pending-pods", "ok", "waits for room, as the extender has said: 0/1", pods(waiting())),
+    (
+        "pending-pods",
+        "warn",
+        "refused by the extender and kube-scheduler: 0/3",
+        pods(waiting(message=f"0/3 nodes are available: {TOO_LARGE}, 2 Insufficient {MEM}.")),
+    ),
     *[
         (
             "pending-pods",
