@@ -29,7 +29,7 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
-from gpushare.cli.tables import align, printable
+from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE
 from gpushare.core.amounts import compute
@@ -51,6 +51,7 @@ from gpushare.explain.text import units_text
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
 KIND = "GPUShareDefragPlan"

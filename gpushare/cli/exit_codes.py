@@ -62,7 +62,7 @@ def ended_as_kubectl(run: Callable[[], int | None], error_code: int = 1) -> int:
         try:
             return run() or 0
         except GpuShareError as error:
-            from gpushare.cli.tables import printable
+            from gpushare.wire.printable import printable
 
             text = printable(str(error))
             # kubectl's own message needs no prefix.

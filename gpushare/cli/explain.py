@@ -10,11 +10,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cli.claims import books_of, list_claims
+from gpushare.cli.claims import books_of, class_resources, list_claims
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
@@ -27,9 +27,8 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
-from gpushare.cli.tables import printable
 from gpushare.core.model import Request
-from gpushare.errors import SettingsError
+from gpushare.errors import SettingsError, WireError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
@@ -41,7 +40,8 @@ from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
-from gpushare.wire.pods import priority_of
+from gpushare.wire.pods import names_any, priority_of, request_of
+from gpushare.wire.printable import printable
 
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
@@ -75,7 +75,8 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     resource_names = [
         Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
     ]
-    if by_claims(pod, [names.resource for names in resource_names]):
+    managed_names = [names.resource for names in resource_names]
+    if by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl)):
         return document(_by_claims(pod, resource_names, kubectl, options))
     resources = list_resources(
         kubectl,
@@ -92,6 +93,17 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     if answer.judgement and answer.request and not (options.policy or answer.request.policy):
         answer = replace(answer, detail=_OWN_POLICY)
     return document(answer)
+
+
+def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Collection[str]:
+    """Return the extended resources that kube-scheduler makes claims for; none without need."""
+    try:
+        resources = request_of(pod, ALIYUN).resources
+    except WireError:
+        return ()
+    if names_any(pod, managed) or not any("/" in name for name, _ in resources):
+        return ()
+    return class_resources(kubectl)
 
 
 def _by_claims(

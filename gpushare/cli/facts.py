@@ -19,7 +19,7 @@ from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.device_request import DeviceSums, device_request
+from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, InventoryDevice, decode_inventory
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
@@ -264,7 +264,9 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     labels = mapping(metadata.get("labels"))
     try:
         return device_request(
-            DeviceSums(units, containers, percents=percents, percent_containers=percent_containers),
+            ContainerSums(
+                units, containers, percents=percents, percent_containers=percent_containers
+            ),
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
             names,

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from gpushare.cli.documents import to_yaml
-from gpushare.cli.tables import printable
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import NodeNeed
@@ -19,6 +18,7 @@ from gpushare.explain.whatif import Shape
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.inventory import mib_of
+from gpushare.wire.printable import printable
 
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, Report
 from gpushare.core.model import ALL_CORES
+from gpushare.wire.printable import printable
 
 if TYPE_CHECKING:  # this module takes longer to load than the command
     from gpushare.cli.claims import ClaimsReport
@@ -103,19 +104,6 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
 def width(text: str) -> int:
     """Return the number of characters that a terminal shows."""
     return len(_ESCAPES.sub("", text)) if "\x1b" in text else len(text)
-
-
-def printable(text: str) -> str:
-    r"""Return the text with control characters, and other characters without a glyph, as \x1b,
-    \u200e and so on.
-
-    Lone surrogates, possible in JSON and in no output encoding, are escaped, too.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def align(rows: Iterable[Row]) -> str:

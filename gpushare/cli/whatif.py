@@ -25,7 +25,7 @@ from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
-from gpushare.cli.tables import printable, style_of
+from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.commandline import USAGE
 from gpushare.core.policy import Policy, load_policy
@@ -37,6 +37,7 @@ from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
 _DOES_NOT_FIT = 1

@@ -12,7 +12,7 @@ from typing import Any
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import ResourcePlan
-from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
+from gpushare.cli.tables import PLAIN, Style, align, device_kind
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import Request
 from gpushare.explain.need import NodeNeed
@@ -21,6 +21,7 @@ from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
 from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
+from gpushare.wire.printable import printable
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"
