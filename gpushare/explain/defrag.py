@@ -153,7 +153,7 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
         )
         or any(volume.host_path for volume in spec.volumes or ())
         or may_wait(pod)
-        or not demands_of(pod).known
+        or not demands_of(pod).is_complete
     )
 
 
@@ -297,7 +297,7 @@ def find_moves(
         ),
         stays=tuple(sorted(stays, key=lambda pod: str(pod.entry.ref))),
         candidates=len(candidates),
-        is_complete=budget.left > 0,
+        is_complete=budget.remaining > 0,
     )
 
 

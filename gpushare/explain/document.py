@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
 from gpushare.core.explain import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
@@ -119,7 +120,7 @@ def _group(group: GroupNeed) -> dict[str, Any]:
             "units": asks.units,
             "devices": asks.devices,
             "split": list(asks.split) or None,
-            "cores": asks.cores or None,
+            **_percents(asks.percents),
             "needed": needed,
             "fitting": fitting,
         }
@@ -163,9 +164,12 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "mostDevices": explanation.most_devices,
         "largestDevice": explanation.most_alone,
         "devicesWithMemory": explanation.with_memory,
-        "devicesWithCores": explanation.with_cores,
+        "devicesWithCores": explanation.with_percents,
         "devicesWithBoth": explanation.with_both,
-        "mostCores": explanation.most_cores,
+        **{
+            f"most{amount.title}": percent
+            for amount, percent in zip(PERCENT_AMOUNTS, explanation.most_percents, strict=False)
+        },
         "remedies": [
             {
                 "node": remedy.node,
@@ -211,10 +215,19 @@ def _request(request: Request | None) -> dict[str, Any] | None:
         "units": request.units,
         "devices": request.devices,
         "split": list(request.split) or None,
-        "cores": request.cores or None,
+        **_percents(request.percents),
         "cards": None if request.cards == ANY_CARD else request.cards._asdict(),
         "policy": request.policy or None,
         "models": list(request.models),
+    }
+
+
+def _percents(percents: Percents) -> dict[str, int | None]:
+    """Return the percent of each amount by its name; None for 0."""
+    values = percents or NO_PERCENTS
+    return {
+        amount.name: percent or None
+        for amount, percent in zip(PERCENT_AMOUNTS, values, strict=True)
     }
 
 

@@ -6,6 +6,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
 from gpushare.core.explain import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
@@ -69,7 +70,7 @@ def sentence(
     if explanation.never and not explanation.fit:
         parts.append(f"it can never fit: {_most(explanation, unit)}")
     elif not explanation.fit:
-        compute = _compute(explanation, unit)
+        compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", _remedies(explanation, unit, reader)]
     return "; ".join(parts)
@@ -84,8 +85,8 @@ def lines(pod: PodExplanation) -> list[str]:
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
-        if compute := _compute(explanation, pod.unit):
-            rows.append(("Compute", compute))
+        if compute := _by_percents(explanation, pod.unit):
+            rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows.append(_outlook(explanation, pod))
     if pod.moves:
@@ -191,8 +192,8 @@ def _asked(request: Request, unit: str) -> str:
         text = _on_devices(request.units, request.devices, unit)
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif request.cores:
-        text += f", with {request.cores} % of its cores"
+    elif request.percents:
+        text += f", with {percents_text(request.percents, 'its ')}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
 
@@ -221,15 +222,19 @@ def _wish(cards: Cards) -> str:
     return ", ".join(wishes)
 
 
-def _compute(explanation: Explanation, unit: str) -> str:
-    """Return a text about devices with enough memory and too little compute, or ""."""
+def _by_percents(explanation: Explanation, unit: str) -> str:
+    """Return a text about devices with enough memory and too little compute, or too little of
+    another amount in percent; or "".
+    """
     request, devices = explanation.request, explanation.with_memory
-    if explanation.fit or not explanation.reasons.keys() & _BY_CORES:
+    if explanation.fit or not explanation.reasons.keys() & _BY_PERCENTS:
         return ""
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
-        share = f"also {request.cores} % of its cores" if request.cores else "any cores"
+        share = f"any {_EXCLUSIVE}"
+        if request.percents:
+            share = f"also {percents_text(request.percents, 'its ')}"
         return f"no node has {request.devices} devices with the memory and {share} free"
     if not devices or explanation.with_both:
         return ""
@@ -238,16 +243,28 @@ def _compute(explanation: Explanation, unit: str) -> str:
     have += f" {amount(request.units, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if single else 'all of them are in use'}"
-    if not request.cores:
-        return f"{have} free, and all of {'its' if single else 'their'} cores are given"
+    if not request.percents:
+        return f"{have} free, and all of {'its' if single else 'their'} {_EXCLUSIVE} are given"
     which = "not" if single else "none of them"
-    return (
-        f"{have} free, {which} also {request.cores} % of its cores"
-        f" (at most {explanation.most_cores} %)"
-    )
+    pairs = zip(request.percents, explanation.most_percents, strict=True)
+    most = " and ".join(f"{percent} %" for requested, percent in pairs if requested)
+    return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
 
 
-_BY_CORES = frozenset({Reason.INSUFFICIENT_CORES, Reason.INSUFFICIENT_TOGETHER})
+def _percents_head(request: Request) -> str:
+    """Return the head of the line that `_by_percents` gives: Compute."""
+    shown = [
+        row.noun
+        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
+        if percent or (row.is_exclusive and not request.percents)
+    ]
+    return " and ".join(shown).capitalize()
+
+
+_BY_PERCENTS = frozenset(
+    {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
+)
+_EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_exclusive)
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
@@ -265,9 +282,10 @@ def _free(explanation: Explanation, unit: str) -> str:
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
-        with_cores = " with room for its cores" if explanation.request.cores else ""
+        names = " and ".join(by_name(explanation.request.percents))
+        with_percents = f" with room for its {names}" if names else ""
         fits = amount(explanation.fits_now, unit)
-        return f"{text}, and {fits} on the cards that it wants{with_cores}"
+        return f"{text}, and {fits} on the cards that it wants{with_percents}"
     if not explanation.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
     if explanation.parts_now:
@@ -310,7 +328,7 @@ def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
     if between.group:
         rows.append(("Needs", group_text(between.group, pod.unit)))
     for hold in between.holds[:_MOST_NAMES]:
-        asks = Request(hold.units, hold.devices, cores=hold.cores, split=hold.split)
+        asks = Request(hold.units, hold.devices, percents=hold.percents, split=hold.split)
         size = _size(asks, pod.unit)
         rows.append(("Held", f"{size} on {hold.node} for {hold.pod} until {hold.until_text}"))
     if len(between.holds) > _MOST_NAMES:
@@ -322,7 +340,7 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    return f"{text} with {request.cores} % of cores" if request.cores else text
+    return f"{text} with {percents_text(request.percents)}" if request.percents else text
 
 
 def _most(explanation: Explanation, unit: str) -> str:
@@ -394,8 +412,9 @@ def _held(entry: Entry, unit: str) -> str:
         if entry.ends_by:
             until = datetime.fromtimestamp(entry.ends_by, UTC)
             ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
-    cores = f" with {entry.cores} % of cores" if entry.cores else ""
-    return f"{amount(entry.request.total, unit)}{cores}{ending}"
+    percents = percents_text(entry.largest_percents)
+    percents = f" with {percents}" if percents else ""
+    return f"{amount(entry.request.total, unit)}{percents}{ending}"
 
 
 def _some(names: Iterable[str]) -> str:

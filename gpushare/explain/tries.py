@@ -34,8 +34,8 @@ class NewNode:
     shape: int
     used: tuple[int, ...]
     """Units by device."""
-    cores: tuple[int, ...]
-    """Percent of compute by device."""
+    percents: tuple[tuple[int, ...], ...]
+    """For each of `PERCENT_AMOUNTS`, percent by device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ class Nodes:
         nodes = []
         for (name, new_name), shape in zip(self.new_names(counts).items(), shapes, strict=True):
             row, devices = view.row[name], len(self.shapes[shape].spec.capacity)
-            used, cores = view.used[row, :devices], view.cores_used[row, :devices]
-            nodes.append(NewNode(new_name, shape, tuple(used.tolist()), tuple(cores.tolist())))
+            used = tuple(view.used[row, :devices].tolist())
+            percents = tuple(tuple(array[row, :devices].tolist()) for array in view.percents_used)
+            nodes.append(NewNode(new_name, shape, used, percents))
         return nodes
 
 
@@ -146,7 +147,7 @@ class Tries:
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
 
     def _first_shape(self, pod: PodBatch) -> int | None:
-        """Return the first shape whose empty node takes such a pod; None if there is none."""
+        """Return the first shape that takes such a pod on an empty node; None if there is none."""
         single = replace(pod, count=1)
         shapes = range(len(self.nodes.shapes))
         return next((n for n in shapes if self._placer(self.nodes.single(n)).put(single)), None)

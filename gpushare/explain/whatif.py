@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpushare.core.model import ALL_CORES, NodeSpec
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -81,10 +82,11 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
     labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
     amounts = like.allocatable
     if amounts is not None and resource != CLASS:  # cards of claims are not allocatable
-        cores = Names.for_resource(resource).cores
+        names = Names.for_resource(resource)
         amounts = dict(amounts) | {resource: sum(spec.capacity)}
-        if cores in amounts:
-            amounts[cores] = ALL_CORES * len(spec.capacity)
+        for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+            if of_amount.resource in amounts:
+                amounts[of_amount.resource] = amount.whole * len(spec.capacity)
     taints = tuple(taint for taint in like.taints if not taint.key.startswith(_OF_CONTROLLERS))
     return NodeState(spec.name, labels, taints, allocatable=amounts)
 
@@ -119,6 +121,12 @@ class WhatIfAnswer:
     """Pending pods with scheduling gates; they are not placed."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     """Number of pods that accept only models of no node, by these models joined by "|"."""
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether all requested pods and groups fit, and the pods of nodes that go."""
+        results = [*self.moved_results, *self.requested_results]
+        return all(result.all_fit for result in results) and all(gang.fits for gang in self.gangs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,5 +244,5 @@ def sums_of(view: Snapshot) -> DeviceSums:
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
     unused = np.maximum(capacity - view.used, 0)
-    stranded = int(unused[view.cores_used >= ALL_CORES].sum())
+    stranded = int((unused - view.free).sum())
     return DeviceSums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

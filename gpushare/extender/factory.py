@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
+from gpushare.core.amounts import MEMORY, PERCENT_AMOUNTS
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -39,7 +40,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
-from gpushare.wire.annotations import ALIYUN, CORES, Names, distinct
+from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -97,16 +98,18 @@ def make_managed_resources(
     resource_names = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in resource_names]
     # Configurations of the original also name the count of devices: this is no memory resource.
-    # Neither are cores: the books of the memory resource include the cores.
-    side_names = {name for own_names in names for name in (own_names.count, own_names.cores)}
+    # Neither are amounts in percent: the books of the memory resource include these.
+    side_names = {own_names.count for own_names in names}
+    side_names |= {of_amount.resource for own_names in names for of_amount in own_names.percents}
     names = [own_names for own_names in names if own_names.resource not in side_names]
-    for own_names in names:
-        if own_names.resource.endswith(CORES):
-            memory = own_names.resource.removesuffix(CORES) + "-mem"
-            raise SettingsError(
-                f"managedResources: {own_names.resource} is the compute of devices, which are given"
-                f" out by their memory: name {memory} beside it"
-            )
+    for resource in (own_names.resource for own_names in names):
+        for amount in PERCENT_AMOUNTS:
+            if resource.endswith(amount.resource_suffix):
+                memory = resource.removesuffix(amount.resource_suffix) + MEMORY.resource_suffix
+                raise SettingsError(
+                    f"managedResources: {resource} is the {amount.noun} of devices, which are"
+                    f" given out by their memory: name {memory} beside it"
+                )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return ManagedResources(
@@ -120,7 +123,11 @@ def make_managed_resources(
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own_names.resource not in ignored,
-                cores_counted_by_scheduler=own_names.cores not in ignored,
+                uncounted_percents=tuple(
+                    of_amount.resource
+                    for of_amount in own_names.percents
+                    if of_amount.resource in ignored
+                ),
             )
             for own_names in names
         ),

@@ -1,16 +1,16 @@
 """Garbage collection that does not delay requests, and freed memory that goes back to the system.
 
-Reference counts free nearly everything; only cycles need the collector. Its full collections look
-at every object, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several times
-whenever many objects are made at once, as in an audit. So full collections are left to `tick`, once
-an hour; the youngest generation, which has nearly all garbage, is collected as always, some
-thousand objects at a time.
+Reference counts free nearly everything; only cycles need the collector. A full collection visits
+every object, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several times whenever
+many objects are made at once, as in an audit. So `tick` runs full collections, once an hour; the
+youngest generation, which has nearly all garbage, is collected as always, some thousand objects at
+a time.
 
-glibc keeps what was freed at the end of its heap, up to twice the largest block that was ever
-freed (mallopt(3), M_MMAP_THRESHOLD), and whole pages between blocks for good. A large request now
-and then would let the process grow for hours. So `tick` makes it give them back, once a minute. By
-that rule it also takes and gives back the same megabytes for each page of a list, which the kernel
-has to clear again: for 100,000 pods 100,000 page faults. So `start` sets fixed sizes.
+glibc keeps freed memory at the end of the heap, up to twice the largest block that was ever freed
+(mallopt(3), M_MMAP_THRESHOLD), and whole pages between blocks for good. A large request now and
+then would let the process grow for hours. So `tick` calls malloc_trim once a minute. With glibc's
+own thresholds the same megabytes would be taken and given back for each page of a list, and the
+kernel would clear them again: for 100,000 pods 100,000 page faults. So `start` sets fixed sizes.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """As in glibc's malloc.h."""
 
 _LARGE = 4 << 20
-"""Bytes from which glibc keeps a block outside its heap, and gives it back when it is freed; of
-the heap it keeps twice as much. A page of 500 pods has 1 to 3 MiB.
+"""Size in bytes from which glibc maps a block outside the heap and unmaps the block when freed; of
+the heap glibc keeps twice as much. A page of 500 pods has 1 to 3 MiB.
 """
 
 

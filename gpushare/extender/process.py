@@ -33,7 +33,7 @@ from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.moves.mover import Mover
-from gpushare.extender.scheduler_file import SchedulerFile, routes_of
+from gpushare.extender.scheduler_file import SchedulerSettings, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.settler import Settler
 from gpushare.extender.tell.events.messages import EventMessages
@@ -66,7 +66,7 @@ class Extender:
     """
 
     def __init__(
-        self, settings: Settings, scheduler_file: SchedulerFile, log_writer: LogWriter
+        self, settings: Settings, scheduler_file: SchedulerSettings, log_writer: LogWriter
     ) -> None:
         entry, unit = scheduler_file.entry, settings.unit
         self._settings = settings

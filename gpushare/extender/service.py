@@ -198,8 +198,8 @@ class Service:
         try:
             answer = work(body)
             outcome, line = answer.outcome, answer.line
-            if self._shadow is not None and answer.asked is not None:
-                self._shadow(answer.asked)
+            if self._shadow is not None and answer.for_shadow is not None:
+                self._shadow(answer.for_shadow)
             return answer.body
         except MessageError as error:
             outcome, line = "malformed", {"error": str(error)}

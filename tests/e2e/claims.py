@@ -4,6 +4,7 @@ There is no driver and no kubelet. A slice is an object that the test writes as 
 a bound pod stays Pending.
 """
 
+import socket
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from gpushare.wire.objects import PODS as POD_LIST
 from gpushare.wire.objects import Pod
 from gpushare.wire.quantity import to_bytes
 from tests.contract.apiserver.client import MERGE, Json
-from tests.e2e.binaries import RELEASE, needed
+from tests.e2e.binaries import RELEASE, needed, tool
 from tests.e2e.extender import Extender
 from tests.e2e.objects import NODES, PODS, fresh
 from tests.e2e.pair import printed
@@ -46,6 +47,8 @@ FIRST_MINOR = 36
 HAS_CLAIMS = int(RELEASE.split(".")[1]) >= FIRST_MINOR
 
 ALONE, WITH_US = "kube-scheduler alone", "with gpushare"
+WITH_LIMIT = "with least extender"
+"""With an extender that answers at once with the first node name (tools/limit)."""
 _UNLIMITED = 10_000
 _AT_ONCE = 16
 
@@ -112,13 +115,14 @@ class ClaimWorld:
         percentage: percentageOfNodesToScore, 0 for kube-scheduler's default.
         """
         folder.mkdir(exist_ok=True)
-        for each in ("extender/base", "extender/claims"):
-            apply(plane, each)
+        for item in ("extender/base", "extender/claims"):
+            apply(plane, item)
         self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
+        self.limit: Process | None = None
         self.by = ""
-        """Who chooses the node: ALONE, WITH_US, or "" while nothing schedules."""
+        """Who chooses the node: ALONE, WITH_US, WITH_LIMIT, or "" while nothing schedules."""
         self.controllers = plane.start_controllers(
             needed("kube-controller-manager"),
             "resourceclaim-controller",
@@ -139,26 +143,34 @@ class ClaimWorld:
     def stop(self) -> None:
         self.placed.stop()
         self.extender.stop()
-        if self.scheduler:
-            self.scheduler.kill()
-        self.controllers.kill()
+        for process in (self.scheduler, self.limit, self.controllers):
+            if process:
+                process.kill()
 
     def schedule(self, by: str) -> None:
         """Have kube-scheduler run as this says, and our extender if it takes part."""
         if self.by == by:
             return
-        if self.scheduler:
-            self.scheduler.kill()
+        for process in (self.scheduler, self.limit):
+            if process:
+                process.kill()
         self.extender.kill()
+        url = ""
         if by == WITH_US:
             self.extender.start()
-        file = self._folder / f"{'alone' if by == ALONE else 'with-us'}.yaml"
-        file.write_text(yaml.safe_dump(self._configuration(by)))
+            url = self.extender.url
+        elif by == WITH_LIMIT:
+            port = free_port()
+            self.limit = Process("limit", [tool("limit"), str(port)], self._folder)
+            self.limit.wait(lambda: _is_open(port), "does not answer")
+            url = f"http://127.0.0.1:{port}"
+        file = self._folder / f"{by.replace(' ', '-')}.yaml"
+        file.write_text(yaml.safe_dump(self._configuration(url)))
         command: list[str | Path] = [needed("kube-scheduler"), "--config", file]
         self.scheduler = Process("kube-scheduler", [*command, "--secure-port", "0"], self._folder)
         self.by = by
 
-    def _configuration(self, by: str) -> Json:
+    def _configuration(self, extender_url: str) -> Json:
         client = {"kubeconfig": str(self.plane.kubeconfig(SCHEDULER))}
         return {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -166,7 +178,7 @@ class ClaimWorld:
             "clientConnection": {**client, "qps": _UNLIMITED, "burst": _UNLIMITED},
             "leaderElection": {"leaderElect": False},
             "percentageOfNodesToScore": self._percentage,
-            "extenders": [claims_entry(self.extender.url)] if by == WITH_US else [],
+            "extenders": [claims_entry(extender_url)] if extender_url else [],
         }
 
     # -- made -----------------------------------------------------------------------------------
@@ -231,18 +243,20 @@ class ClaimWorld:
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
-        every = [{"name": each, "resourceClaimName": each} for each in claims]
-        every += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
-        resources = {"claims": [{"name": each["name"]} for each in every]}
-        made = [
+        all_items = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+        all_items += [
+            {"name": template, "resourceClaimTemplateName": template} for template in templates
+        ]
+        resources = {"claims": [{"name": item["name"]} for item in all_items]}
+        created = [
             {"name": f"main-{number}", "image": "x", "resources": resources}
             for number in range(container_count)
         ]
         body = {
             "metadata": {"name": fresh("pod"), "labels": dict(labels or {})},
             "spec": {
-                "containers": made,
-                "resourceClaims": every,
+                "containers": created,
+                "resourceClaims": all_items,
                 "terminationGracePeriodSeconds": 0,
                 **spec,
             },
@@ -262,27 +276,27 @@ class ClaimWorld:
 
     def sizes(self) -> dict[Part, int]:
         """Return the amount of each shared capacity, and 1 for each device that is not shared."""
-        found: dict[Part, int] = {}
+        result: dict[Part, int] = {}
         for spec in (item["spec"] for item in self.api.get(SLICES).body["items"]):
             for device in spec.get("devices") or ():
                 amounts = {"": "1"}
                 if device.get("allowMultipleAllocations"):
-                    amounts = {name: each["value"] for name, each in device["capacity"].items()}
+                    amounts = {name: entry["value"] for name, entry in device["capacity"].items()}
                 for name, amount in amounts.items():
                     key = Part(spec["driver"], spec["pool"]["name"], device["name"], name)
-                    found[key] = to_bytes(amount)
-        return found
+                    result[key] = to_bytes(amount)
+        return result
 
     def used(self) -> Counter[Part]:
         """Return the amounts that claims have, as `sizes` does."""
-        found: Counter[Part] = Counter()
+        counter: Counter[Part] = Counter()
         for claim in self.api.get(CLAIMS).body["items"]:
             for result in _results(claim):
                 if not result.get("adminAccess"):
                     device = result["driver"], result["pool"], result["device"]
                     for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
-                        found[Part(*device, name)] += to_bytes(amount)
-        return found
+                        counter[Part(*device, name)] += to_bytes(amount)
+        return counter
 
     def sound(self) -> None:
         """Fail if claims have more of a device than it has."""
@@ -385,33 +399,46 @@ class PlacedPods:
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
-            done = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
-        left = len(uids - self.at.keys())
-        assert done, f"{left} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+            wait_for_result = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        count = len(uids - self.at.keys())
+        assert wait_for_result, (
+            f"{count} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+        )
         return max(self.at[uid] for uid in uids)
 
     def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
         """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
         uid = pod["metadata"]["uid"]
         with self._changed:
-            done = self._changed.wait_for(lambda: uid in self.at or uid in self.refused, PATIENCE)
-        assert done, told()
+            wait_for_result = self._changed.wait_for(
+                lambda: uid in self.at or uid in self.refused, PATIENCE
+            )
+        assert wait_for_result, told()
         return uid in self.at
 
     def _see(self, pod: Pod) -> None:
         uid = (pod.metadata and pod.metadata.uid) or ""
         node = (pod.spec and pod.spec.node_name) or ""
         conditions = (pod.status and pod.status.conditions) or ()
-        refused = any(each.type == "PodScheduled" and each.status == "False" for each in conditions)
+        refusals = any(
+            condition.type == "PodScheduled" and condition.status == "False"
+            for condition in conditions
+        )
         with self._changed:
             if node and uid not in self.at:
                 self.at[uid], self.node[uid] = time.monotonic(), node
-            elif refused:
+            elif refusals:
                 self.refused.add(uid)
             self._changed.notify_all()
 
 
+def _is_open(port: int) -> bool:
+    """Return whether a process listens on the port of 127.0.0.1."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _results(claim: Json) -> list[Json]:
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
-    return found
+    result: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return result

@@ -197,12 +197,14 @@ class _ResourceState:
         return is_quiet or now >= self.trial_due_since + LONGEST_WAIT
 
     def is_due(self, now: float) -> bool:
-        """Return whether to make policies now."""
+        """Return whether to make policies now; they rank nothing while no node has devices."""
+        if self.layout is None or not self.layout.any():
+            return False
         estimator = self.estimator
         if now >= self.tried + SPACING:
             return estimator.is_due()
         # The first pods tell most, and come fast if a cluster fills.
-        return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
+        return not self.failing and estimator.fit_at <= min(estimator.pod_count, _EARLY)
 
     def could_take(self, request: Request) -> bool:
         """Return whether the request fits on a node without pods."""
@@ -281,7 +283,7 @@ class PolicyRefresher(LoopPart):
         states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(state.estimator.seen for state in states),
+            "learned_pods_total": max(state.estimator.pod_count for state in states),
             "refits_total": sum(state.refits for state in states),
             "refit_failures_total": sum(state.failed for state in states),
             "refit_duration_seconds": max(state.took for state in states),
@@ -296,8 +298,8 @@ class PolicyRefresher(LoopPart):
         for entry in state.resource.ledger.entries_and_specs()[0].values():
             units_by_namespace[entry.ref.namespace] += entry.request.total
         with self._counting:
-            state.estimator.held = units_by_namespace
-            return state.estimator.seen, state.estimator.workload(self._wall())
+            state.estimator.held_units = units_by_namespace
+            return state.estimator.pod_count, state.estimator.workload(self._wall())
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
@@ -384,9 +386,16 @@ class PolicyRefresher(LoopPart):
         self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request; return the ranking."""
-        for units, devices, cpu, memory, models, cores, cards, split in kinds[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, percents, cards, split in kinds[-_PREPARED_KINDS:]:
             request = Request(
-                units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
+                units,
+                devices,
+                cpu,
+                memory,
+                models=models,
+                percents=percents,
+                cards=cards,
+                split=split,
             )
             ranking.prepare(
                 resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)

@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -43,7 +44,7 @@ from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_
 from gpushare.wire.groups import Claimant, claimant, group_of
 
 
-class Look(NamedTuple):
+class FilterLook(NamedTuple):
     """One look at the cluster for a pod."""
 
     snapshot: Snapshot
@@ -54,7 +55,7 @@ class Look(NamedTuple):
     """The version of the holds before the look."""
 
 
-class Wait(Enum):
+class FilterWait(Enum):
     """Step: wait, look again after each change, and hand over the last look."""
 
     FOR_ROOM = "pods that are about to end may free a device"
@@ -83,24 +84,25 @@ class Refuse:
     """Step: the end. Answer that no node fits."""
 
     changes_hold: bool
-    """Whether the pod loses its hold: it is not charged, and other nodes are not asked about."""
+    """Whether the pod loses its hold: the pod is not charged, and kube-scheduler does not ask about
+    the nominated node alone."""
     only_holds: bool = False
     """Only the holds of other pods keep the pod out."""
     wake_since: int | None = None
     """Wake the pod when a hold ends, or has ended since this version of the holds; None: do not."""
 
 
-Step = Wait | KeepNode | Offer | Refuse
+Step = FilterWait | KeepNode | Offer | Refuse
 
 
 @dataclass(slots=True)
 class FilterTransaction:
     """One call of filter for a pod that asks for a managed resource, as steps.
 
-    It reads the ledger and the holds, and changes nothing. docs/architecture.md has the table.
+    Reads the ledger and the holds, and changes nothing. docs/architecture.md has the table.
     """
 
-    managed: ManagedResource
+    resource: ManagedResource
     request: Request
     uid: str
     is_ours: bool
@@ -111,13 +113,13 @@ class FilterTransaction:
     """The nodes that kube-scheduler asks about."""
     is_nominated_only: bool
     """Whether the only named node is the pod's nominated node."""
-    last_wait: Wait | None = None
+    last_wait: FilterWait | None = None
     refusal: Refuse | None = None
-    """The refusal as it was before `Wait.FOR_HOLDS`."""
+    """The refusal before `FilterWait.FOR_HOLDS`."""
 
-    def next(self, look: Look, now: float) -> Step:
+    def next(self, look: FilterLook, now: float) -> Step:
         """Return the step after a look."""
-        ledger, judgement = self.managed.ledger, look.judgement
+        ledger, judgement = self.resource.ledger, look.judgement
         entry = ledger.entry(self.uid)
         if entry and entry.node in self.names and ledger.can_still_bind(self.uid):
             # kube-scheduler calls filter again when a bind took too long. The pod's own charge must
@@ -128,13 +130,13 @@ class FilterTransaction:
         if judgement.fits.any():
             return Offer(changes_hold=entry is None)
         if self.last_wait is None and judgement.may_change:
-            self.last_wait = Wait.FOR_ROOM
-            return Wait.FOR_ROOM
+            self.last_wait = FilterWait.FOR_ROOM
+            return FilterWait.FOR_ROOM
         is_promised = judgement.has(Reason.PROMISED)
         if self.refusal is not None:  # after the wait for holds
             return replace(self.refusal, only_holds=self.refusal.only_holds and is_promised)
         changes_hold = entry is None and not self.is_nominated_only
-        holds, pod = self.managed.holds, self.pod
+        holds, pod = self.resource.holds, self.pod
         # A hold may have ended since the look.
         is_changed = holds.version != look.version
         if pod is None or not (len(holds) or is_changed):
@@ -147,8 +149,8 @@ class FilterTransaction:
             wake_since=look.version if is_kept_out and (is_against or is_changed) else None,
         )
         if is_promised and holds.any_soon(pod, now):
-            self.last_wait = Wait.FOR_HOLDS
-            return Wait.FOR_HOLDS
+            self.last_wait = FilterWait.FOR_HOLDS
+            return FilterWait.FOR_HOLDS
         return self.refusal
 
 
@@ -195,14 +197,14 @@ class FilterVerb:
         self._ranker = ranker
         self._ranks_all = ranks_all
         self._clock = clock
-        self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
+        self._offers = {resource.names.resource: offers_of(resource) for resource in resources}
         self._group_rooms = {
-            managed.names.resource: GroupRoom(managed, resources.gate, open_gate)
-            for managed in resources
+            resource.names.resource: GroupRoom(resource, resources.gate, open_gate)
+            for resource in resources
         }
 
     def answer(self, body: bytes) -> VerbAnswer:
-        """Return the answer to a body of filter; an error stands in its `Error`."""
+        """Return the answer to a body of filter, with any error in the field `Error`."""
         self._bind_slots.wait_while_many()
         try:
             args = decode_filter(body, self._lists)
@@ -240,15 +242,15 @@ class FilterVerb:
         self, args: FilterArgs, uid: str, is_ours: bool, resource_request: ResourceRequest
     ) -> VerbAnswer:
         """Return the answer for a pod that asks for a managed resource."""
-        managed, request = resource_request
+        resource, request = resource_request
         pod = None
         # No hold for a pod without a name, or for a pod that kube-scheduler does not send here.
         if is_ours and args.ref is not None:
             pod = claimant(args.pod, request)
-            managed.holds.asked(pod)
+            resource.holds.asked(pod)
         names, status = args.names, args.pod.status
         transaction = FilterTransaction(
-            managed=managed,
+            resource=resource,
             request=request,
             uid=uid,
             is_ours=is_ours,
@@ -260,7 +262,7 @@ class FilterVerb:
         )
         look = self._look(transaction, args)
         step = transaction.next(look, self._clock())
-        while isinstance(step, Wait):
+        while isinstance(step, FilterWait):
             look = self._wait(step, look, transaction, args)
             step = transaction.next(look, self._clock())
         judgement, fit, best = look.judgement, NodeNames(), ""
@@ -270,8 +272,7 @@ class FilterVerb:
         elif isinstance(step, Offer):
             fit, best = self._choose(transaction, look, finds_best=step.changes_hold)
         busy, never, reasons = judgement.refusals(names)
-        self._record(args, transaction, step, fit, best)
-        self._tell(args, transaction, look, reasons, is_refused=isinstance(step, Refuse))
+        self._record(args, transaction, look, step, fit=fit, best=best, reasons=reasons)
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
             "pod": args.ref or "?",
@@ -284,8 +285,7 @@ class FilterVerb:
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        if request.cores:
-            line["cores"] = request.cores
+        line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         for_shadow = None
@@ -293,38 +293,40 @@ class FilterVerb:
         if self._shadowed and pod and step.changes_hold and not transaction.is_nominated_only:
             only_holds = look.judgement.has(Reason.PROMISED)
             if fit or not (only_holds or look.judgement.has(Reason.GROUP_TOO_LARGE)):
-                resource, fits = managed.names.resource, look.judgement.fits
-                for_shadow = Asked(resource, uid, request, names, fits, look.snapshot)
+                name, fits = resource.names.resource, look.judgement.fits
+                for_shadow = Asked(name, uid, request, names, fits, look.snapshot)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, for_shadow)
 
-    def _look(self, transaction: FilterTransaction, args: FilterArgs) -> Look:
-        """Return what the cluster offers to the pod now. No node fits if the pod's group does not
-        fit whole; worse groups at the gate yield their places first, if that helps.
+    def _look(self, transaction: FilterTransaction, args: FilterArgs) -> FilterLook:
+        """Return a look at the cluster for the pod.
+
+        No node fits if the pod's group does not fit whole. Before that, worse groups at the gate
+        yield their places if the pod's group then fits.
         """
-        managed, pod, names = transaction.managed, transaction.pod, args.names
-        resource, now = managed.names.resource, self._clock()
-        managed.holds.expire(now)
-        version = managed.holds.version
-        offered = partial(self._offers[resource].look, pod, transaction.request, names)
-        snapshot, judgement = offered(managed.ledger.snapshot, now)
+        resource, pod, names = transaction.resource, transaction.pod, args.names
+        name, now = resource.names.resource, self._clock()
+        resource.holds.expire(now)
+        version = resource.holds.version
+        look = partial(self._offers[name].look, pod, transaction.request, names)
+        snapshot, judgement = look(resource.ledger.snapshot, now)
         # The nominated node alone says nothing about the group.
         if pod is not None and pod.group.key and not transaction.is_nominated_only:
-            group_room, fits = self._group_rooms[resource], bool(judgement.fits.any())
+            group_room, fits = self._group_rooms[name], bool(judgement.fits.any())
             demands, rows = partial(demands_of, args.pod), names.rows(snapshot.row)
             if not (fits and group_room.fits(pod, demands, snapshot, rows, now)):
                 if group_room.make_room(pod, demands, snapshot, rows):
-                    snapshot, judgement = offered(managed.ledger.snapshot, now)
+                    snapshot, judgement = look(resource.ledger.snapshot, now)
                 elif fits:
                     judgement = judge_all(names, Reason.GROUP_TOO_LARGE)
-        return Look(snapshot, judgement, version)
+        return FilterLook(snapshot, judgement, version)
 
     def _wait(
-        self, step: Wait, look: Look, transaction: FilterTransaction, args: FilterArgs
-    ) -> Look:
+        self, step: FilterWait, look: FilterLook, transaction: FilterTransaction, args: FilterArgs
+    ) -> FilterLook:
         """Return the last look, after a wait for a node that fits (refusal_hold.py)."""
-        budget = self._refusal_hold if step is Wait.FOR_ROOM else self._promise_wait
-        holds, ledger = transaction.managed.holds, transaction.managed.ledger
+        budget = self._refusal_hold if step is FilterWait.FOR_ROOM else self._promise_wait
+        holds, ledger = transaction.resource.holds, transaction.resource.ledger
 
         def fits_now() -> bool:
             nonlocal look
@@ -339,20 +341,18 @@ class FilterVerb:
         return look
 
     def _choose(
-        self, transaction: FilterTransaction, look: Look, *, finds_best: bool
+        self, transaction: FilterTransaction, look: FilterLook, *, finds_best: bool
     ) -> tuple[NodeNames, str]:
-        """Return the nodes to answer of those that fit, and the best one of them to hold; "" for
-        none.
-        """
-        managed, request, pod = transaction.managed, transaction.request, transaction.pod
+        """Return the nodes to answer, and the best of these nodes to hold; "" for no hold."""
+        resource, request, pod = transaction.resource, transaction.request, transaction.pod
         snapshot, fit = look.snapshot, transaction.names.part(look.judgement.fits)
         reserved = ""
         if pod is not None and isinstance(snapshot, HeldSnapshot):  # otherwise there are no holds
-            reserved = managed.holds.reserved_for(pod)
+            reserved = resource.holds.reserved_for(pod)
         if reserved and reserved in fit:  # a plan of moves relies on this node
             fit = NodeNames((reserved,))
         elif self._best_only:
-            place = best_row(snapshot, fit.rows(snapshot.row), request, managed.scorer(request))
+            place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
             fit = fit if place is None else NodeNames(fit[place : place + 1])
         if pod is None or not finds_best:
             return fit, ""
@@ -363,81 +363,82 @@ class FilterVerb:
         # before its bind needs a hold in any case.
         if not (pod.group.key or pod.waits):
             return fit, ""
-        place = best_row(snapshot, fit.rows(snapshot.row), request, managed.scorer(request))
+        place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
         return fit, "" if place is None else fit[place]
 
     def _record(
         self,
         args: FilterArgs,
         transaction: FilterTransaction,
+        look: FilterLook,
         step: KeepNode | Offer | Refuse,
+        *,
         fit: NodeNames,
         best: str,
+        reasons: Mapping[str, int],
     ) -> None:
-        """Store the ticket of the pod and change its hold.
+        """Change the hold of the pod, store its ticket, and report the refusals.
 
-        fit: the answered nodes. best: the node to hold, "" for none.
+        fit: the answered nodes. best: the node to hold, "" for none. reasons: the number of nodes
+        that do not fit, by reason.
         """
-        managed, pod = transaction.managed, transaction.pod
+        resource, pod, ref = transaction.resource, transaction.pod, args.ref
         if pod is not None and best:
-            managed.holds.offered(pod, best, self._clock())
+            resource.holds.offered(pod, best, self._clock())
         elif pod is not None and isinstance(step, Refuse):
             if step.wake_since is not None:
-                managed.holds.turned_away(pod, step.wake_since)
+                resource.holds.turned_away(pod, step.wake_since)
             if step.changes_hold:
-                managed.holds.refused(pod, self._clock() if step.only_holds else None)
-                self._group_rooms[managed.names.resource].forget_fitting(pod)
+                resource.holds.refused(pod, self._clock() if step.only_holds else None)
+                self._group_rooms[resource.names.resource].forget_fitting(pod)
         self._tickets.put(
             transaction.uid,
-            (managed, transaction.request),
+            (resource, transaction.request),
             fit,
             valid=transaction.is_ours,
             group=pod.group if pod is not None else group_of(args.pod),
             pod=args.pod if args.is_cached else None,
         )
-
-    def _tell(
-        self,
-        args: FilterArgs,
-        transaction: FilterTransaction,
-        look: Look,
-        reasons: Mapping[str, int],
-        *,
-        is_refused: bool,
-    ) -> None:
-        """Count the nodes that do not fit; write an event for a pod without a node.
-
-        reasons: the number of nodes by reason.
-        """
         if reasons and self._rejected is not None:
             self._rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
-        # cycle.
-        if not (reasons and is_refused) or args.ref is None or transaction.is_nominated_only:
+        # cycle: only the second answer is a refusal.
+        is_refusal = isinstance(step, Refuse) and not transaction.is_nominated_only
+        if not (is_refusal and reasons) or ref is None:
             return
         if self._event_messages is not None:
             explanation = partial(self._explain, look.snapshot, args, transaction)
-            self._event_messages.no_fit(args.ref, reasons, explanation)
+            self._event_messages.no_fit(ref, reasons, explanation)
         if self._last_hour is not None:
-            resource, units = transaction.managed.names.resource, transaction.request.total
-            self._last_hour.refused(resource, args.ref.uid, units)
+            name, units = resource.names.resource, transaction.request.total
+            self._last_hour.refused(name, ref.uid, units)
 
     def _explain(
         self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction
     ) -> tuple[Explanation, Outstanding]:
-        """Return why filter refused the nodes, by the snapshot of its last look."""
-        managed, pod, demands = transaction.managed, transaction.pod, demands_of(args.pod)
-        explanation = explain(
+        """Return why no node takes the pod, by the snapshot of the last look.
+
+        All nodes of the cluster count: kube-scheduler has left full and cordoned nodes out of the
+        call, and the pod may fit there later.
+        """
+        resource, pod, demands = transaction.resource, transaction.pod, demands_of(args.pod)
+        explain_nodes = partial(
+            explain,
             snapshot,
-            args.names,
-            transaction.request,
-            partial(node_books, managed.ledger),
-            time.time(),
-            own=managed.filters,
+            request=transaction.request,
+            entries_of=partial(node_books, resource.ledger),
+            now=time.time(),
+            own=resource.filters,
             demands=demands,
         )
+        explanation = explain_nodes(names=[name for name in snapshot.names if name])
+        if explanation.fit:
+            # kube-scheduler left these nodes out for a reason that no node shows, such as affinity
+            # to pods. Only "never" of the nodes in the call would be wrong.
+            called_nodes = explain_nodes(names=args.names)
+            explanation = explanation if called_nodes.never else called_nodes
         if pod is None or not pod.group.key:
             return explanation, Outstanding()
-        needs = self._group_rooms[managed.names.resource].needs(pod, demands)
+        needs = self._group_rooms[resource.names.resource].needs(pod, demands)
         rows = args.names.rows(snapshot.row)
         return explanation, Outstanding(group=group_need(snapshot, needs, rows))

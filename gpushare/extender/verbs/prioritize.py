@@ -1,6 +1,6 @@
 """The verb prioritize: how good each node is for a pod, by the policy.
 
-It reads a snapshot, and changes nothing but what is held for the pod until its bind (holds.py).
+Prioritize reads a snapshot, and changes nothing but the hold of the pod (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
@@ -57,16 +57,16 @@ class PrioritizeVerb:
                 ranked = self._ranker.rank(args.pod, args.names)
             by_score = ranked.scores() if ranked is not None else {}
             return VerbAnswer(encode_priorities(by_score), "plain", {"pod": name})
-        managed, request = resource_request
-        snapshot = managed.ledger.snapshot()
+        resource, request = resource_request
+        snapshot = resource.ledger.snapshot()
         rows = args.names.rows(snapshot.row)
-        places = score_rows(snapshot, rows, request, managed.scorer(request))
+        places = score_rows(snapshot, rows, request, resource.scorer(request))
         scores = {
             score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
-        if best and args.ref is not None and len(managed.holds):
-            self._hold(managed, args.pod, request, best)
+        if best and args.ref is not None and len(resource.holds):
+            self._hold(resource, args.pod, request, best)
         line = {
             "pod": name,
             "units": request.units,
@@ -75,13 +75,13 @@ class PrioritizeVerb:
         }
         return VerbAnswer(encode_priorities(scores), "scored", line)
 
-    def _hold(self, managed: ManagedResource, pod: Pod, request: Request, node: str) -> None:
-        """Hold the best node for the pod: it is asked about where filter answered several.
+    def _hold(self, resource: ManagedResource, pod: Pod, request: Request, node: str) -> None:
+        """Hold the best node for the pod, after filter answered several nodes.
 
-        The next pod is asked about before this one's bind is charged, and both could be bound to
-        what is held for a third.
+        kube-scheduler filters the next pod before the bind of this pod is charged; without the
+        hold both pods could be offered one device.
         """
-        asking = claimant(pod, request)
-        charged = managed.ledger.entry(asking.ref.uid) is not None
-        if not (charged or self._resources.scope.refusal(pod)):
-            managed.holds.offered(asking, node, self._clock())
+        claim = claimant(pod, request)
+        is_charged = resource.ledger.entry(claim.ref.uid) is not None
+        if not (is_charged or self._resources.scope.refusal(pod)):
+            resource.holds.offered(claim, node, self._clock())

@@ -238,10 +238,25 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     resources = managed_resources(ALIYUN, NPU)
     learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
+    for managed in resources:
+        managed.ledger.node_changed(make_node("a", 16))
     learning.refresh()
-    assert maker.asked == []
+    assert [workload.pods for workload in maker.asked] == [0, 0]
     create(learning, resources.resources[1], 50)
     create(learning, resources.resources[0], 49)
     learning.refresh()
-    (workload,) = maker.asked
-    assert (workload.pods, workload.capacities) == (50, ())
+    assert [workload.pods for workload in maker.asked[2:]] == [50]
+
+
+def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:
+    resources = managed_resources(ALIYUN)
+    (managed,) = resources
+    learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
+    create(learning, managed, 50)
+    learning.refresh()
+    managed.ledger.node_changed(make_node("cpu-only"))
+    learning.refresh()
+    assert maker.asked == []
+    managed.ledger.node_changed(make_node("a", 16))
+    learning.refresh()
+    assert [workload.pods for workload in maker.asked] == [50]

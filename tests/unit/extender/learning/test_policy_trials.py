@@ -305,7 +305,7 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
     assert (choice.policy, choice.second, choice.since) == ("binpack", CANDIDATES[0], WALL)
     assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
     assert choice.allocated["binpack"] == pytest.approx(51.05)
-    assert choice.refused["binpack"] == 5.5
+    assert choice.refused_percent["binpack"] == 5.5
 
 
 def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_times(
