@@ -140,8 +140,8 @@ class EventMessages(Part):
         and took others.
         """
         note = (
-            f"{torn.bound_count} of {torn.size} pods of the group are bound;"
-            f" pod {refused_pod.name} is not: {reason}. A pod in its place is bound as soon as it comes"
+            f"{torn.bound_count} of {torn.size} pods of the group are bound; pod"
+            f" {refused_pod.name} is not: {reason}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
             self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
