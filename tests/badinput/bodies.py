@@ -24,10 +24,14 @@ def sound(rng: random.Random, targets: Targets) -> tuple[str, Json]:
     names = [*rng.sample(list(targets.nodes), rng.randint(0, len(targets.nodes))), "nowhere"]
     if verb == "bind":
         meta = pod["metadata"]
-        known = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
-        return f"{PREFIX}/bind", {**known, "Node": rng.choice(names)}
+        known_items = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+        }
+        return f"{PREFIX}/bind", {**known_items, "Node": rng.choice(names)}
     if verb == "preempt":
-        uids = [{"UID": each["metadata"]["uid"]} for each in targets.bound]
+        uids = [{"UID": item["metadata"]["uid"]} for item in targets.bound]
         victims = {name: {"Pods": uids[:2], "NumPDBViolations": 0} for name in names}
         if rng.random() < 0.5:
             whole = {name: {"Pods": list(targets.bound[:2])} for name in names}
@@ -84,8 +88,8 @@ def numbers(rng: random.Random, targets: Targets) -> Attempt:
 def twice(rng: random.Random, targets: Targets) -> Attempt:
     path, document = sound(rng, targets)
     key = rng.choice(list(document))
-    other = rng.choice((key, key.upper(), key.lower(), key.swapcase()))
-    more = f"{json.dumps(other)}:{json.dumps(odd.value(rng))},"
+    choice_result = rng.choice((key, key.upper(), key.lower(), key.swapcase()))
+    more = f"{json.dumps(choice_result)}:{json.dumps(odd.value(rng))},"
     return _json("json keys twice", path, b"{" + more.encode() + dumped(document)[1:])
 
 

@@ -44,7 +44,7 @@ def resident(pid: str, which: str = "VmRSS") -> float:
 
 def megabytes(group: Sequence[Attempt]) -> float:
     """What a group has to be read of."""
-    return sum(len(each.payload) for each in group) / 1e6
+    return sum(len(item.payload) for item in group) / 1e6
 
 
 class Gauge(Protocol):
@@ -120,10 +120,10 @@ class Meter:
         dear = self._dear(group)
         # Of a client that does not wait, the cost may have come after its group was done.
         return [
-            found
+            entry
             for gauge in dear
-            for each in (before, group)
-            for found in self._blamed(gauge, each)
+            for item in (before, group)
+            for entry in self._blamed(gauge, item)
         ]
 
     def _dear(self, group: Sequence[Attempt]) -> list[Gauge]:
@@ -139,8 +139,8 @@ class Meter:
         if len(group) > 1:
             half = len(group) // 2
             return [*self._blamed(gauge, group[:half]), *self._blamed(gauge, group[half:])]
-        least = min(self._cost(gauge, group) for _ in range(_TRIES))
-        return [(group[0], f"{least:.2f} {gauge.unit}")] if least > gauge.allowed(group) else []
+        minimum = min(self._cost(gauge, group) for _ in range(_TRIES))
+        return [(group[0], f"{minimum:.2f} {gauge.unit}")] if minimum > gauge.allowed(group) else []
 
     def _cost(self, gauge: Gauge, group: Sequence[Attempt]) -> float:
         gauge.begin()

@@ -93,31 +93,31 @@ def _quantity(data: bytes) -> None:
     for quantity in values:
         for convert, limit in ((to_units, MAX_UNITS), (to_milli, MAX_VALUE), (to_bytes, MAX_VALUE)):
             try:
-                found = convert(quantity)
+                convert_result = convert(quantity)
             except WireError:
                 continue
-            assert type(found) is int
-            assert 0 <= found <= limit
+            assert type(convert_result) is int
+            assert 0 <= convert_result <= limit
 
 
 def _annotations(data: bytes) -> None:
     text = _text(data)
     request = Request(4, 2, containers=((0, 6), (1, 2)))
     for notes in ({ALIYUN.idx: text}, {ALIYUN.allocation: text}):
-        found = placement(notes, request, ALIYUN)
-        if found is not None:
-            assert sum(units for _, units in found) >= request.total
-            assert list(found) == sorted(set(found))
+        placement_result = placement(notes, request, ALIYUN)
+        if placement_result is not None:
+            assert sum(units for _, units in placement_result) >= request.total
+            assert list(placement_result) == sorted(set(placement_result))
 
 
 def _inventory(data: bytes) -> None:
-    found = decode_inventory(_text(data))
-    assert decode_inventory(encode_inventory(found)) == found
+    inventory = decode_inventory(_text(data))
+    assert decode_inventory(encode_inventory(inventory)) == inventory
 
 
 def _unhealthy(data: bytes) -> None:
-    found = decode_unhealthy({"gpus": _text(data)})
-    assert all(is_uuid(each) if isinstance(each, str) else each >= 0 for each in found)
+    unhealthy = decode_unhealthy({"gpus": _text(data)})
+    assert all(is_uuid(item) if isinstance(item, str) else item >= 0 for item in unhealthy)
 
 
 def _filter(data: bytes) -> None:
@@ -129,14 +129,14 @@ def _filter(data: bytes) -> None:
 def _pod_of(pod: Any) -> None:
     """What is made of a decoded pod, whoever sent it."""
     priority_of(pod)
-    for read in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
+    for ref in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
         try:
-            read(pod)
+            ref(pod)
         except WireError:
             continue
-    seen = observe_pod(pod, ALIYUN)
-    assert seen.request.total == units_of(pod, ALIYUN.resource)
-    assert 0 <= seen.request.total <= MAX_UNITS
+    observe_pod_result = observe_pod(pod, ALIYUN)
+    assert observe_pod_result.request.total == units_of(pod, ALIYUN.resource)
+    assert 0 <= observe_pod_result.request.total <= MAX_UNITS
 
 
 def _pod(data: bytes) -> None:
@@ -180,9 +180,9 @@ def _taint_rule(data: bytes) -> None:
 
 
 def _selector(data: bytes) -> None:
-    known = Selectors(time.thread_time)
+    selectors = Selectors(time.thread_time)
     for device in _SOME_SLICE.devices:
-        assert known.matches((_text(data),), device) in (True, False)
+        assert selectors.matches((_text(data),), device) in (True, False)
 
 
 def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:
@@ -251,9 +251,9 @@ def _facts(data: bytes) -> None:
     except (ValueError, RecursionError):
         return
     fields: Mapping[str, Any] = facts.mapping(document)
-    for read in (facts.read_node, facts.read_pod):
+    for item in (facts.read_node, facts.read_pod):
         try:
-            read(fields, ALIYUN)
+            item(fields, ALIYUN)
         except WireError:
             continue
 

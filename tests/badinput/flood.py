@@ -52,22 +52,22 @@ def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = m
     (worker,) = world.extender.children()
     with closing(_Crowd(world)) as crowd:
         meter = Meter((Cpu(lambda: cpu_of(worker)), Memory(worker)), crowd.send)
-        held = 0.0
+        holding = 0.0
         for start in range(first, first + count, _BATCH):
             if time.monotonic() > begin + seconds:
                 break
             numbers = range(start, min(start + _BATCH, first + count))
             _batch(crowd, meter, numbers, seed, result)
-            where = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
-            result.findings += [f"{where}: {change}" for change in world.changes()]
+            place = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
+            result.findings += [f"{place}: {change}" for change in world.changes()]
             if len(result.findings) >= _MOST_FINDINGS or world.extender.ended():
                 break
             now = resident(worker)
             # The first batches show how much it takes to answer six of the largest at once.
-            held = max(held, now) if start < first + _SETTLING * _BATCH else held
-            if now > held + MOST_GROWN:
-                result.findings.append(f"{where}: {now:.0f} MB are held, {held:.0f} before")
-                held = now
+            holding = max(holding, now) if start < first + _SETTLING * _BATCH else holding
+            if now > holding + MOST_GROWN:
+                result.findings.append(f"{place}: {now:.0f} MB are held, {holding:.0f} before")
+                holding = now
     result.seconds = time.monotonic() - begin
     return result
 
@@ -75,16 +75,18 @@ def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = m
 def _batch(crowd: "_Crowd", meter: Meter, numbers: range, seed: int, result: Result) -> None:
     for start in range(numbers.start, numbers.stop, _GROUP):
         group = range(start, min(start + _GROUP, numbers.stop))
-        made = [attempt(number, seed, crowd.targets) for number in group]
-        dear = meter.judge(made)
+        created = [attempt(number, seed, crowd.targets) for number in group]
+        dear = meter.judge(created)
         # What came of it the first time: those that cost too much were sent more than once.
-        for number, each, (answers, wrong) in zip(group, made, crowd.first(made), strict=True):
-            _note(result, each, answers, wrong, f"input {number} of seed {seed}")
-        for each, cost in dear:
-            result.wrong[each.kind, "cost"] += 1
-            if result.wrong[each.kind, "cost"] <= _ALIKE:
-                text = f"{each.kind}, {len(each.payload):,} bytes: {cost}"
-                result.findings.append(f"seed {seed}: {text}\n    {shown(each.payload)}")
+        for number, entry, (answers, wrong) in zip(
+            group, created, crowd.first(created), strict=True
+        ):
+            _note(result, entry, answers, wrong, f"input {number} of seed {seed}")
+        for element, cost in dear:
+            result.wrong[element.kind, "cost"] += 1
+            if result.wrong[element.kind, "cost"] <= _ALIKE:
+                text = f"{element.kind}, {len(element.payload):,} bytes: {cost}"
+                result.findings.append(f"seed {seed}: {text}\n    {shown(element.payload)}")
 
 
 class _Crowd:
@@ -105,18 +107,18 @@ class _Crowd:
         def client(sender: Sender) -> None:
             while True:
                 with lock:
-                    made = next(turn, None)
-                if made is None:
+                    created = next(turn, None)
+                if created is None:
                     return
-                self._came.setdefault(id(made), _sent(sender, made))
+                self._came.setdefault(id(created), _sent(sender, created))
 
         list(self._pool.map(client, self._senders))
 
     def first(self, group: Sequence[Attempt]) -> list[tuple[list[Answer], str]]:
         """What came of each of these when it was sent first."""
-        found = [self._came[id(made)] for made in group]
+        result = [self._came[id(item)] for item in group]
         self._came.clear()
-        return found
+        return result
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -68,15 +68,15 @@ def wide(rng: random.Random, targets: Targets) -> Attempt:
     """A sound request with a list, or an object, that has thousands of things."""
     path, document = _sound(rng, targets)
     holder, key = rng.choice(list(places(document)))
-    found = holder[key]
-    count = max(2, min(rng.choice(_WIDEST), _LONGEST[-1] // len(json.dumps(found))))
-    if isinstance(found, list):
-        holder[key] = (found or [{}]) * count
-    elif isinstance(found, dict):
-        values = list(found.values()) or [""]
-        found |= {f"key-{number}": values[number % len(values)] for number in range(count)}
+    result = holder[key]
+    count = max(2, min(rng.choice(_WIDEST), _LONGEST[-1] // len(json.dumps(result))))
+    if isinstance(result, list):
+        holder[key] = (result or [{}]) * count
+    elif isinstance(result, dict):
+        values = list(result.values()) or [""]
+        result |= {f"key-{number}": values[number % len(values)] for number in range(count)}
     else:
-        holder[key] = rng.choice((",".join(["0"] * count), [found] * count, {str(found): found}))
+        holder[key] = rng.choice((",".join(["0"] * count), [result] * count, {str(result): result}))
     return _sent("wide", path, document)
 
 

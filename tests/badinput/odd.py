@@ -153,10 +153,10 @@ def value(rng: random.Random, depth: int = 3) -> Json:
 
 def spoiled(rng: random.Random, document: Json) -> Json:
     """The document with one to three values in it replaced, removed, or set beside others."""
-    found = json.loads(json.dumps(document))
+    parsed_document = json.loads(json.dumps(document))
     for _ in range(rng.randint(1, 3)):
-        found = _spoil(rng, found)
-    return found
+        parsed_document = _spoil(rng, parsed_document)
+    return parsed_document
 
 
 def _spoil(rng: random.Random, document: Json) -> Json:

@@ -52,22 +52,22 @@ class Run:
 
 
 def main() -> int:
-    asked = _asked()
-    seed = asked.seed or (1 if asked.ci else random.randrange(1, 10**9))
-    scale = max(asked.inputs / CI_INPUTS, 0.01)
+    asked_result = _asked()
+    seed = asked_result.seed or (1 if asked_result.ci else random.randrange(1, 10**9))
+    scale = max(asked_result.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, asked.first)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, asked_result.first)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
-            _flood(world, asked, run)
+            _flood(world, asked_result, run)
             _stay(world, run)
             _stall(world, run)
         _slow(run)
         _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), run)
     run.seconds = round(time.monotonic() - begin, 1)
     print(f"{len(run.findings)} findings")
-    if asked.record:
+    if asked_result.record:
         renew(PROOF_FIGURES, "bad input", _figures(record(_RUNS, asdict(run))))
     return 1 if run.findings else 0
 
@@ -82,9 +82,9 @@ def _figures(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         kinds.update(run["kinds"])
         statuses.update(run["statuses"])
-        sent = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
+        sent_cells = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
         lines.append(
-            f"| {run['seed']}, {run['first']} | {sent} | {len(run['findings'])}"
+            f"| {run['seed']}, {run['first']} | {sent_cells} | {len(run['findings'])}"
             f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
         )
     answers = _counted(sorted(statuses.items()))
@@ -107,8 +107,8 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _flood(world: BadWorld, asked: argparse.Namespace, run: Run) -> None:
-    result = flood(world, asked.first, asked.inputs, run.seed, 60 * asked.minutes)
+def _flood(world: BadWorld, request: argparse.Namespace, run: Run) -> None:
+    result = flood(world, request.first, request.inputs, run.seed, 60 * request.minutes)
     run.kinds, run.statuses = dict(result.kinds), dict(result.statuses)
     _note(run, "malformed HTTP", result.sent, result.kinds, result.seconds, result.findings)
     print(f"  answers: {_counted(sorted(result.statuses.items()))}")
@@ -116,36 +116,38 @@ def _flood(world: BadWorld, asked: argparse.Namespace, run: Run) -> None:
 
 def _stall(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    done, findings = stalled(world, CLIENTS, STALLED_S)
-    _note(run, "stalled clients", CLIENTS, done, time.monotonic() - begin, findings)
+    completed, findings = stalled(world, CLIENTS, STALLED_S)
+    _note(run, "stalled clients", CLIENTS, completed, time.monotonic() - begin, findings)
 
 
 def _stay(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    sent, findings = stays(world)
-    _note(run, "large, again", sent.total(), sent, time.monotonic() - begin, findings)
+    sent_counts, findings = stays(world)
+    _note(run, "large, again", sent_counts.total(), sent_counts, time.monotonic() - begin, findings)
 
 
 def _slow(run: Run) -> None:
     begin = time.monotonic()
-    tried, findings = slow_downs()
-    counts = {"inputs stretched": tried}
-    _note(run, "slow-downs", tried, counts, time.monotonic() - begin, findings)
+    attempts, findings = slow_downs()
+    counts = {"inputs stretched": attempts}
+    _note(run, "slow-downs", attempts, counts, time.monotonic() - begin, findings)
 
 
 def _fuzz(folder: Path, runs: int, run: Run) -> None:
     """What Atheris found on the decoders; it ends its process itself."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, str(run.seed % 2**31)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     findings = []
-    if done.returncode:
-        findings.append(f"Atheris ended with {done.returncode}:\n{done.stderr[-4000:]}")
-        found = (folder / "fuzz").glob("found-*")
-        findings += [f"  {each.name}: {each.read_bytes()[:500]!r}" for each in found]
-    last = [line for line in done.stderr.splitlines() if line.startswith("#") and "DONE" in line]
+    if completed.returncode:
+        findings.append(f"Atheris ended with {completed.returncode}:\n{completed.stderr[-4000:]}")
+        glob_result = (folder / "fuzz").glob("found-*")
+        findings += [f"  {item.name}: {item.read_bytes()[:500]!r}" for item in glob_result]
+    last = [
+        line for line in completed.stderr.splitlines() if line.startswith("#") and "DONE" in line
+    ]
     _note(run, "Atheris", runs, {"runs": runs}, time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
 

@@ -42,21 +42,21 @@ def slow_downs(
     decoders: Iterable[Decoder] = DECODERS, heads: Iterable[tuple[str, Stretch]] | None = None
 ) -> tuple[int, list[str]]:
     """(inputs tried, findings)."""
-    tried, findings = 0, list[str]()
+    attempts, findings = 0, list[str]()
     targets: list[Target] = [
-        (f"{each.name}: {what}", each.refuses, stretch)
-        for each in decoders
-        for what, stretch in stretches(each)
+        (f"{decoder.name}: {entry}", decoder.refuses, stretch)
+        for decoder in decoders
+        for entry, stretch in stretches(decoder)
     ]
     targets += [
-        (f"head: {what}", read_head, stretch)
-        for what, stretch in (in_heads() if heads is None else heads)
+        (f"head: {entry}", read_head, stretch)
+        for entry, stretch in (in_heads() if heads is None else heads)
     ]
     for name, run, stretch in targets:
         sizes = [size for size in SIZES if not name.startswith("head: ") or size <= large.HEAD]
-        tried += len(sizes)
-        findings += [f"{name}: {found}" for found in growth(run, stretch, sizes)]
-    return tried, findings
+        attempts += len(sizes)
+        findings += [f"{name}: {item}" for item in growth(run, stretch, sizes)]
+    return attempts, findings
 
 
 def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int]) -> list[str]:
@@ -78,14 +78,14 @@ def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int
 
 def timed(run: Callable[[bytes], object], data: bytes) -> float:
     """Seconds of CPU, the least of some tries."""
-    least = float("inf")
+    total = float("inf")
     for _ in range(_TRIES):
         begin = time.process_time()
         run(data)
-        least = min(least, time.process_time() - begin)
-        if least > 1.0:
+        total = min(total, time.process_time() - begin)
+        if total > 1.0:
             break
-    return least
+    return total
 
 
 def stretches(decoder: Decoder) -> Iterator[tuple[str, Stretch]]:
@@ -111,17 +111,17 @@ def _tail(seed: str, run: str) -> Stretch:
 
 def _along(seed: Json, way: tuple[Any, ...]) -> Iterator[tuple[str, Stretch]]:
     name = ".".join(map(str, way))
-    found = seed
+    result = seed
     for key in way:
-        found = found[key]
+        result = result[key]
     for run in _RUNS:
         text = _put(seed, way, _MARK)
         yield f"{name} as a run of {run!r}", _filled(text, run)
-    if isinstance(found, list):
-        item = json.dumps(found[0] if found else {})
+    if isinstance(result, list):
+        item = json.dumps(result[0] if result else {})
         yield f"{name} with many items", _items(_put(seed, way, [_MARK]), item)
-    elif isinstance(found, dict):
-        yield f"{name} with many keys", _keys(_put(seed, way, {_MARK: 0}), found)
+    elif isinstance(result, dict):
+        yield f"{name} with many keys", _keys(_put(seed, way, {_MARK: 0}), result)
     yield (
         f"{name} as digits",
         lambda size: _put(seed, way, _MARK).replace(json.dumps(_MARK), "9" * size).encode(),
@@ -185,11 +185,11 @@ def _in_head(place: str, run: str) -> Stretch:
 
 def read_head(data: bytes) -> None:
     """What the worker's loop does with the bytes of a request."""
-    here, there = socket.socketpair()
-    with here, there:
-        here.sendall(data)
-        here.shutdown(socket.SHUT_WR)
-        conn = Connection(_CONFIG, there, ("x", 0), ("x", 0))
+    local_items, present = socket.socketpair()
+    with local_items, present:
+        local_items.sendall(data)
+        local_items.shutdown(socket.SHUT_WR)
+        conn = Connection(_CONFIG, present, ("x", 0), ("x", 0))
         with contextlib.suppress(EOFError, OSError):
             while not conn.receive():
                 pass

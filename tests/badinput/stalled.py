@@ -38,19 +38,19 @@ class _Client:
     def turn(self) -> bool:
         """Whether it had to come again: it was closed for being so slow."""
         try:
-            closed = self._socket.recv(1 << 16) == b""
+            is_closed = self._socket.recv(1 << 16) == b""
         except BlockingIOError:
-            closed = False
+            is_closed = False
         except OSError:
-            closed = True
-        if closed:
+            is_closed = True
+        if is_closed:
             self.close()
             self._open()
         elif self._kind == len(_STARTS) - 1:
             with contextlib.suppress(OSError):
                 self._socket.send(_WHOLE[self._at : self._at + 1])
             self._at = min(self._at + 1, len(_WHOLE) - 2)
-        return closed
+        return is_closed
 
     def close(self) -> None:
         self._socket.close()
@@ -61,32 +61,32 @@ def stalled(world: BadWorld, clients: int, seconds: float) -> tuple[Counter[str]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd = [_Client(world.extender.port, number) for number in range(clients)]
-    done, findings, stop = Counter(clients=clients), list[str](), threading.Event()
+    counter, findings, stop = Counter(clients=clients), list[str](), threading.Event()
 
     def drip() -> None:
         while not stop.wait(0.2):
-            done["closed for being slow"] += sum(client.turn() for client in crowd)
+            counter["closed for being slow"] += sum(client.turn() for client in crowd)
 
     thread = threading.Thread(target=drip)
     thread.start()
     try:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            findings += _probe(world, done) + _bind(world, done)
+            findings += _probe(world, counter) + _bind(world, counter)
     finally:
         stop.set()
         thread.join()
         for client in crowd:
             client.close()
     poll(lambda: not world.books_changed(), "the books are as before once the pods are gone")
-    return done, findings + world.changes()
+    return counter, findings + world.changes()
 
 
-def _probe(world: BadWorld, done: Counter[str]) -> list[str]:
+def _probe(world: BadWorld, completed: Counter[str]) -> list[str]:
     begin = time.monotonic()
     statuses = [world.extender.probe(path).status for path in ("/livez", "/readyz")]
-    done["probes"] += 2
-    return _late("a probe", begin, done) + (
+    completed["probes"] += 2
+    return _late("a probe", begin, completed) + (
         [] if statuses == [200, 200] else [f"probes answered {statuses}"]
     )
 

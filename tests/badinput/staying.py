@@ -26,7 +26,7 @@ _FIELDS = ("uid", "name", "namespace", "resourceVersion", "creationTimestamp")
 
 def stays(world: BadWorld, rounds: int = 2) -> tuple[Counter[str], list[str]]:
     """(inputs sent by kind, findings)."""
-    sent: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     findings: list[str] = []
     (worker,) = world.extender.children()
     sender = Sender(world.extender.port, world.probe_port)
@@ -36,13 +36,13 @@ def stays(world: BadWorld, rounds: int = 2) -> tuple[Counter[str], list[str]]:
             before = resident(worker)
             for turn in range(1, 1 + rounds):
                 _round(world, sender, make, turn)
-            sent[kind] += (1 + rounds) * ROUND
+            counter[kind] += (1 + rounds) * ROUND
             grown = (resident(worker) - before) / (rounds * ROUND)
             if grown > STAYS:
                 findings.append(f"{kind}: {grown:.1f} MB of each input of {LENGTH:,} bytes stay")
     finally:
         sender.close()
-    return sent, findings + world.changes()
+    return counter, findings + world.changes()
 
 
 def _round(world: BadWorld, sender: Sender, make: Make, turn: int) -> None:

@@ -21,7 +21,7 @@ class Counted:
         self.noise = noise
 
     def send(self, group: Sequence[Attempt]) -> None:
-        self.used += sum(float(each.payload) for each in group) + self.noise
+        self.used += sum(float(item.payload) for item in group) + self.noise
         self.noise = 0.0
         self.sent += len(group)
 
@@ -32,7 +32,7 @@ def inputs(*costs: float) -> list[Attempt]:
 
 def judged(process: Counted, *groups: list[Attempt]) -> list[str]:
     meter = Meter([Cpu(lambda: process.used)], process.send)
-    return [each.kind for group in groups for each, _ in meter.judge(group)]
+    return [entry.kind for group in groups for entry, _ in meter.judge(group)]
 
 
 def test_the_inputs_that_cost_too_much_are_found_among_many() -> None:
@@ -66,12 +66,14 @@ def test_the_input_for_which_much_is_held_is_found_though_nothing_stays() -> Non
     group = [Attempt(str(number), b"x" * size) for number, size in enumerate((10, 300_000, 20))]
 
     def send(sent: Sequence[Attempt]) -> None:
-        for each in sent:
-            kept = b"y" * (len(each.payload) * 200)
-            assert kept
+        for item in sent:
+            kept_items = b"y" * (len(item.payload) * 200)
+            assert kept_items
 
-    found = Meter([Memory(str(os.getpid()))], send).judge(group)
-    assert [(each.kind, cost.partition(" ")[2]) for each, cost in found] == [("1", "MB of memory")]
+    judge_result = Meter([Memory(str(os.getpid()))], send).judge(group)
+    assert [(entry.kind, cost.partition(" ")[2]) for entry, cost in judge_result] == [
+        ("1", "MB of memory")
+    ]
 
 
 def zeros(size: int) -> bytes:
@@ -93,7 +95,7 @@ def test_a_quadratic_step_is_found(run: Callable[[bytes], object], *, found: boo
 
 def test_a_decoder_that_is_slow_in_one_place_is_found() -> None:
     decoder = Decoder("slow", quadratic, ({"a": [{"b": "c"}]},))
-    tried, findings = slow_downs([decoder], heads=())
-    assert tried == len(SIZES) * len(list(stretches(decoder)))
+    attempts, findings = slow_downs([decoder], heads=())
+    assert attempts == len(SIZES) * len(list(stretches(decoder)))
     assert any("a.0.b as a run of '0'" in finding for finding in findings)
     assert LONG > 0

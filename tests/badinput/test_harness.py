@@ -93,8 +93,8 @@ def test_what_a_decoder_must_not_raise_is_raised() -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadWorld]:
-    with bad_world(Path(tmp_path_factory.mktemp("bad"))) as made:
-        yield made
+    with bad_world(Path(tmp_path_factory.mktemp("bad"))) as bad_world_result:
+        yield bad_world_result
 
 
 def test_some_of_each_kind_do_no_harm(world: BadWorld) -> None:

@@ -25,13 +25,13 @@ class BadWorld:
         self.cluster, self.extender = cluster, extender
         nodes = [cluster.node(devices=4, total=64) for _ in range(4)]
         extender.knows(*nodes)
-        bound = [cluster.pod(3 + index % 5) for index in range(8)]
-        for index, pod in enumerate(bound):
+        bound_pod = [cluster.pod(3 + index % 5) for index in range(8)]
+        for index, pod in enumerate(bound_pod):
             extender.filter(pod, nodes)
             assert extender.bind(pod, nodes[index % 3]) == ""
         cluster.pod(2)  # waits, and must go on waiting
         poll(self._all_shown, "the watch has shown every bind, and the pod that waits")
-        self.targets = Targets(nodes, [cluster.get(pod) for pod in bound])
+        self.targets = Targets(nodes, [cluster.get(pod) for pod in bound_pod])
         self._before = self.state()
         self._read = 0
 
@@ -56,21 +56,23 @@ class BadWorld:
 
     def changes(self) -> list[str]:
         """What is not as it was before any input, or was logged that must not be."""
-        found = self.books_changed()
+        books_changed_result = self.books_changed()
         with self.extender.log_file.open("rb") as log:
             log.seek(self._read)
             new = log.read()
         self._read += len(new)
         if b"Traceback" in new:
             at = new.index(b"Traceback")
-            found.append("a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode())
+            books_changed_result.append(
+                "a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode()
+            )
         if any(SMUGGLED in path for _, path in list(self.cluster.server.requests)):
-            found.append("a bind that was hidden in another request was tried")
+            books_changed_result.append("a bind that was hidden in another request was tried")
         if self.extender.ended():
-            found.append("the process has ended")
+            books_changed_result.append("the process has ended")
         elif not self.extender.ready():
-            found.append("the process is not ready")
-        return found
+            books_changed_result.append("the process is not ready")
+        return books_changed_result
 
     @property
     def probe_port(self) -> int:
@@ -79,8 +81,8 @@ class BadWorld:
     def _all_shown(self) -> bool:
         text = self.extender.probe("/metrics").body.decode()
         counts = [line for line in text.splitlines() if line.startswith("gpushare_pods{")]
-        shown = ('state="bound"} 8.0', 'state="waiting"} 1.0')
-        return all(any(state in line for line in counts) for state in shown)
+        displayed = ('state="bound"} 8.0', 'state="waiting"} 1.0')
+        return all(any(state in line for line in counts) for state in displayed)
 
 
 @contextlib.contextmanager
@@ -104,5 +106,5 @@ def bad_world(folder: Path) -> Iterator[BadWorld]:
 def _own(node: dict[str, Any]) -> dict[str, Any]:
     """The node without the time at which the extender last woke kube-scheduler for it."""
     meta = node["metadata"]
-    annotations = {key: each for key, each in meta["annotations"].items() if key != KEY}
+    annotations = {key: entry for key, entry in meta["annotations"].items() if key != KEY}
     return {**node, "metadata": {**meta, "annotations": annotations, "resourceVersion": ""}}

@@ -115,8 +115,8 @@ class ClaimWorld:
         percentage: percentageOfNodesToScore, 0 for kube-scheduler's default.
         """
         folder.mkdir(exist_ok=True)
-        for each in ("extender/base", "extender/claims"):
-            apply(plane, each)
+        for item in ("extender/base", "extender/claims"):
+            apply(plane, item)
         self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
@@ -243,18 +243,20 @@ class ClaimWorld:
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
-        every = [{"name": each, "resourceClaimName": each} for each in claims]
-        every += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
-        resources = {"claims": [{"name": each["name"]} for each in every]}
-        made = [
+        all_items = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+        all_items += [
+            {"name": template, "resourceClaimTemplateName": template} for template in templates
+        ]
+        resources = {"claims": [{"name": item["name"]} for item in all_items]}
+        created = [
             {"name": f"main-{number}", "image": "x", "resources": resources}
             for number in range(container_count)
         ]
         body = {
             "metadata": {"name": fresh("pod"), "labels": dict(labels or {})},
             "spec": {
-                "containers": made,
-                "resourceClaims": every,
+                "containers": created,
+                "resourceClaims": all_items,
                 "terminationGracePeriodSeconds": 0,
                 **spec,
             },
@@ -274,27 +276,27 @@ class ClaimWorld:
 
     def sizes(self) -> dict[Part, int]:
         """Return the amount of each shared capacity, and 1 for each device that is not shared."""
-        found: dict[Part, int] = {}
+        result: dict[Part, int] = {}
         for spec in (item["spec"] for item in self.api.get(SLICES).body["items"]):
             for device in spec.get("devices") or ():
                 amounts = {"": "1"}
                 if device.get("allowMultipleAllocations"):
-                    amounts = {name: each["value"] for name, each in device["capacity"].items()}
+                    amounts = {name: entry["value"] for name, entry in device["capacity"].items()}
                 for name, amount in amounts.items():
                     key = Part(spec["driver"], spec["pool"]["name"], device["name"], name)
-                    found[key] = to_bytes(amount)
-        return found
+                    result[key] = to_bytes(amount)
+        return result
 
     def used(self) -> Counter[Part]:
         """Return the amounts that claims have, as `sizes` does."""
-        found: Counter[Part] = Counter()
+        counter: Counter[Part] = Counter()
         for claim in self.api.get(CLAIMS).body["items"]:
             for result in _results(claim):
                 if not result.get("adminAccess"):
                     device = result["driver"], result["pool"], result["device"]
                     for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
-                        found[Part(*device, name)] += to_bytes(amount)
-        return found
+                        counter[Part(*device, name)] += to_bytes(amount)
+        return counter
 
     def sound(self) -> None:
         """Fail if claims have more of a device than it has."""
@@ -397,28 +399,35 @@ class PlacedPods:
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
-            done = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
-        left = len(uids - self.at.keys())
-        assert done, f"{left} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+            wait_for_result = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        count = len(uids - self.at.keys())
+        assert wait_for_result, (
+            f"{count} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+        )
         return max(self.at[uid] for uid in uids)
 
     def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
         """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
         uid = pod["metadata"]["uid"]
         with self._changed:
-            done = self._changed.wait_for(lambda: uid in self.at or uid in self.refused, PATIENCE)
-        assert done, told()
+            wait_for_result = self._changed.wait_for(
+                lambda: uid in self.at or uid in self.refused, PATIENCE
+            )
+        assert wait_for_result, told()
         return uid in self.at
 
     def _see(self, pod: Pod) -> None:
         uid = (pod.metadata and pod.metadata.uid) or ""
         node = (pod.spec and pod.spec.node_name) or ""
         conditions = (pod.status and pod.status.conditions) or ()
-        refused = any(each.type == "PodScheduled" and each.status == "False" for each in conditions)
+        refusals = any(
+            condition.type == "PodScheduled" and condition.status == "False"
+            for condition in conditions
+        )
         with self._changed:
             if node and uid not in self.at:
                 self.at[uid], self.node[uid] = time.monotonic(), node
-            elif refused:
+            elif refusals:
                 self.refused.add(uid)
             self._changed.notify_all()
 
@@ -431,5 +440,5 @@ def _is_open(port: int) -> bool:
 
 def _results(claim: Json) -> list[Json]:
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
-    return found
+    result: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return result

@@ -33,12 +33,12 @@ def written(before: str, noted: list[notes.Note]) -> str:
     """
     sums: dict[tuple[str, str], Counter[str]] = {}
     for plugin, pairing, *counts in noted:
-        named = dict(zip(_COUNTED, map(int, counts), strict=True))
-        sums.setdefault((str(plugin), str(pairing)), Counter()).update(named)
+        names = dict(zip(_COUNTED, map(int, counts), strict=True))
+        sums.setdefault((str(plugin), str(pairing)), Counter()).update(names)
     of_release: dict[str, list[str]] = {}
     for line in before.splitlines():
-        if found := re.match(r"\| ([\d.]+) \| ", line):
-            of_release.setdefault(found[1], []).append(line)
+        if match := re.match(r"\| ([\d.]+) \| ", line):
+            of_release.setdefault(match[1], []).append(line)
     of_release[RELEASE] = [
         _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in _COUNTED))
         for (plugin, pairing), counts in sorted(sums.items())

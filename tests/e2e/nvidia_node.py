@@ -104,8 +104,8 @@ class NvidiaNode:
     def _make_low_level_runtime(self) -> None:
         """Write what is called in runc's place: it keeps the specification."""
         script = self.folder / "keep-config"
-        bundle, kept = self.folder / "bundle", self.folder / "kept.json"
-        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {kept}\n")
+        bundle, kept_items = self.folder / "bundle", self.folder / "kept.json"
+        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {kept_items}\n")
         script.chmod(0o755)
 
     def write_cdi(self) -> None:
@@ -146,10 +146,14 @@ class NvidiaNode:
         self._run(self._runtime, "create", "--bundle", bundle, "a-container")
         return self._read(json.loads((self.folder / "kept.json").read_text()))
 
-    def _specification(self, given: ContainerAllocation, *, privileged: bool) -> Json:
+    def _specification(
+        self, container_allocation: ContainerAllocation, *, privileged: bool
+    ) -> Json:
         """Return the OCI specification before any runtime has changed it."""
         spec: Json = json.loads(json.dumps(_SPEC))
-        spec["process"]["env"] += [f"{name}={value}" for name, value in given.envs.items()]
+        spec["process"]["env"] += [
+            f"{name}={value}" for name, value in container_allocation.envs.items()
+        ]
         if privileged:
             spec["process"]["capabilities"] = _PRIVILEGED
         spec["mounts"] += [
@@ -159,15 +163,15 @@ class NvidiaNode:
                 "type": "bind",
                 "options": ["rbind", "ro"],
             }
-            for mount in given.mounts
+            for mount in container_allocation.mounts
         ]
         devices = []
-        for path in given.device_nodes:
+        for path in container_allocation.device_nodes:
             number = (self.root / path.removeprefix("/")).stat().st_rdev
             major, minor = os.major(number), os.minor(number)
             devices.append({"path": path, "type": "c", "major": major, "minor": minor})
         spec["linux"]["devices"] = devices
-        spec["annotations"] = dict(given.annotations)
+        spec["annotations"] = dict(container_allocation.annotations)
         return spec
 
     def _read(self, spec: Json) -> Started:
@@ -176,14 +180,14 @@ class NvidiaNode:
         hooks = [hook for kind in (spec.get("hooks") or {}).values() for hook in kind]
         pairs = [text.partition("=") for text in spec["process"]["env"]]
         return Started(
-            frozenset(each["path"] for each in devices if "/nvidia" in each["path"]),
+            frozenset(device["path"] for device in devices if "/nvidia" in device["path"]),
             frozenset(name.partition(".so")[0] for name in mounts if ".so" in name),
             tuple(" ".join(hook.get("args", (hook["path"],))) for hook in hooks),
             {name: value for name, _, value in pairs},
         )
 
     def _run(self, *words: str | Path) -> None:
-        done = subprocess.run(
+        completed = subprocess.run(
             words, env=self._environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert completed.returncode == 0, completed.stderr[-2000:]

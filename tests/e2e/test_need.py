@@ -26,7 +26,7 @@ FLAGS = ("--leadership", "off", "--policy", "device-bestfit")
 
 
 def need(world: World, *words: str) -> Json:
-    done = subprocess.run(
+    completed = subprocess.run(
         [*GPUSHARE, "whatif", "--need", *words, "-o", "json"]
         + ["--kubeconfig", str(world.plane.kubeconfig("admin"))],
         capture_output=True,
@@ -34,9 +34,9 @@ def need(world: World, *words: str) -> Json:
         check=False,
         env=os.environ | {"KUBECTL": str(needed("kubectl"))},
     )
-    assert done.stdout, done.stderr
-    found: Json = json.loads(done.stdout)
-    return found
+    assert completed.stdout, completed.stderr
+    document: Json = json.loads(completed.stdout)
+    return document
 
 
 def bound(world: World, pods: list[Json]) -> list[Json]:
@@ -52,11 +52,11 @@ def test_the_nodes_come_one_by_one_and_the_last_one_is_needed(make_world: MakeWo
     world.start()
     like = world.objects.node()
     pods = [world.objects.pod(12) for _ in range(9)]
-    waiting = [pod for pod in pods if not outcome(world, pod)]
-    assert len(waiting) == 7
-    found = need(world, "--shape", like)
-    assert found["needed"] == 4
-    assert [each["fit"] for each in found["waiting"]] == [1] * 7
+    waiting_pods = [pod for pod in pods if not outcome(world, pod)]
+    assert len(waiting_pods) == 7
+    need_result = need(world, "--shape", like)
+    assert need_result["needed"] == 4
+    assert [item["fit"] for item in need_result["waiting"]] == [1] * 7
     for number in range(1, 5):
         world.objects.node()
         assert_bound(world, pods, min(2 + 2 * number, 9))
@@ -77,20 +77,22 @@ def test_all_pods_are_bound_that_are_not_left_out(make_world: MakeWorld, seed: i
         selector = {"nodeSelector": {"zone": "none"}} if chance.random() < 0.1 else {}
         name = fresh(f"pod-{number:02}")
         pods.append(world.objects.pod(units, name=name, annotations=count, **selector))
-    waiting = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world, pod)}
-    found = need(world, "--shape", small, "--shape", large)
-    out = {each["name"].partition("/")[2] for each in found["podsLeftOut"]}
-    assert found["needed"] > 0, found
+    waiting_pods = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world, pod)}
+    need_result = need(world, "--shape", small, "--shape", large)
+    out = {item["name"].partition("/")[2] for item in need_result["podsLeftOut"]}
+    assert need_result["needed"] > 0, need_result
     world.kill()
-    for shape, devices, units in zip(found["shapes"], (2, 4), (16, 24), strict=True):
+    for shape, devices, units in zip(need_result["shapes"], (2, 4), (16, 24), strict=True):
         for _ in range(shape["nodes"]):
             world.objects.node(devices=devices, units=units)
-    world.objects.delete(*waiting.values())
+    world.objects.delete(*waiting_pods.values())
     world.start()
-    order = [each["name"].partition("/")[2] for each in found["waiting"]]
-    assert set(order) == set(waiting)
-    left = {name for name in order if not outcome(world, world.objects.again(waiting[name]))}
-    assert left == out, (found, world.told())
+    order = [item["name"].partition("/")[2] for item in need_result["waiting"]]
+    assert set(order) == set(waiting_pods)
+    remaining = {
+        name for name in order if not outcome(world, world.objects.again(waiting_pods[name]))
+    }
+    assert remaining == out, (need_result, world.told())
     again = need(world, "--shape", small)
     assert again["needed"] == 0
     assert len(again["podsLeftOut"]) == len(out)

@@ -49,9 +49,11 @@ PLAIN = Contract(ALIYUN, 1024)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> NvidiaNode:
-    made = NvidiaNode(tmp_path_factory.mktemp("node"), [f"{uuid} 16384 -1 0" for uuid in GPUS])
-    made.write_cdi()
-    return made
+    nvidia_node = NvidiaNode(
+        tmp_path_factory.mktemp("node"), [f"{uuid} 16384 -1 0" for uuid in GPUS]
+    )
+    nvidia_node.write_cdi()
+    return nvidia_node
 
 
 def started(
@@ -68,10 +70,10 @@ def test_a_container_has_its_own_gpus_where_the_way_is_open_and_else_none(
 ) -> None:
     works = toolkit in WORKS[strategy]
     for grant, numbers in ((ONE, {"1"}), (TWO, {"0", "2"})):
-        found = started(node, strategy, TOOLKITS[toolkit], grant)
-        assert found.gpus == (numbers if works else set())
-        assert (found.libraries >= DRIVER) == works
-        assert (found.nodes >= set(CONTROL)) == works
+        started_result = started(node, strategy, TOOLKITS[toolkit], grant)
+        assert started_result.gpus == (numbers if works else set())
+        assert (started_result.libraries >= DRIVER) == works
+        assert (started_result.nodes >= set(CONTROL)) == works
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
@@ -79,12 +81,12 @@ def test_a_container_has_its_own_gpus_where_the_way_is_open_and_else_none(
 def test_the_driver_limits_memory_by_a_hook_for_each_gpu(
     node: NvidiaNode, strategy: str, toolkit: str
 ) -> None:
-    found = started(node, strategy, TOOLKITS[toolkit], TWO, isolation="driver")
+    started_result = started(node, strategy, TOOLKITS[toolkit], TWO, isolation="driver")
     # By annotations two runtimes may add the same hook: CRI-O, and NVIDIA's that it calls.
-    limits = {hook for hook in found.hooks if "apply-cuda-memory-limits" in hook}
+    limits = {hook for hook in started_result.hooks if "apply-cuda-memory-limits" in hook}
     assert len(limits) == (2 if toolkit in WORKS[strategy] else 0)
     assert all(sum(uuid in hook for hook in limits) <= 1 for uuid in GPUS)
-    assert found.variables["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
+    assert started_result.variables["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
@@ -98,16 +100,16 @@ def test_in_legacy_mode_the_device_nodes_are_there_because_the_kubelet_passes_th
     assert any("nvidia-container-runtime-hook" in hook for hook in bare.hooks)
     assert bare.nodes == set()
     passing = replace(contract, control_nodes=CONTROL)
-    found = node.start(answer(ONE, passing, "uid", "c"), toolkit, mode="legacy")
-    assert found.nodes == {"/dev/nvidia1", *CONTROL}
+    start_result = node.start(answer(ONE, passing, "uid", "c"), toolkit, mode="legacy")
+    assert start_result.nodes == {"/dev/nvidia1", *CONTROL}
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
 def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
     node: NvidiaNode, toolkit: str
 ) -> None:
-    found = started(node, "volume-mounts", TOOLKITS[toolkit], control_nodes=CONTROL)
-    assert found.nodes == {"/dev/nvidia1", *CONTROL}
+    started_result = started(node, "volume-mounts", TOOLKITS[toolkit], control_nodes=CONTROL)
+    assert started_result.nodes == {"/dev/nvidia1", *CONTROL}
 
 
 def own_pod() -> ContainerAllocation:
@@ -115,13 +117,17 @@ def own_pod() -> ContainerAllocation:
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]
-    of = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    of = {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in spec["volumes"]
+        if "hostPath" in volume
+    }
     return ContainerAllocation(
-        {each["name"]: each["value"] for each in part["env"] if "value" in each},
+        {item["name"]: item["value"] for item in part["env"] if "value" in item},
         [
-            Mount(each["mountPath"], of[each["name"]])
-            for each in part["volumeMounts"]
-            if of.get(each["name"]) == "/dev/null"
+            Mount(volume_mount["mountPath"], of[volume_mount["name"]])
+            for volume_mount in part["volumeMounts"]
+            if of.get(volume_mount["name"]) == "/dev/null"
         ],
     )
 
@@ -131,10 +137,10 @@ def own_pod() -> ContainerAllocation:
 def test_the_plugins_own_pod_has_all_gpus_unless_the_toolkit_refuses_all_that_is_unprivileged(
     node: NvidiaNode, toolkit: str, privileged: bool
 ) -> None:
-    found = node.start(own_pod(), TOOLKITS[toolkit], privileged=privileged)
+    start_result = node.start(own_pod(), TOOLKITS[toolkit], privileged=privileged)
     works = privileged or toolkit != "neither"
-    assert found.gpus == ({"0", "1", "2"} if works else set())
-    assert (found.libraries >= {"libnvidia-ml"}) == works
+    assert start_result.gpus == ({"0", "1", "2"} if works else set())
+    assert (start_result.libraries >= {"libnvidia-ml"}) == works
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
@@ -150,9 +156,9 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
     file.write_text("".join(f"{name} = {str(on).lower()}\n" for name, on in settings))
     way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=False, needs_limits=True)
     chosen = way.look(GPUS, runtime, "v1.34.1")
-    found = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
-    assert found.gpus == {"1"}
-    assert any("apply-cuda-memory-limits" in hook for hook in found.hooks)
+    started_result = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
+    assert started_result.gpus == {"1"}
+    assert any("apply-cuda-memory-limits" in hook for hook in started_result.hooks)
     # Whether this runtime was set up to take CDI devices, nothing shows.
     doubtful = toolkit == "neither" and runtime == "containerd://1.7.27"
     assert bool(chosen.problem) == doubtful

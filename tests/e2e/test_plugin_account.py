@@ -24,20 +24,20 @@ INVENTORY = {
 
 @pytest.fixture(scope="module")
 def plane(make_plane: MakePlane) -> Plane:
-    found = make_plane()
-    apply(found, "device-plugin")
-    objects = found.objects()
+    plane = make_plane()
+    apply(plane, "device-plugin")
+    objects = plane.objects()
     name = objects.node(devices=1, units=16)
-    plugin = as_plugin(found, "other")
+    plugin = as_plugin(plane, "other")
     sees(objects, lambda: refused(plugin.patch(f"{NODES}/{name}", annotated(own="x"))))
-    return found
+    return plane
 
 
 @pytest.fixture
 def objects(plane: Plane) -> Iterator[Objects]:
-    found = plane.objects()
-    yield found
-    found.clear()
+    objects = plane.objects()
+    yield objects
+    objects.clear()
 
 
 def bound(objects: Objects, node: str) -> Json:
@@ -54,18 +54,18 @@ def bound(objects: Objects, node: str) -> Json:
 def test_it_writes_its_node_and_marks_the_pods_of_it(plane: Plane, objects: Objects) -> None:
     node = objects.node(devices=0, units=0)
     plugin: Api = as_plugin(plane, node)
-    told = {"metadata": {"annotations": INVENTORY, "labels": {"gpushare": "true"}}}
-    assert plugin.patch(f"{NODES}/{node}", told).status == 200
+    result = {"metadata": {"annotations": INVENTORY, "labels": {"gpushare": "true"}}}
+    assert plugin.patch(f"{NODES}/{node}", result).status == 200
     amounts = {COUNT: "1"}
     count = {"status": {"capacity": amounts, "allocatable": amounts}}
     assert plugin.patch(f"{NODES}/{node}/status", count).status == 200
     pod = bound(objects, node)
     mark = {"uid": pod["metadata"]["uid"], **annotated(**{ALIYUN.assigned: "true"})["metadata"]}
     assert plugin.patch(objects.path(pod), {"metadata": mark}).status == 200
-    beside = {ALIYUN.given: '{"GPU-b":4}'}
-    assert plugin.patch(objects.path(pod), annotated(**beside)).status == 200
-    other = {"metadata": {**mark, "uid": "00000000-0000-4000-8000-000000000000"}}
-    assert plugin.patch(objects.path(pod), other).status == 422  # as marker.py expects it
+    neighbour = {ALIYUN.given: '{"GPU-b":4}'}
+    assert plugin.patch(objects.path(pod), annotated(**neighbour)).status == 200
+    second = {"metadata": {**mark, "uid": "00000000-0000-4000-8000-000000000000"}}
+    assert plugin.patch(objects.path(pod), second).status == 422  # as marker.py expects it
 
 
 def test_it_writes_nothing_else(plane: Plane, objects: Objects) -> None:
@@ -88,8 +88,8 @@ def test_it_writes_nothing_else(plane: Plane, objects: Objects) -> None:
 
 
 def test_it_does_not_touch_other_nodes_or_their_pods(plane: Plane, objects: Objects) -> None:
-    node, other = objects.node(devices=1, units=16), objects.node(devices=1, units=16)
-    plugin = as_plugin(plane, other)
+    node, other_node = objects.node(devices=1, units=16), objects.node(devices=1, units=16)
+    plugin = as_plugin(plane, other_node)
     pod = bound(objects, node)
     mark = annotated(**{ALIYUN.assigned: "true"})
     assert refused(plugin.patch(objects.path(pod), mark), "its own node")

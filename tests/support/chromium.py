@@ -23,7 +23,7 @@ _SILENCE = 60.0
 
 def program() -> str | None:
     """The browser's program, or None."""
-    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+    return next((which_result for name in _NAMES if (which_result := shutil.which(name))), None)
 
 
 class Tab:
@@ -81,11 +81,11 @@ class Tab:
 
     def ask(self, expression: str) -> Any:
         """The value of an expression of JavaScript, awaited."""
-        done = self.call(
+        completed = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in done, done
-        return done["result"].get("value")
+        assert "exceptionDetails" not in completed, completed
+        return completed["result"].get("value")
 
     def until(self, expression: str) -> Any:
         """Its value, once that is true."""
@@ -130,16 +130,16 @@ class Tab:
 @contextmanager
 def browser(folder: Path) -> Iterator[Tab]:
     """A tab of a Chromium of its own, whose profile is in the folder."""
-    found = program()
-    assert found, "there is no Chromium"
-    (commands, write), (read, answers) = os.pipe(), os.pipe()
+    program_result = program()
+    assert program_result, "there is no Chromium"
+    (commands, write), (reader, answers) = os.pipe(), os.pipe()
     # The browser reads from descriptor 3 and writes to 4.
     script = f'exec "$@" 3<&{commands} 4>&{answers}'
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
     flags += ["--no-first-run", "--disable-background-networking", "--disable-component-update"]
     flags += ["--disable-dev-shm-usage", f"--user-data-dir={folder}"]
     process = subprocess.Popen(
-        ["/bin/bash", "-c", script, "sh", found, *flags],
+        ["/bin/bash", "-c", script, "sh", program_result, *flags],
         pass_fds=(commands, answers),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -149,10 +149,10 @@ def browser(folder: Path) -> Iterator[Tab]:
     os.close(commands)
     os.close(answers)
     try:
-        yield Tab(write, read)
+        yield Tab(write, reader)
     finally:
         os.close(write)
-        os.close(read)
+        os.close(reader)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

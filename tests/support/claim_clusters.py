@@ -112,21 +112,21 @@ class _Draw:
     def pool(self, driver: str, name: str, node: str | None) -> None:
         r = self.random
         count = r.choice((1, 1, 1, 2, 3))
-        counted = self.chance(25) and driver == GPU
+        counts = self.chance(25) and driver == GPU
         shared = r.choice((0, 0, 60, 100)) if driver == GPU else 0
-        total = count + counted
+        total = count + counts
         generation = r.choice((1, 1, 2))
         numbers = r.sample(range(10), total)
         parts: list[dict[str, Any]] = []
         for position in range(count):
             devices = [
-                self.device(f"d{position}-{i}", driver, i, shared=shared, counted=counted)
+                self.device(f"d{position}-{i}", driver, i, shared=shared, counted=counts)
                 for i in range(r.choice((0, 1, 2, 4, 6, 8)))
             ]
             if self.chance(1) and devices:
                 devices.append(devices[0])
             parts.append({"devices": devices})
-        if counted:
+        if counts:
             sets = [
                 {
                     "name": f"set{i}",
@@ -343,14 +343,14 @@ class _Draw:
         r = self.random
         claims: list[dict[str, Any]] = []
         fill = r.choice((0, 0, 10, 20, 50))
-        seen: set[tuple[str, str, str]] = set()
+        results: set[tuple[str, str, str]] = set()
         for item in self.slices:
             spec = item["spec"]
             for device in spec.get("devices", ()):
                 key = (spec["driver"], spec["pool"]["name"], device["name"])
-                if key in seen or not self.chance(fill):
+                if key in results or not self.chance(fill):
                     continue
-                seen.add(key)
+                results.add(key)
                 result: dict[str, Any] = dict(
                     zip(("driver", "pool", "device"), key, strict=True), request="r"
                 )
@@ -393,10 +393,10 @@ def allocator_answers(
     error.
     """
     lines = b"\n".join(msgspec.json.encode(cluster) for cluster in clusters)
-    done = subprocess.run([program], input=lines, capture_output=True, check=True)
+    completed = subprocess.run([program], input=lines, capture_output=True, check=True)
     return [
         {node: _plain_answer(answer) for node, answer in msgspec.json.decode(line).items()}
-        for line in done.stdout.splitlines()
+        for line in completed.stdout.splitlines()
     ]
 
 
@@ -425,8 +425,8 @@ def modelled(cluster: Cluster, selectors: Selectors) -> dict[str, Results | NoFi
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
         # Slices of the node come first, as in kube-scheduler.
         mine = [item for item in slices if item.nodes and item.nodes.node == name]
-        others = [item for item in slices if not (item.nodes and item.nodes.node)]
-        devices = gather_pools(name, labels, [*mine, *others], by_pool, rules)
+        remaining_items = [item for item in slices if not (item.nodes and item.nodes.node)]
+        devices = gather_pools(name, labels, [*mine, *remaining_items], by_pool, rules)
         fit = first_fit(devices, claims, use, selectors.matches, Steps(100_000))
         answers[name] = _results(fit, len(requests)) if isinstance(fit, Fit) else fit
     return answers
@@ -454,19 +454,19 @@ def _as(kind: type[Any], item: Mapping[str, Any]) -> Any:
 
 def _results(fit: Fit, claims: int) -> Results:
     results: Results = [[] for _ in range(claims)]
-    for taken in fit.taken:
-        driver, pool, device = taken.device.key
+    for item in fit.taken:
+        driver, pool, device = item.device.key
         result: dict[str, Any] = {
-            "request": taken.request,
+            "request": item.request,
             "driver": driver,
             "pool": pool,
             "device": device,
         }
-        if taken.has_admin_access:
+        if item.has_admin_access:
             result["adminAccess"] = True
-        if taken.consumed:
-            result["consumedCapacity"] = dict(taken.consumed)
-        results[taken.claim].append(result)
+        if item.consumed:
+            result["consumedCapacity"] = dict(item.consumed)
+        results[item.claim].append(result)
     return results
 
 
@@ -480,31 +480,33 @@ def _plain_answer(answer: Mapping[str, Any]) -> Results | str | None:
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: result[key] for key in ("request", "driver", "pool", "device")}
+    kept_items = {key: result[key] for key in ("request", "driver", "pool", "device")}
     if result.get("adminAccess"):
-        kept["adminAccess"] = True
+        kept_items["adminAccess"] = True
     if result.get("consumedCapacity"):
-        kept["consumedCapacity"] = {
+        kept_items["consumedCapacity"] = {
             name: _thousandths(amount) for name, amount in result["consumedCapacity"].items()
         }
-    return kept
+    return kept_items
 
 
 def _thousandths(text: str) -> int:
     return int(Fraction(parse_quantity(text)) * THOUSANDTHS)
 
 
-def comparison(ours: Results | NoFit, theirs: Results | str | None) -> str:
+def comparison(own_result: Results | NoFit, theirs: Results | str | None) -> str:
     """Return how our answer for a node compares with that of kube-scheduler.
 
     "same devices"; "no devices", be it for lack of them or for an error, since the pod is not bound
     either way; "selector error", after which kube-scheduler allocates nothing, and we take the
     selector as true; "given up", if one of the two has ended its search; or "different".
     """
-    if ours is NoFit.NOT_MODELLED or (isinstance(theirs, str) and "deadline exceeded" in theirs):
+    if own_result is NoFit.NOT_MODELLED or (
+        isinstance(theirs, str) and "deadline exceeded" in theirs
+    ):
         return "given up"
     if isinstance(theirs, str) and "CEL runtime error" in theirs:
         return "selector error"
-    if isinstance(ours, NoFit):
+    if isinstance(own_result, NoFit):
         return "different" if isinstance(theirs, list) else "no devices"
-    return "same devices" if ours == theirs else "different"
+    return "same devices" if own_result == theirs else "different"

@@ -16,7 +16,7 @@ GIB = 1024
 
 def cards(*gibs: int, first: int = 0, sick: int = -1) -> NodeCards:
     """GPUs of so many GiB, which are called GPU-FIRST and so on; the one of index `sick` is ill."""
-    found = [
+    result = [
         DetectedGpu(
             f"GPU-{first + index}",
             index,
@@ -26,7 +26,7 @@ def cards(*gibs: int, first: int = 0, sick: int = -1) -> NodeCards:
         )
         for index, gib in enumerate(gibs)
     ]
-    return make_cards(found, "GiB", 0)
+    return make_cards(result, "GiB", 0)
 
 
 def result(device: int, memory: str = "10Gi", **changes: object) -> Json:

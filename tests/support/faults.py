@@ -62,12 +62,12 @@ class Fault:
     cut_after: int | None = None
     late: float | None = None
 
-    def __or__(self, other: "Fault") -> "Fault":
+    def __or__(self, second: "Fault") -> "Fault":
         """Return both faults in one; where both say something, the other one counts."""
-        changes = {name: getattr(other, name) for name in _FIELDS}
+        changes = {name: getattr(second, name) for name in _FIELDS}
         default = Fault()
-        told = {name: value for name, value in changes.items() if value != getattr(default, name)}
-        return replace(self, **told)
+        result = {name: value for name, value in changes.items() if value != getattr(default, name)}
+        return replace(self, **result)
 
 
 _FIELDS = ("delay", "refuse", "drop", "cut_after", "late")
@@ -127,9 +127,9 @@ class FaultPlan:
     def __call__(self, request: FaultRequest) -> Fault | None:
         """Return the fault for a request, None for none."""
         with self._guard:
-            for method, path, fault, left in self._rules:
-                if left[0] > 0 and method == request.method and path.search(request.path):
-                    left[0] -= 1
+            for method, path, fault, entry in self._rules:
+                if entry[0] > 0 and method == request.method and path.search(request.path):
+                    entry[0] -= 1
                     return fault
         return None
 
@@ -219,12 +219,12 @@ def _refuse(refusal: Refusal, start_response: StartResponse) -> Iterable[bytes]:
 
 def _cut(pieces: Iterable[bytes], events: int) -> Iterator[bytes]:
     """Yield a stream up to its n-th line, then break it off."""
-    left, source = events, iter(pieces)
+    remaining, source = events, iter(pieces)
     try:
         # Cut as soon as the last line is out: the next one may be long in coming.
-        while left > 0 and (piece := next(source, None)) is not None:
-            lines = piece.splitlines(keepends=True)[:left]
-            left -= len(lines)
+        while remaining > 0 and (piece := next(source, None)) is not None:
+            lines = piece.splitlines(keepends=True)[:remaining]
+            remaining -= len(lines)
             yield b"".join(lines)
     finally:
         _close(pieces)

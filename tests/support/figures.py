@@ -15,18 +15,18 @@ _END = "<!-- end of the figures -->"
 
 def recorded(runs: Path) -> list[dict[str, Any]]:
     """All runs of the file, the oldest first."""
-    known: list[dict[str, Any]] = []
+    known_items: list[dict[str, Any]] = []
     if runs.exists():
-        known = json.loads(runs.read_text(encoding="utf-8"))
-    return known
+        known_items = json.loads(runs.read_text(encoding="utf-8"))
+    return known_items
 
 
 def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     """All runs of the file, with this one added to it at the end."""
-    known = recorded(runs)
-    known.append(run)
-    runs.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    return known
+    recorded_result = recorded(runs)
+    recorded_result.append(run)
+    runs.write_text(json.dumps(recorded_result, indent=1) + "\n", encoding="utf-8")
+    return recorded_result
 
 
 def renew(document: Path, of: str, text: str) -> None:
@@ -43,8 +43,8 @@ def shown(document: Path, of: str) -> str:
 def _parted(document: Path, of: str) -> tuple[str, str, str]:
     """The document up to the first mark, what is between the two, and from the second one on."""
     begin = f"<!-- figures of {of} -->"
-    head, mark, rest = document.read_text(encoding="utf-8").partition(begin)
-    text, end, tail = rest.partition(_END)
+    head, mark, remainder = document.read_text(encoding="utf-8").partition(begin)
+    text, end, tail = remainder.partition(_END)
     if not (mark and end):
         raise ValueError(f"{document} has no place for the figures of {of}")
     return head + begin, text, _END + tail
@@ -52,6 +52,6 @@ def _parted(document: Path, of: str) -> tuple[str, str, str]:
 
 def commit() -> str:
     """The commit that is checked out, in short."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    request = ["git", "rev-parse", "--short", "HEAD"]
+    completed = subprocess.run(request, cwd=ROOT, capture_output=True, text=True, check=False)
+    return completed.stdout.strip()

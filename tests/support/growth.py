@@ -20,7 +20,7 @@ def assert_linear(work: Callable[[int], Callable[[], object]], size: int) -> Non
         costs.append((_cost(small), _cost(large)))
         if costs[-1][0] > 1.0:  # once tells it
             break
-    once, twice = (min(each) for each in zip(*costs, strict=True))
+    once, twice = (min(item) for item in zip(*costs, strict=True))
     assert twice <= 3 * max(once, _FLOOR), f"{size}: {once:.3f} s, {2 * size}: {twice:.3f} s"
 
 

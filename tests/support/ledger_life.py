@@ -49,7 +49,7 @@ class Life:
             order = tuple(f"{name}{device}" for device in range(len(shape)))
             if len(rig.order) == len(shape):
                 order = rig.order  # who does not name cards does not show that they have moved
-            rig.becomes(order, named=False, identity=False)
+            rig.becomes(order, names=False, identity=False)
             self._set_node(node(name, *shape, unhealthy=sick, cpu=1000, memory=1000))
         elif what == "remove":
             self.world.nodes.pop(name, None)
@@ -65,10 +65,12 @@ class Life:
         cards = tuple(f"{name}{card}" for card in order)
         if not rig.named and len(rig.order) == len(cards):
             cards = rig.order  # one thing at a time: now they get names
-        rig.becomes(cards, named=True, identity=identity)
+        rig.becomes(cards, names=True, identity=identity)
         size = [8] * len(cards)
-        named = node(name, *size, cpu=1000, memory=1000, uuids=cards, serves_by_identity=identity)
-        self._set_node(named)
+        node_result = node(
+            name, *size, cpu=1000, memory=1000, uuids=cards, serves_by_identity=identity
+        )
+        self._set_node(node_result)
 
     def _set_node(self, spec: NodeSpec) -> None:
         self.world.nodes[spec.name] = spec
@@ -78,35 +80,35 @@ class Life:
         self.named += 1
         self.world.create(f"p{self.named}", request)
 
-    def another_binds(self, n: int, name: str, told: bool) -> None:
+    def another_binds(self, n: int, name: str, output: bool) -> None:
         uid = _pick(n, self.world.waiting())
         if uid is not None:
             request = self.world.pods[uid].request
-            held = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
+            holding = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
             self.world.change(
                 uid,
                 node=name,
-                held=held,
-                placement=held if told and held else None,
+                held=holding,
+                placement=holding if output and holding else None,
                 bound_at=self.world.rigs[name].version,
             )
 
-    def change_a_pod(self, n: int, what: str) -> None:
+    def change_a_pod(self, n: int, happening: str) -> None:
         uid = _pick(n, sorted(self.world.pods))
         if uid is None:
             return
         pod = self.world.pods[uid]
         runs = pod.node and not pod.ended
-        if what == "delete":
+        if happening == "delete":
             self.world.delete(uid)
-        elif what == "end":
+        elif happening == "end":
             self.world.change(uid, ended=True)
-        elif runs and what == "serve":
+        elif runs and happening == "serve":
             self.world.serve(uid)
             self.world.change(uid, assigned=True)
-        elif runs and what == "admit":
+        elif runs and happening == "admit":
             self.world.change(uid, started=1.0)
-        elif runs and what == "run":  # set up anew, a pod may be Pending again
+        elif runs and happening == "run":  # set up anew, a pod may be Pending again
             self.world.serve(uid)
             self.world.change(uid, started=1.0, running=not pod.running)
         elif runs:
@@ -191,8 +193,8 @@ class Life:
 
     def settle(self, n: int) -> None:
         if self.reads:
-            uid, token, seen, _ = self.reads.pop(n % len(self.reads))
-            self.books.settle(uid, token, seen, self.world.now)
+            uid, token, observed, _ = self.reads.pop(n % len(self.reads))
+            self.books.settle(uid, token, observed, self.world.now)
 
     def time_passes(self, seconds: float) -> None:
         world = self.world
@@ -203,7 +205,7 @@ class Life:
                 post.told = True
                 self.books.doubt(post.uid, post.sent + READ_TIMEOUT)
         world.posts = [post for post in world.posts if world.may_land(post) or not post.told]
-        self.reads = [read for read in self.reads if world.now <= read[3] + READ_TIMEOUT]
+        self.reads = [item for item in self.reads if world.now <= item[3] + READ_TIMEOUT]
 
     # -- the watch ------------------------------------------------------------------------------
 
@@ -241,8 +243,8 @@ class Life:
         for name, spec in self.world.nodes.items():
             free = view.free[view.row[name]].tolist()
             cores_free = view.cores_free[view.row[name]].tolist()
-            for device, (held, cores) in enumerate(self.world.held(name)):
-                assert free[device] <= max(spec.capacity[device] - held, 0), (name, device)
+            for device, (item, cores) in enumerate(self.world.held(name)):
+                assert free[device] <= max(spec.capacity[device] - item, 0), (name, device)
                 assert cores_free[device] <= max(100 - cores, 0), (name, device)
         uids = [entry.ref.uid for books in self.books.dump() for entry in books.entries]
         assert len(uids) == len(set(uids))
@@ -261,10 +263,10 @@ class Life:
         assert (counts["assumed"], counts["in_doubt"]) == (0, 0)
         for books in self.books.dump():
             memory, cores = self.world.charged(books.spec.name)
-            for units, (least, most) in zip(books.used, memory, strict=True):
-                assert least <= units <= most
-            for percent, (least, most) in zip(books.cores_used, cores, strict=True):
-                assert least <= percent <= most
+            for units, (entry, element) in zip(books.used, memory, strict=True):
+                assert entry <= units <= element
+            for percent, (value, maximum) in zip(books.cores_used, cores, strict=True):
+                assert value <= percent <= maximum
             self._host_is_right(books.spec)
         for uid in list(self.world.pods):
             self.world.delete(uid)
@@ -276,12 +278,14 @@ class Life:
         self.books.check()
 
     def _host_is_right(self, spec: NodeSpec) -> None:
-        here = [pod.request for pod in self.world.running() if pod.node == spec.name]
+        local_items = [pod.request for pod in self.world.running() if pod.node == spec.name]
         view = self.books.snapshot()
         row = view.row[spec.name]
-        assert view.cpu_free[row] == 1000 - sum(request.cpu for request in here)
-        assert view.memory_free[row] == 1000 - sum(request.memory for request in here)
-        assert view.cpu_only[row] == sum(request.cpu for request in here if not request.devices)
+        assert view.cpu_free[row] == 1000 - sum(request.cpu for request in local_items)
+        assert view.memory_free[row] == 1000 - sum(request.memory for request in local_items)
+        assert view.cpu_only[row] == sum(
+            request.cpu for request in local_items if not request.devices
+        )
 
     def _come_to_rest(self) -> None:
         self.time_passes(61)

@@ -38,7 +38,7 @@ def run(text: str) -> str:
         lines.append(line)
         command = line.split()
         if command and not line.startswith("#"):
-            lines += [f"| {shown}" for shown in script.step(command)]
+            lines += [f"| {item}" for item in script.step(command)]
     return "\n".join(lines) + "\n"
 
 
@@ -81,38 +81,38 @@ class Script:
         now = float(words.pop(words.index("at") + 1)) if "at" in words else 0.0
         words = [item for item in words if item != "at"]
         try:
-            shown = self._commands[word](words, now)
+            displayed = self._commands[word](words, now)
         except RequestRefused as error:
-            shown = [f"{type(error).__name__}: {error}"]
+            displayed = [f"{type(error).__name__}: {error}"]
         self._ledger.check()
-        return shown if isinstance(shown, list) else []
+        return displayed if isinstance(displayed, list) else []
 
     def _pair(self, how: str) -> None:
         self._ledger = Ledger(Pairing(how))
 
     def _pod(self, words: list[str]) -> ObservedPod:
         """`POD [SIZE] pending`, `POD [SIZE] on PLACE [assigned] ..` or `POD [SIZE] ended`."""
-        name, rest = words[0], words[1:]
-        if rest[0][0].isdigit() or "=" in rest[0]:
-            self._sizes[name] = _request(rest.pop(0))
+        name, remainder = words[0], words[1:]
+        if remainder[0][0].isdigit() or "=" in remainder[0]:
+            self._sizes[name] = _request(remainder.pop(0))
         pod = ObservedPod(_ref(name), self._sizes.get(name, Request()), created=1.0)
-        if rest[0] == "ended":
+        if remainder[0] == "ended":
             return pod._replace(ended=True)
-        if rest[0] == "pending":
+        if remainder[0] == "pending":
             return pod
-        node, devices = _place(rest[1])
+        node, devices = _place(remainder[1])
         return pod._replace(
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
-            uuids=tuple(_after("uuids", rest).split(",")) if "uuids" in rest else (),
+            uuids=tuple(_after("uuids", remainder).split(",")) if "uuids" in remainder else (),
             given=tuple(
-                (uuid, int(units)) for uuid, _, units in [_after("given", rest).partition("=")]
+                (uuid, int(units)) for uuid, _, units in [_after("given", remainder).partition("=")]
             )
-            if "given" in rest
+            if "given" in remainder
             else (),
-            assigned="assigned" in rest,
-            started=float("started" in rest),
-            running="runs" in rest,
+            assigned="assigned" in remainder,
+            started=float("started" in remainder),
+            running="runs" in remainder,
         )
 
     def _resume(self, uid: str, now: float) -> bool:
@@ -120,9 +120,9 @@ class Script:
         return self._ledger.resume(uid, entry.node if entry else "", now) is not None
 
     def _assume(self, words: list[str], now: float) -> None:
-        name, size, _, where, *gate = words
+        name, size, _, place, *gate = words
         request = self._sizes[name] = _request(size)
-        node, devices = _place(where)
+        node, devices = _place(place)
         allocation = Allocation(node, devices, (request.units,) * len(devices))
         self._ledger.assume(_ref(name), request, allocation, now, at_gate=gate == ["gated"])
 
@@ -132,15 +132,17 @@ class Script:
         return [f"{item.ref.uid} on {item.node}" for item in due] or ["nothing"]
 
     def _settle(self, words: list[str], now: float) -> None:
-        name, *rest = words
-        seen: ObservedPod | None
-        if rest[0] == "missing":
-            seen = None
-        elif rest[0] == "recreated":
-            seen = ObservedPod(PodRef("default", name, f"{name}-again"), Request(1, 1))
+        name, *remainder = words
+        observed: ObservedPod | None
+        if remainder[0] == "missing":
+            observed = None
+        elif remainder[0] == "recreated":
+            observed = ObservedPod(PodRef("default", name, f"{name}-again"), Request(1, 1))
         else:
-            seen = self._pod([name, *("pending" if word == "unbound" else word for word in rest)])
-        self._ledger.settle(name, self._tokens[name], seen, now)
+            observed = self._pod(
+                [name, *("pending" if word == "unbound" else word for word in remainder)]
+            )
+        self._ledger.settle(name, self._tokens[name], observed, now)
 
     def _filter(self, size: str) -> list[str]:
         view = self._ledger.snapshot()
@@ -150,7 +152,7 @@ class Script:
         ]
 
     def _dump(self, node: str | None = None) -> list[str]:
-        shown = []
+        result = []
         for books in self._ledger.dump(node):
             used = " ".join(
                 f"{units}/{has}{'' if fine else ' (sick)'}"
@@ -158,10 +160,10 @@ class Script:
                     books.used, books.spec.capacity, books.spec.healthy, strict=True
                 )
             )
-            closed = f" closed: {books.spec.closed.value}" if books.spec.closed else ""
-            shown.append(f"{books.spec.name}: {used}{closed}")
-            shown += [f"  {_show(entry)}" for entry in books.entries]
-        return shown or ["nothing"]
+            is_closed = f" closed: {books.spec.closed.value}" if books.spec.closed else ""
+            result.append(f"{books.spec.name}: {used}{is_closed}")
+            result += [f"  {_show(entry)}" for entry in books.entries]
+        return result or ["nothing"]
 
     def _free(self) -> list[str]:
         view = self._ledger.snapshot()
@@ -188,22 +190,26 @@ def _split(words: list[str]) -> Iterator[list[str]]:
 
 
 def _spec(words: list[str]) -> NodeSpec:
-    name, *rest = words
+    name, *remainder = words
     capacity = []
-    while rest and rest[0].isdigit():
-        capacity.append(int(rest.pop(0)))
-    sick = _numbers(_after("sick", rest))
-    cards = tuple(_after("cards", rest).split(",")) if "cards" in rest else ("",) * len(capacity)
+    while remainder and remainder[0].isdigit():
+        capacity.append(int(remainder.pop(0)))
+    sick = _numbers(_after("sick", remainder))
+    cards = (
+        tuple(_after("cards", remainder).split(","))
+        if "cards" in remainder
+        else ("",) * len(capacity)
+    )
     return NodeSpec(
         name,
         tuple(capacity),
         tuple(device not in sick for device in range(len(capacity))),
         ("",) * len(capacity),
         cards,
-        closed=Reason[_after("closed", rest)] if "closed" in rest else None,
-        serves_by_identity="byIdentity" in rest,
-        counted="counted" in rest,
-        gone=tuple(_after("gone", rest).split(",")) if "gone" in rest else (),
+        closed=Reason[_after("closed", remainder)] if "closed" in remainder else None,
+        serves_by_identity="byIdentity" in remainder,
+        counted="counted" in remainder,
+        gone=tuple(_after("gone", remainder).split(",")) if "gone" in remainder else (),
     )
 
 
@@ -247,9 +253,9 @@ def _ref(name: str) -> PodRef:
 def _show(entry: Entry | None) -> str:
     if entry is None:
         return "not in the books"
-    where = "no known device"
+    place = "no known device"
     if entry.placement is not None:
-        where = " ".join(f"{units}@{device}" for device, units in entry.placement) or "nothing"
+        place = " ".join(f"{units}@{device}" for device, units in entry.placement) or "nothing"
     marks = [
         word
         for word, is_so in [
@@ -260,4 +266,4 @@ def _show(entry: Entry | None) -> str:
         if is_so
     ]
     state = "assumed" if entry.assumption else "bound"
-    return " ".join([f"{entry.ref.uid} on {entry.node}:", where, state, *marks])
+    return " ".join([f"{entry.ref.uid} on {entry.node}:", place, state, *marks])

@@ -34,12 +34,12 @@ class Rig:
     version: int = 0
     pure_since: float = float("inf")
 
-    def becomes(self, order: tuple[str, ...], *, named: bool, identity: bool) -> None:
-        if (order, named, identity) == (self.order, self.named, self.identity):
+    def becomes(self, order: tuple[str, ...], *, names: bool, identity: bool) -> None:
+        if (order, names, identity) == (self.order, self.named, self.identity):
             return
-        self.order, self.named, self.identity = order, named, identity
+        self.order, self.named, self.identity = order, names, identity
         self.version += 1
-        pure = named and identity
+        pure = names and identity
         self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
 
     def given(self, held: Shares, uuids: tuple[str, ...]) -> Shards:
@@ -146,13 +146,13 @@ class World:
             post.status = 409
         else:
             post.status = 201
-            where = post.allocation
+            place = post.allocation
             self.change(
                 post.uid,
-                node=where.node,
-                held=where.shares,
-                placement=where.shares,
-                uuids=where.uuids,
+                node=place.node,
+                held=place.shares,
+                placement=place.shares,
+                uuids=place.uuids,
                 ours=True,
                 bound_at=post.version,
             )
@@ -192,7 +192,7 @@ class World:
         Pods bound by others count from the moment the watch has shown them.
         """
         rig = self.rigs[node]
-        given = {
+        inputs = {
             pod.ref.uid: rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
             if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
@@ -202,14 +202,14 @@ class World:
             for post in self.posts
             if post.allocation.node == node and self.may_land(post)
         }
-        taken = [(0, 0)] * len(self.nodes[node].capacity)
-        for uid, shards in (*given.items(), *landing.items()):
+        durations = [(0, 0)] * len(self.nodes[node].capacity)
+        for uid, shards in (*inputs.items(), *landing.items()):
             for card, units in shards:
                 if card in rig.order:
                     at = rig.order.index(card)
-                    before, cores = taken[at]
-                    taken[at] = (before + units, cores + self.pods[uid].request.cores)
-        return taken
+                    before, cores = durations[at]
+                    durations[at] = (before + units, cores + self.pods[uid].request.cores)
+        return durations
 
     def charged(self, node: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(least, most) units by device that right books charge once everything has been shown,
@@ -218,23 +218,23 @@ class World:
         They differ only for pods whose cards may have moved since they were bound.
         """
         count, rig = len(self.nodes[node].capacity), self.rigs[node]
-        least, most, least_cores, most_cores = ([0] * count for _ in range(4))
+        minimum, maximum, least_cores, most_cores = ([0] * count for _ in range(4))
         for pod in self.running():
             if pod.node != node or not pod.request.devices:
                 continue
             sure, request = self._surely(pod, rig), pod.request
-            every = min(request.cores * request.devices, 100)
+            all_items = min(request.cores * request.devices, 100)
             if sure is None:
-                most = [units + request.total for units in most]
-                most_cores = [cores + every for cores in most_cores]
+                maximum = [units + request.total for units in maximum]
+                most_cores = [cores + all_items for cores in most_cores]
                 continue
             for device, units in enumerate(sure):
-                least[device] += units
-                most[device] += units
+                minimum[device] += units
+                maximum[device] += units
                 if units:
                     least_cores[device] += request.cores
-                    most_cores[device] += request.cores if units == request.units else every
-        return [*zip(least, most, strict=True)], [*zip(least_cores, most_cores, strict=True)]
+                    most_cores[device] += request.cores if units == request.units else all_items
+        return [*zip(minimum, maximum, strict=True)], [*zip(least_cores, most_cores, strict=True)]
 
     def _surely(self, pod: Pod, rig: Rig) -> list[int] | None:
         """Units by device where there can be no doubt."""

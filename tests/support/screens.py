@@ -50,17 +50,17 @@ def command(text: str) -> Block:
 
 def show(shell: Shell, document: Path, of: str, line: str) -> None:
     """Put the command and what it writes to a terminal into the document."""
-    written = on_terminal(line.split(), shell.environ)
-    text = "\n".join(row.rstrip() for row in f"$ {line}\n{written}".splitlines())
+    on_terminal_result = on_terminal(line.split(), shell.environ)
+    text = "\n".join(row.rstrip() for row in f"$ {line}\n{on_terminal_result}".splitlines())
     renew(document, of, f"```text\n{text}\n```")
 
 
 def files(folder: Path) -> dict[str, str]:
     """The files of docs/start.md by name, put into the folder."""
-    made = {block.more: block.text for block in blocks(START) if block.what == "file"}
-    for name, text in made.items():
+    created = {block.more: block.text for block in blocks(START) if block.what == "file"}
+    for name, text in created.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return made
+    return created
 
 
 def screens(folder: Path) -> None:
@@ -119,24 +119,24 @@ def page(folder: Path) -> None:
         return
     scenario = folder / "page.yaml"
     scenario.write_text(NODES, encoding="utf-8")
-    with demo(folder, str(scenario)) as shown, browser(folder / "profile") as tab:
-        fill(shown)
+    with demo(folder, str(scenario)) as demo_result, browser(folder / "profile") as tab:
+        fill(demo_result)
         tab.size(1280, 1000)
         for scheme in ("light", "dark"):
             tab.scheme(scheme)
-            tab.open(shown.url)
+            tab.open(demo_result.url)
             tab.until("document.querySelectorAll('#nodes [role=option]').length > 5")
             tab.until("!document.getElementById('waiting').textContent.includes('looked at')")
             tab.picture(PICTURES / f"page-{scheme}.png")
 
 
-def fill(shown: Shown) -> None:
+def fill(displayed: Shown) -> None:
     """Have pods of all sizes come until some wait, and a device closed; return when all is told."""
     chance = random.Random(4)
-    closed = {"metadata": {"name": "unhealthy-gpu-a100-2"}, "data": {"gpus": "3,5"}}
-    shown.api.create("/api/v1/namespaces/kube-system/configmaps", closed)
+    is_closed = {"metadata": {"name": "unhealthy-gpu-a100-2"}, "data": {"gpus": "3,5"}}
+    displayed.api.create("/api/v1/namespaces/kube-system/configmaps", is_closed)
     for team in TEAMS:
-        shown.api.create("/api/v1/namespaces", {"metadata": {"name": team}})
+        displayed.api.create("/api/v1/namespaces", {"metadata": {"name": team}})
     for number in range(PODS):
         team = chance.choice(list(TEAMS))
         units = str(chance.choice(TEAMS[team]))
@@ -145,17 +145,17 @@ def fill(shown: Shown) -> None:
             "metadata": {"name": f"{team}-{number}", "namespace": team},
             "spec": {"containers": [{"name": "main", "image": "x"} | limits]},
         }
-        shown.api.create(f"/api/v1/namespaces/{team}/pods", body)
-    poll(lambda: told(shown), "all pods are placed or refused, and a trial was made", 240)
+        displayed.api.create(f"/api/v1/namespaces/{team}/pods", body)
+    poll(lambda: told(displayed), "all pods are placed or refused, and a trial was made", 240)
 
 
 def told(shown: Shown) -> bool:
     """Whether each pod is placed or refused, and a trial has measured the policies."""
     books = shown.books()
-    placed = sum(len(node["pods"]) for node in books["nodes"])
-    asked = all(each["asked"] and each["why"] for each in books["pending"])
+    total = sum(len(node["pods"]) for node in books["nodes"])
+    request = all(item["asked"] and item["why"] for item in books["pending"])
     trial = bool(books["policy"]["candidates"])
-    return trial and asked and placed + len(books["pending"]) == PODS
+    return trial and request and total + len(books["pending"]) == PODS
 
 
 def main() -> int:

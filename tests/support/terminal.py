@@ -19,11 +19,11 @@ def on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int =
     )
     with subprocess.Popen(words, env=environ, stdout=terminal, stderr=terminal):
         os.close(terminal)
-        seen = b""
+        observed = b""
         try:
             while more := os.read(screen, 65536):
-                seen += more
+                observed += more
         except OSError:  # so Linux says that nobody holds the other side any more
             pass
     os.close(screen)
-    return seen.decode().replace("\r\n", "\n")
+    return observed.decode().replace("\r\n", "\n")

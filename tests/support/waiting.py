@@ -9,7 +9,7 @@ PATIENCE = 60.0
 
 def poll(
     condition: Callable[[], object],
-    what: str | Callable[[], str] = "the condition holds",
+    subject: str | Callable[[], str] = "the condition holds",
     seconds: float = PATIENCE,
 ) -> None:
     """Return once the condition holds; fail when it does not in time.
@@ -19,7 +19,7 @@ def poll(
     deadline, pause = time.monotonic() + seconds, 0.005
     while not condition():
         if time.monotonic() > deadline:
-            text = what if isinstance(what, str) else what()
+            text = subject if isinstance(subject, str) else subject()
             raise AssertionError(f"not within {seconds} s: {text}")
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)

@@ -39,9 +39,9 @@ class Block:
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    for found in _BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start("text")) + 1
-        words = [found[name] or "" for name in ("language", "text", "what", "more")]
+    for item in _BLOCK.finditer(text):
+        line = text.count("\n", 0, item.start("text")) + 1
+        words = [item[name] or "" for name in ("language", "text", "what", "more")]
         yield Block(f"{page.name}:{line}", *words)
 
 
@@ -56,9 +56,9 @@ class Shell:
 
     def run(self, block: Block) -> str:
         """What the commands print; each of them has to end well."""
-        state, here = self.scratch / "environ", self.scratch / "folder"
-        keep = f"\nenv -0 >{state}\npwd >{here}\n"
-        done = subprocess.run(
+        state, local_items = self.scratch / "environ", self.scratch / "folder"
+        keep = f"\nenv -0 >{state}\npwd >{local_items}\n"
+        completed = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text + keep],
             cwd=self.folder,
             env=self.environ,
@@ -69,11 +69,11 @@ class Shell:
             timeout=500,
             check=False,
         )
-        assert done.returncode == 0, f"{block.where}: {block.text}\n{done.stdout}"
+        assert completed.returncode == 0, f"{block.where}: {block.text}\n{completed.stdout}"
         pairs = [pair.partition("=") for pair in state.read_text().split("\0") if pair]
         self.environ = {name: value for name, _, value in pairs}
-        self.folder = Path(here.read_text().strip())
-        return done.stdout
+        self.folder = Path(local_items.read_text().strip())
+        return completed.stdout
 
     def start(self, block: Block) -> list[str]:
         """The lines that a command has printed when it goes on to wait."""
