@@ -12,7 +12,7 @@ def test_actionlint_accepts_the_workflows() -> None:
     workflows = sorted((ROOT / ".github/workflows").glob("*.yaml"))
     assert workflows
     # Without shellcheck and pyflakes, which other machines may have on PATH.
-    command = [tool("actionlint"), "-shellcheck=", "-pyflakes=", *workflows]
+    command: list[str | Path] = [tool("actionlint"), "-shellcheck=", "-pyflakes=", *workflows]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -21,7 +21,7 @@ def test_actionlint_refuses_a_broken_workflow(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     text = (ROOT / ".github/workflows/ci.yaml").read_text(encoding="utf-8")
     broken.write_text(text.replace("runs-on:", "runs-off:"), encoding="utf-8")
-    command = [tool("actionlint"), "-shellcheck=", "-pyflakes=", broken]
+    command: list[str | Path] = [tool("actionlint"), "-shellcheck=", "-pyflakes=", broken]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert '"runs-on" section is missing' in done.stdout
