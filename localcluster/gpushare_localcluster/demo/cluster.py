@@ -1,8 +1,7 @@
-"""The demo's cluster: all its parts, started, and ended in reverse order whatever happens.
+"""The demo's cluster: starts all parts, and always ends them in reverse order.
 
 The API server, kubelet, controllers and scheduler run in this process; the extender and the device
-plug-ins in processes of their own. Tested in `tests/integration/test_demo.py`, which runs it as the
-demo does.
+plug-ins are other processes. Tested in `tests/integration/test_demo.py`, which runs the demo.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ _SEED = 7
 class DemoCluster:
     """A running cluster, as far as scenarios need it.
 
-    told: what to say of the user's file for the scheduler.
+    remarks: lines about the user's file for the scheduler.
     """
 
     runner: Runner
@@ -74,12 +73,10 @@ def running(
     claims: bool = False,
     autoscaler: bool = False,
 ) -> Iterator[DemoCluster]:
-    """Yield a cluster that runs while the context is open; everything is ended in reverse order.
-
-    tracer: is told each cycle of the scheduler. configuration: the user's for the
-    scheduler, or {}. ui: with the page of the cluster. claims: the extender ranks nodes for pods
-    with claims, and a second scheduler asks it.
-    autoscaler: it begins with one.
+    """Yield a cluster that runs while the context is open; all parts end in reverse order. tracer:
+    called with each scheduling cycle. configuration: of the user for the scheduler, or {}. ui: with
+    the page of the cluster. claims: the extender ranks nodes for pods with claims, and a second
+    scheduler calls it. autoscaler: the cluster starts with one.
     """
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -154,7 +151,7 @@ def running(
 def _device_plugins(
     folder: Path, kubeconfig: Path, report: Report, ends: contextlib.ExitStack
 ) -> tuple[Devices, list[DemoProcess]]:
-    """Start them, and return what the kubelet knows of them; without them it takes their place."""
+    """Start the device plug-ins; return the device managers for the kubelet, and the process."""
     missing = device_plugins.missing()
     if missing:
         install = "pip install 'gpushare[device-plugin]'"

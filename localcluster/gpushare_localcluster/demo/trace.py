@@ -1,7 +1,7 @@
 """Nodes and pods out of a slice of a recorded trace (CSV), in this cluster's terms.
 
-Knows the columns of Alibaba's openb trace. A device there is 1000 milli; here it has a number of
-memory units, and a share of a device becomes the same share of its units, rounded up.
+Knows the columns of Alibaba's openb trace. A device has 1000 milli in the trace, and a number of
+memory units here; a share of a device becomes the same share of the units, rounded up.
 """
 
 import csv
