@@ -76,7 +76,9 @@ class ApiClient:
         propagation: str = "",
     ) -> Json:
         """Delete the object, with `uid` only the object of this uid; return the deleted or
-        terminating object. propagation: the policy for dependents.
+        terminating object.
+
+        propagation: the policy for dependents.
         """
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
@@ -98,8 +100,9 @@ class ApiClient:
         timeout: float,
         not_after: float = math.inf,
     ) -> bytes:
-        """Return the body of a successful answer within `timeout` seconds. not_after: the latest
-        start, in seconds of the monotonic clock.
+        """Return the body of a successful answer within `timeout` seconds.
+
+        not_after: the latest start, in seconds of the monotonic clock.
 
         Raises ApiUnreachable for a later start.
         """

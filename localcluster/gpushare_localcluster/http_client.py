@@ -90,9 +90,10 @@ class HttpClient:
     def stream(
         self, path: str, *, timeout: float, opened: Callable[[socket.socket], None]
     ) -> Iterator[http.client.HTTPResponse]:
-        """Open a GET on a new connection, and yield the answer. opened: called with the socket
-        before the first wait, so that another thread can shut the socket down. timeout: seconds for
-        connecting and for each read.
+        """Open a GET on a new connection, and yield the answer.
+
+        opened: called with the socket before the first wait, so that another thread can shut the
+        socket down. timeout: seconds for connecting and for each read.
         """
         connection = self._connect(timeout)
         try:

@@ -143,8 +143,10 @@ def _run(
     write: Tracer,
     configuration: dict[str, object],
 ) -> int:
-    """Run the parts. write: called with each scheduling cycle. configuration: of the scheduler, {}
-    for the default of the demo.
+    """Run the parts.
+
+    write: called with each scheduling cycle. configuration: of the scheduler, {} for the default of
+    the demo.
     """
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
@@ -162,7 +164,7 @@ def _run(
     ) as cluster:
         if arguments.scheduler_config:
             report.line(f"the scheduler's file: {arguments.scheduler_config}")
-            for text in cluster.told:
+            for text in cluster.remarks:
                 report.line(f"  {text}")
         if arguments.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")

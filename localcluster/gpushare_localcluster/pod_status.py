@@ -18,8 +18,9 @@ def pod_name(item: Json) -> str:
 
 
 def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> str:
-    """Return the first log lines of a container, with the devices it was given. variables: those of
-    the device plug-in, {} for none.
+    """Return the first log lines of a container, with the devices it was given.
+
+    variables: those of the device plug-in, {} for none.
 
     As in a kubelet, a variable of the pod wins.
     """

@@ -186,7 +186,7 @@ def test_a_stand_in_like_the_pod_but_elsewhere_brings_one_node() -> None:
 def test_several_stand_ins_are_packed_by_sums() -> None:
     alike = [stand_in(f"s{n}", 10, "a") for n in range(4)]
     assert SUMS.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 2}  # of three a node, by sums
-    few = Autoscaler([Group("gpu", node("template"), most=2)])
+    few = Autoscaler([Group("gpu", node("template"), max_size=2)])
     assert few.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 1}
 
 
@@ -223,10 +223,10 @@ def test_who_was_not_found_unschedulable_brings_no_node(change: Object) -> None:
 
 
 def test_a_group_does_not_grow_beyond_its_most() -> None:
-    full = Autoscaler([Group("gpu", node("template"), most=1)])
+    full = Autoscaler([Group("gpu", node("template"), max_size=1)])
     found = full.scale_up([node("a")], [*FULL, pod("waits", 13), pod("large", 33)])
     assert found.new == {}
-    assert found.why == {
+    assert found.outcomes == {
         "team/waits": "gpu: max node group size reached",
         "team/large": "gpu: Insufficient aliyun.com/gpu-mem",
     }
@@ -237,12 +237,12 @@ def test_of_each_waiting_pod_it_says_what_becomes_of_it() -> None:
     pods = [*FULL, pod("fits", 8), pod("grows", 13), pod("never", 33)]
     found = Autoscaler(groups).scale_up([node("a")], pods)
     assert found.new == {"gpu": 1}
-    assert found.why == {
+    assert found.outcomes == {
         "team/fits": "fits a",
         "team/grows": "gpu grows",
         "team/never": "; ".join(f"{name}: Insufficient {MEM}" for name in ("cpu", "gpu")),
     }
-    assert Autoscaler([]).scale_up([node("a")], pods).why["team/never"] == "there is no group"
+    assert Autoscaler([]).scale_up([node("a")], pods).outcomes["team/never"] == "there is no group"
 
 
 def of_controller(item: Object, **change: Any) -> Object:
@@ -317,7 +317,7 @@ def test_of_each_node_that_stays_it_says_why() -> None:
 
 @pytest.mark.parametrize(("least", "stays"), [(1, {}), (2, "NodeGroupMinSizeReached")])
 def test_a_group_keeps_its_least(least: int, stays: object) -> None:
-    kept = Autoscaler([Group("gpu", node("template"), least=least)])
+    kept = Autoscaler([Group("gpu", node("template"), min_size=least)])
     found = kept.scale_down(TWO, [])
     assert found.stays == (dict.fromkeys("ab", stays) if stays else {})
 

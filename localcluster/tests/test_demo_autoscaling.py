@@ -23,8 +23,8 @@ KEPT = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
 def test_a_group_is_a_shape_and_its_bounds() -> None:
     small, told = read_groups({"told": "2x16GiB,min=1,max=3", "small": "1x8"})
-    assert (told.name, told.least, told.most) == ("told", 1, 3)
-    assert (small.name, small.least, small.most) == ("small", 0, 10)
+    assert (told.name, told.min_size, told.max_size) == ("told", 1, 3)
+    assert (small.name, small.min_size, small.max_size) == ("small", 0, 10)
     allocatable = told.node("told-1")["status"]["allocatable"]
     assert (allocatable[MEM], allocatable["aliyun.com/gpu-count"]) == ("32", "2")
     (untold,) = read_groups({"untold": "0x16GiB"})

@@ -100,8 +100,8 @@ steps:
     assert [pod.scheduler_name for pod in apply.pods] == ["other", "", ""]
     assert wait == WaitFor(("one", "many-*"), "settled", 3.0)
     assert protect == Protect("few", {"app": "m"}, 1)
-    assert closed == Cordon(("mixed",), closed=True)
-    assert opened == Cordon(("n-1",), closed=False)
+    assert closed == Cordon(("mixed",), unschedulable=True)
+    assert opened == Cordon(("n-1",), unschedulable=False)
     assert delete == Delete(("many-*",))
     assert pause == Pause(0.5)
     assert [step.check for step in expects if isinstance(step, Expect)] == [

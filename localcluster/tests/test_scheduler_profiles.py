@@ -63,7 +63,7 @@ def test_node_number_is_found_by_its_entry_point_scores_and_has_pods_wait() -> N
     answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
     assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 1.0 + PATIENCE})
     waiting = WaitingPod(decision.pod, decision.node, waits)
-    handle.waiting.add(waiting)
+    handle.waiting_pods.add(waiting)
     assert waiting.wait() is SUCCESS
     other = cycle.decide(pod("web-x"), snapshot)
     assert "NodeNumber" not in other.details

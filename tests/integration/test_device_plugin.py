@@ -62,7 +62,7 @@ def check_right(node: PluginNode, *pods: Json) -> None:
     for pod in pods:
         uid = pod["metadata"]["uid"]
         wanted = {node.uuid(index) for index in granted_devices(pod)}
-        held = [each for each in node.kubelet.held if each.uid == uid]
+        held = [each for each in node.kubelet.grants if each.uid == uid]
         assert held
         for each in held:
             envs = node.kubelet.start_container(uid, each.container)
@@ -94,7 +94,7 @@ def test_equal_pods_get_their_own_devices_in_any_order(
     for pod in pods:
         node.kubelet.add(pod)
         check_right(node, pod)
-        (held,) = (each for each in node.kubelet.held if each.uid == pod["metadata"]["uid"])
+        (held,) = (each for each in node.kubelet.grants if each.uid == pod["metadata"]["uid"])
         (index,) = granted_devices(pod)
         assert uuids_of(held.ids) == {node.uuid(index)}
     for pod in pods:
@@ -178,7 +178,7 @@ def test_a_kubelet_that_starts_again_is_told_of_us_and_mixes_nothing_up(node: Pl
         node.kubelet.add(pod)
     # Killed before it could write down the last one.
     last = pods[7]["metadata"]["uid"]
-    node.kubelet.held = [each for each in node.kubelet.held if each.uid != last]
+    node.kubelet.grants = [each for each in node.kubelet.grants if each.uid != last]
     node.kubelet.write_checkpoint()
     for _ in range(2):
         node.kubelet.restart()
@@ -323,7 +323,7 @@ def test_where_two_pods_may_be_meant_that_differ_none_is_served(node: PluginNode
     why = refused(node, pods[1])
     assert "2 containers wait for as many that are to have different devices" in why
     assert not any(pod["metadata"]["name"] in why for pod in pods)
-    assert node.kubelet.held == []
+    assert node.kubelet.grants == []
     alike = [node.pod(6, devices=[2]) for _ in range(2)]
     node.kubelet.pods[alike[0]["metadata"]["uid"]] = alike[0]
     node.kubelet.add(alike[1])

@@ -200,7 +200,7 @@ def handed(node: StandInNode) -> str:
 def answered(node: StandInNode, uid: str) -> ContainerAllocation:
     """What the kubelet was answered for the first container of the pod; the container starts."""
     node.kubelet.start_container(uid, "c0")
-    (held,) = (held for held in node.kubelet.held if held.uid == uid)
+    (held,) = (held for held in node.kubelet.grants if held.uid == uid)
     return parse_answer(held.response)
 
 
@@ -281,7 +281,7 @@ def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: 
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
     assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
     assert not answer.device_nodes
-    (held,) = (held for held in node.kubelet.held if held.uid == uid)
+    (held,) = (held for held in node.kubelet.grants if held.uid == uid)
     assert uuids_of(held.ids) == {"MIG-b"}
 
 

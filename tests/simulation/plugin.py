@@ -27,7 +27,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
 from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
 from gpushare_localcluster.devices.sockets import HEALTHY, UNHEALTHY
 from gpushare_localcluster.grants import container_units, containers, is_plain_init
 from tests.simulation.chance import Chance
@@ -146,7 +146,7 @@ class OurPlugin(DeviceManager):
             for each in crowd:
                 self.pods.pop(each["metadata"]["uid"])
         uid = pod["metadata"]["uid"]
-        held = [each for each in self.held if each.uid == uid]
+        held = [each for each in self.grants if each.uid == uid]
         try:
             for one in held:
                 self._check.check(one.ids)
@@ -156,7 +156,7 @@ class OurPlugin(DeviceManager):
 
     def free(self) -> dict[str, int]:
         """Units by card that nobody holds, of cards that are there."""
-        used = {device for each in self.held for device in each.ids}
+        used = {device for each in self.grants for device in each.ids}
         return {
             card.uuid: sum(
                 device_id(card.uuid, number) not in used for number in range(card.unit_count)
@@ -173,7 +173,7 @@ class OurPlugin(DeviceManager):
         """Have a pod on record that another plug-in gave these cards, and any ids."""
         uid, self.foreign = pod["metadata"]["uid"], True
         self.pods[uid] = pod
-        used = {device for each in self.held for device in each.ids}
+        used = {device for each in self.grants for device in each.ids}
         for each in containers(pod):
             free = [device for device in self.devices if device not in used]
             ids = frozenset(free[: container_units(each)])
@@ -182,7 +182,7 @@ class OurPlugin(DeviceManager):
                 told = pb.ContainerAllocateResponse(
                     envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
                 )
-                self.held.append(Held(uid, each["name"], ids, told.SerializeToString()))
+                self.grants.append(ContainerGrant(uid, each["name"], ids, told.SerializeToString()))
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         try:
@@ -208,7 +208,7 @@ class OurPlugin(DeviceManager):
         except GpuShareError as error:
             raise AdmissionError(f"GetPreferredAllocation: {error}") from error
 
-    def _given(self, pod: Json, held: Held) -> Given:
+    def _given(self, pod: Json, held: ContainerGrant) -> Given:
         inits = [each["name"] for each in containers(pod) if is_plain_init(pod, each)]
         served = self._served[held.uid, held.container]
         return Given(
@@ -222,7 +222,7 @@ class OurPlugin(DeviceManager):
         """What PodResources makes of pod-resources' List."""
         if not self.weather.listed:
             raise ApiUnavailable("pod-resources does not answer", 0)
-        held = {(each.uid, each.container): each.ids for each in self.held}
+        held = {(each.uid, each.container): each.ids for each in self.grants}
         return {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): {
                 each["name"]: held.get((uid, each["name"]), frozenset())
@@ -234,7 +234,8 @@ class OurPlugin(DeviceManager):
 
     def _record(self) -> Sequence[CheckpointEntry]:
         return [
-            CheckpointEntry(each.uid, each.container, each.ids, each.response) for each in self.held
+            CheckpointEntry(each.uid, each.container, each.ids, each.response)
+            for each in self.grants
         ]
 
     def read(self, name: str) -> Json:

@@ -37,14 +37,16 @@ LITTLE_USE = 0.5
 
 @dataclass(frozen=True)
 class Group:
-    """A group of equal nodes. template: a node as the autoscaler knows it. min_size, max_size:
-    bounds on the number of nodes; no node is added only to reach min_size.
+    """A group of equal nodes.
+
+    template: a node as the autoscaler knows it. min_size, max_size: bounds on the number of nodes;
+    no node is added only to reach min_size.
     """
 
     name: str
     template: Json
-    least: int = 0
-    most: int = 10
+    min_size: int = 0
+    max_size: int = 10
 
     def node(self, name: str) -> Json:
         """Return a new node of the group."""
@@ -60,7 +62,7 @@ class ScaleUp:
     """The number of new nodes by group. outcomes: the decision about each pending pod, by key."""
 
     new: Mapping[str, int]
-    why: Mapping[str, str]
+    outcomes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,14 @@ class Autoscaler:
                 unplaced.append(pod)
         sizes = Counter(map(group_of, nodes))
         options = [
-            self._estimate(group, group.most - sizes[group.name], unplaced)
+            self._estimate(group, group.max_size - sizes[group.name], unplaced)
             for group in self._groups.values()
         ]
         for pod in unplaced:
-            refusals = (f"{option.group}: {option.refused[pod.key]}" for option in options)
+            refusals = (f"{option.group}: {option.refusals[pod.key]}" for option in options)
             outcomes[pod.key] = "; ".join(refusals) or "there is no group"
         best = max(options, key=lambda option: option.taken, default=_Option("", 0, {}))
-        outcomes |= {key: f"{best.group} grows" for key, text in best.refused.items() if not text}
+        outcomes |= {key: f"{best.group} grows" for key, text in best.refusals.items() if not text}
         return ScaleUp({best.group: best.count} if best.count else {}, outcomes)
 
     def scale_down(
@@ -163,7 +165,7 @@ class Autoscaler:
             return "ScaleDownDisabledAnnotation"
         if _use(info) >= LITTLE_USE:
             return "NotUnderutilized"
-        return "NodeGroupMinSizeReached" if sizes[group.name] <= group.least else ""
+        return "NodeGroupMinSizeReached" if sizes[group.name] <= group.min_size else ""
 
     def _place(self, pod: PodView, nodes: dict[str, NodeInfo]) -> str:
         """Place the pod on the first fitting node; return the node's name, "" for none."""
@@ -201,17 +203,18 @@ class Autoscaler:
 
 @dataclass(frozen=True)
 class _Option:
-    """A number of new nodes of a group. refusals: why no new node takes a pod, or "", by the pod's
-    key.
+    """A number of new nodes of a group.
+
+    refusals: why no new node takes a pod, or "", by the pod's key.
     """
 
     group: str
     count: int
-    refused: Mapping[str, str]
+    refusals: Mapping[str, str]
 
     @property
     def taken(self) -> int:
-        return sum(not refusal for refusal in self.refused.values())
+        return sum(not refusal for refusal in self.refusals.values())
 
 
 def group_of(node: Json) -> str:

@@ -38,9 +38,11 @@ _TOO_MANY_REQUESTS = 429
 
 
 class RunningAutoscaler:
-    """Works from `start` to `stop`; closes `api` at the end. read_groups: from the data of the
-    ConfigMap to groups. interval: seconds between checks. unneeded: seconds for which a node must
-    be removable. report: called with a text for each action.
+    """Works from `start` to `stop`; closes `api` at the end.
+
+    read_groups: from the data of the ConfigMap to groups. interval: seconds between checks.
+    unneeded: seconds for which a node must be removable. report: called with a text for each
+    action.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class RunningAutoscaler:
         up = autoscaler.scale_up(nodes, pods)
         down = autoscaler.scale_down(nodes, pods, budgets)
         for group in groups:
-            grows = [pod for pod in pods if up.why.get(_key_of(pod)) == f"{group.name} grows"]
+            grows = [pod for pod in pods if up.outcomes.get(_key_of(pod)) == f"{group.name} grows"]
             self._grow(group, up.new.get(group.name, 0), nodes, grows)
         going = [node for node in nodes if is_going(node)]
         for node in going:
@@ -99,7 +101,7 @@ class RunningAutoscaler:
         # One node at a time, and none while nodes are added.
         self._let_go(down, nodes, hold=bool(up.new or going))
         unneeded = {removal.node: "NotUnneededLongEnough" for removal in down.may_go}
-        self._tell_status({"pods": up.why, "nodes": {**down.stays, **unneeded}})
+        self._tell_status({"pods": up.outcomes, "nodes": {**down.stays, **unneeded}})
         return self._every
 
     def _grow(self, group: Group, count: int, nodes: Sequence[Json], pods: Sequence[Json]) -> None:

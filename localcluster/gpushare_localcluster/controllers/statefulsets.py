@@ -30,7 +30,14 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     owned_pods = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
     pods = {_number(owner, pod): pod for pod in owned_pods}
     rolling = spec["updateStrategy"].get("rollingUpdate") or {}
-    numbers = _Numbers(cluster, owner, pods, update, current, rolling.get("partition") or 0)
+    numbers = _Numbers(
+        cluster=cluster,
+        owner=owner,
+        pods=pods,
+        update=update,
+        current=current,
+        partition=rolling.get("partition") or 0,
+    )
     later = numbers.step()
     alive = [pod for number, pod in pods.items() if number in numbers.wanted and active(pod)]
     is_ready, available, wait = counted(alive, owner)

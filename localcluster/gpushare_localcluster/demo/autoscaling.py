@@ -30,8 +30,9 @@ _MOST_DEVICES = 64
 
 
 class Autoscaling:
-    """An autoscaler on the API server at `url`, beside the extender; off at first. report: called
-    with a text for each action of the autoscaler.
+    """An autoscaler on the API server at `url`, beside the extender; off at first.
+
+    report: called with a text for each action of the autoscaler.
     """
 
     def __init__(
@@ -122,4 +123,4 @@ def _group(name: str, text: str) -> Group:
     template = node_document(plan, 0)
     # Each node has its own address.
     del template["status"]["addresses"]
-    return Group(name, template, least=bounds["min"], most=bounds["max"])
+    return Group(name, template, min_size=bounds["min"], max_size=bounds["max"])

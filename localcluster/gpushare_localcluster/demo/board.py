@@ -73,7 +73,7 @@ def read_state(pod: Json) -> PodState:
 
 
 def told_of(pods: Iterable[PodState]) -> str:
-    """Return the scheduler's reasons for the pending pods, as the end of a sentence; "" for none."""
+    """Return the scheduler's reasons for pending pods as the end of a sentence, "" for none."""
     lines = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
     more = f"; and {len(lines) - _MOST_REASONS} more wait" if len(lines) > _MOST_REASONS else ""
     return "".join(f"; {text}" for text in lines[:_MOST_REASONS]) + more

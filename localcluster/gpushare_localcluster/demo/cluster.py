@@ -55,7 +55,7 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
-    told: Sequence[str]
+    remarks: Sequence[str]
 
     def check(self) -> None:
         """Raise GpuShareError if a process has died."""
@@ -73,10 +73,11 @@ def running(
     claims: bool = False,
     autoscaler: bool = False,
 ) -> Iterator[DemoCluster]:
-    """Yield a cluster that runs while the context is open; all parts end in reverse order. tracer:
-    called with each scheduling cycle. configuration: of the user for the scheduler, or {}. ui: with
-    the page of the cluster. claims: the extender ranks nodes for pods with claims, and a second
-    scheduler calls it. autoscaler: the cluster starts with one.
+    """Yield a cluster that runs while the context is open; all parts end in reverse order.
+
+    tracer: called with each scheduling cycle. configuration: of the user for the scheduler, or {}.
+    ui: with the page of the cluster. claims: the extender ranks nodes for pods with claims, and a
+    second scheduler calls it. autoscaler: the cluster starts with one.
     """
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -143,8 +144,15 @@ def running(
         )
         processes = [extender, *processes]
         yield DemoCluster(
-            *(runner, board, report, autoscaling, extender, processes),
-            *(kubeconfig, settings, remarks),
+            runner=runner,
+            board=board,
+            report=report,
+            autoscaling=autoscaling,
+            extender=extender,
+            processes=processes,
+            kubeconfig=kubeconfig,
+            settings=settings,
+            remarks=remarks,
         )
 
 

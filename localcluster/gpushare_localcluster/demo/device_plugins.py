@@ -41,8 +41,9 @@ def missing() -> str:
 def start(
     folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
 ) -> tuple[Devices, DemoProcess]:
-    """Return the device managers of nodes, and the process of the device plug-ins. folder: of the
-    demo. ends: gets callbacks that end both.
+    """Return the device managers of nodes, and the process of the device plug-ins.
+
+    folder: of the demo. ends: gets callbacks that end both.
     """
     # Otherwise gRPC prints a line when this process starts another one.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

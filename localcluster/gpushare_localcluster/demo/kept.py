@@ -34,8 +34,9 @@ kept: when this ends the cluster is gone."""
 
 
 def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:
-    """Yield the lines about a cluster that keeps running. node: a node of the cluster; doctor: the
-    options with which `gpushare doctor` finds its parts.
+    """Yield the lines about a cluster that keeps running.
+
+    node: a node of the cluster; doctor: the options with which `gpushare doctor` finds its parts.
     """
     yield "the cluster keeps running until Ctrl-C; in another terminal:"
     yield f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"

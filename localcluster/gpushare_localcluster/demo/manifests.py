@@ -121,8 +121,11 @@ def budget_document(plan: Protect) -> Json:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": plan.name, "namespace": NAMESPACE},
-        "spec": {"maxUnavailable": plan.allowed, "selector": {"matchLabels": dict(plan.labels)}},
-        "status": {"disruptionsAllowed": plan.allowed},
+        "spec": {
+            "maxUnavailable": plan.allowed_count,
+            "selector": {"matchLabels": dict(plan.labels)},
+        },
+        "status": {"disruptionsAllowed": plan.allowed_count},
     }
 
 

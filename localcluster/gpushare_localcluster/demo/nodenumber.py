@@ -52,6 +52,6 @@ class NodeNumber:
         return Status(Code.WAIT), float(digit) + PATIENCE
 
     def _allow(self, uid: str) -> None:
-        waiting_pod = self._handle.waiting.get(uid)
+        waiting_pod = self._handle.waiting_pods.get(uid)
         if waiting_pod is not None:
             waiting_pod.allow(self.name)

@@ -87,16 +87,16 @@ class Cordon:
     """Cordon or uncordon nodes."""
 
     nodes: tuple[str, ...]
-    closed: bool
+    unschedulable: bool
 
 
 @dataclass(frozen=True)
 class Protect:
-    """Create a PodDisruptionBudget: of the pods with these labels, `allowed_count` may be evicted."""
+    """Create a PodDisruptionBudget: up to `allowed_count` pods with these labels may be evicted."""
 
     name: str
     labels: Mapping[str, str]
-    allowed: int = 0
+    allowed_count: int = 0
 
 
 @dataclass(frozen=True)

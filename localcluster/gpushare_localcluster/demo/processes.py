@@ -45,8 +45,9 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, module: str = "") -> None:
-        """Start the process. more: further arguments. module: another module with the same
-        arguments.
+        """Start the process.
+
+        more: further arguments. module: another module with the same arguments.
         """
         # -P: a folder `gpushare` in the current directory must not shadow the package.
         command = [sys.executable, "-P", "-m", module or self._module, *self._words, *more]
@@ -89,8 +90,9 @@ class DemoProcess:
 
 
 class ExtenderProcess(DemoProcess):
-    """One `gpushare serve`; the log is a file in `folder`. ui: with the page /ui. driver: the DRA
-    driver of the cards to rank, "" for no claims.
+    """One `gpushare serve`; the log is a file in `folder`.
+
+    ui: with the page /ui. driver: the DRA driver of the cards to rank, "" for no claims.
     """
 
     def __init__(

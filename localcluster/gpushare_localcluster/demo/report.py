@@ -112,7 +112,7 @@ class Report:
             self._print(self._painted("head", text) if number == 0 else text)
 
     def told(self, containers: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
-        """Print the variables of the first few containers. containers: (pod, container, variables)."""
+        """Print the variables of the first of these (pod, container, variables)."""
         for pod, container, variables in containers[:_MOST_TOLD]:
             variables_text = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
             self._print(f"   {pod}, container {container}: {variables_text}")

@@ -284,12 +284,12 @@ class Runner:
         document = budget_document(step)
         self._api.create(_budget_path({**document["metadata"], "name": ""}), document)
         labels = ", ".join(f"{key}={value}" for key, value in step.labels.items())
-        self._report.say(f"of the pods with {labels}, {step.allowed} may be evicted")
+        self._report.say(f"of the pods with {labels}, {step.allowed_count} may be evicted")
 
     def _cordon(self, step: Cordon) -> None:
-        word = "closed" if step.closed else "opened"
+        word = "closed" if step.unschedulable else "opened"
         for name in step.nodes:
-            change: Json = {"spec": {"unschedulable": True if step.closed else None}}
+            change: Json = {"spec": {"unschedulable": True if step.unschedulable else None}}
             self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
             self._report.say(f"node {name} is {word}")
 

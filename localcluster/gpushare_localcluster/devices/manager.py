@@ -29,7 +29,7 @@ _AnswerT = TypeVar("_AnswerT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ContainerGrant:
     """The ids of a container, and the encoded answer of the device plug-in."""
 
     uid: str
@@ -57,14 +57,14 @@ class DeviceManager(Sockets):
         self.pods: dict[str, Json] = {}
         self.failed: dict[str, str] = {}
         """Reasons for failed admissions, by uid of the pod."""
-        self.held: list[Held] = []
+        self.grants: list[ContainerGrant] = []
         self._admission = threading.Lock()
         self._reusable: tuple[str, set[str]] = ("", set())
 
     def start(self) -> None:
         """Read the checkpoint, and listen."""
         with suppress(FileNotFoundError):
-            self.held = list(self._read_checkpoint())
+            self.grants = list(self._read_checkpoint())
         super().start()
 
     def add(self, pod: Json) -> None:
@@ -77,7 +77,7 @@ class DeviceManager(Sockets):
                     self._allocate(pod, container)
             except AdmissionError as error:
                 self.failed[uid] = str(error)
-                self.held = [grant for grant in self.held if grant.uid != uid]
+                self.grants = [grant for grant in self.grants if grant.uid != uid]
                 raise
 
     def remove(self, uid: str) -> None:
@@ -85,19 +85,19 @@ class DeviceManager(Sockets):
         with self._admission:
             self.failed.pop(uid, None)
             if self.pods.pop(uid, None) is not None:
-                self.held = [grant for grant in self.held if grant.uid != uid]
+                self.grants = [grant for grant in self.grants if grant.uid != uid]
                 self.write_checkpoint()
 
     def start_container(self, uid: str, name: str) -> dict[str, str]:
         """Return the variables of a starting container. Raises RpcError if the plug-in refuses."""
-        grant = self._held(uid, name)
+        grant = self._grant(uid, name)
         request = pb.PreStartContainerRequest(devices_ids=self.shuffled(grant.ids))
         self.call("PreStartContainer", request, pb.Empty)
         return grant.envs
 
     def envs(self, uid: str, name: str) -> dict[str, str]:
         """Return the variables of the container since admission."""
-        return self._held(uid, name).envs
+        return self._grant(uid, name).envs
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         """Return the plug-in's answer for a container with these ids. Raises AdmissionError."""
@@ -137,7 +137,7 @@ class DeviceManager(Sockets):
                 "DeviceIDs": {"-1": sorted(grant.ids)},
                 "AllocResp": base64.b64encode(grant.response).decode(),
             }
-            for grant in self.held
+            for grant in self.grants
         ]
         data = {"PodDeviceEntries": entries, "RegisteredDevices": {self.resource: [*self.devices]}}
         new = self.folder / "checkpoint.new"
@@ -147,12 +147,12 @@ class DeviceManager(Sockets):
     def _allocate(self, pod: Json, container: Json) -> None:
         uid, name = pod["metadata"]["uid"], container["name"]
         needed = container_units(container)
-        if not needed or any((grant.uid, grant.container) == (uid, name) for grant in self.held):
+        if not needed or any((grant.uid, grant.container) == (uid, name) for grant in self.grants):
             return
         reusable = self._reusable[1] if self._reusable[0] == uid else set[str]()
         ids = self._to_allocate(needed, reusable)
         response = self.allocate(self.shuffled(ids)).SerializeToString()
-        self.held.append(Held(uid, name, frozenset(ids), response))
+        self.grants.append(ContainerGrant(uid, name, frozenset(ids), response))
         self.write_checkpoint()
         reusable_next = reusable | ids if is_plain_init(pod, container) else reusable - ids
         self._reusable = (uid, reusable_next)
@@ -162,7 +162,7 @@ class DeviceManager(Sockets):
         chosen = set(self.shuffled(reusable)[:needed])
         if len(chosen) == needed:
             return chosen
-        used = {device for item in self.held for device in item.ids} | chosen
+        used = {device for item in self.grants for device in item.ids} | chosen
         free = {device for device, health in self.devices.items() if health == HEALTHY} - used
         if len(free) < needed - len(chosen):
             raise AdmissionError(
@@ -190,25 +190,25 @@ class DeviceManager(Sockets):
         except grpc.RpcError as error:
             raise AdmissionError(f"{method}: {said(error)}") from error
 
-    def _held(self, uid: str, name: str) -> Held:
-        (grant,) = (item for item in self.held if (item.uid, item.container) == (uid, name))
+    def _grant(self, uid: str, name: str) -> ContainerGrant:
+        (grant,) = (item for item in self.grants if (item.uid, item.container) == (uid, name))
         return grant
 
     def _devices(self, uid: str, container: Json) -> list[pb.ContainerDevices]:
         ids = [
             device
-            for grant in self.held
+            for grant in self.grants
             if (grant.uid, grant.container) == (uid, container["name"])
             for device in grant.ids
         ]
         return [pb.ContainerDevices(resource_name=self.resource, device_ids=ids)] if ids else []
 
-    def _read_checkpoint(self) -> Iterator[Held]:
+    def _read_checkpoint(self) -> Iterator[ContainerGrant]:
         document = json.loads((self.plugins / CHECKPOINT).read_text(encoding="utf-8"))
         for entry in document["Data"]["PodDeviceEntries"]:
             ids = frozenset(device for group in entry["DeviceIDs"].values() for device in group)
             response = base64.b64decode(entry["AllocResp"])
-            yield Held(entry["PodUID"], entry["ContainerName"], ids, response)
+            yield ContainerGrant(entry["PodUID"], entry["ContainerName"], ids, response)
 
 
 def said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well

@@ -126,7 +126,7 @@ class NodeDevices(Devices):
             raise AdmissionError(manager.failed[uid])
         if uid not in manager.pods:
             manager.add(pod)
-        names = [grant.container for grant in manager.held if grant.uid == uid]
+        names = [grant.container for grant in manager.grants if grant.uid == uid]
         try:
             return {name: manager.start_container(uid, name) for name in names}
         except (grpc.RpcError, AdmissionError) as error:
@@ -141,7 +141,7 @@ class NodeDevices(Devices):
     def told(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
         """Yield (pod, container, variables) of the containers that hold devices."""
         for node in list(self._nodes.values()):
-            for grant in list(node.manager.held):
+            for grant in list(node.manager.grants):
                 with contextlib.suppress(KeyError):  # the pod was just released
                     pod = node.manager.pods[grant.uid]
                     yield pod["metadata"]["name"], grant.container, grant.envs

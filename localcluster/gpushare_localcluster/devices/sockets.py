@@ -33,6 +33,7 @@ _AnswerT = TypeVar("_AnswerT", bound=Message)
 
 class Sockets:
     """The sockets in a folder; the path must be short, as a socket path has at most 107 characters.
+
     on_change: called after each change of `devices`, by any thread.
     """
 

@@ -73,7 +73,7 @@ class Preparer:
     driver: str
     cdi: Path
     """The folder of generated CDI files."""
-    read: Callable[[], NodeCards]
+    read_cards: Callable[[], NodeCards]
     """Returns the GPUs as they are now; raises GpuShareError."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,7 +90,7 @@ class Preparer:
             with suppress(OSError, ValueError, KeyError, TypeError):  # the file does not exist yet
                 made_of = json.loads(path.read_text(encoding="utf-8"))["annotations"][ALLOCATION]
             if made_of != _mark(results):
-                _put(path, _document(ref.uid, results, self.read()))
+                _put(path, _document(ref.uid, results, self.read_cards()))
                 log.info(Line("prepared", claim=ref, devices=_mark(results)))
         prepared = []
         with_cdi: set[str] = set()
