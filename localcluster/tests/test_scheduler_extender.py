@@ -260,7 +260,7 @@ def test_bind_sends_identity_and_reads_the_error(server: Scripted, make_extender
 
 
 @pytest.mark.parametrize(
-    ("request", "managed_value", "interested"),
+    ("names", "managed_names", "interested"),
     [
         ({GPU.replace("/", "_"): "0"}, (GPU,), True),
         ({"cpu": "1"}, (GPU,), False),
@@ -268,10 +268,10 @@ def test_bind_sends_identity_and_reads_the_error(server: Scripted, make_extender
     ],
 )
 def test_interest_goes_by_the_names_a_pod_mentions(
-    make_extender: Any, request: dict[str, str], managed_value: tuple[str, ...], interested: bool
+    make_extender: Any, names: dict[str, str], managed_names: tuple[str, ...], interested: bool
 ) -> None:
-    resources = tuple(ExtenderManagedResource(name) for name in managed_value)
-    assert make_extender(managed_resources=resources).is_interested(pod(**request)) is interested
+    resources = tuple(ExtenderManagedResource(name) for name in managed_names)
+    assert make_extender(managed_resources=resources).is_interested(pod(**names)) is interested
 
 
 def test_go_json_escapes_as_go_does() -> None:

@@ -159,8 +159,8 @@ def test_the_first_of_a_group_may_go_anywhere_that_is_a_place() -> None:
 
 def test_anti_affinity_holds_for_the_new_pod_and_for_those_that_run() -> None:
     nodes = (node("a", pod("1"), zone="a"), node("b", zone="b"))
-    own_value = pod(**affinity("podAntiAffinity", near()))
-    assert refused(InterPodAffinity({}, handle(*nodes)), own_value, *nodes) == {
+    new_pod = pod(**affinity("podAntiAffinity", near()))
+    assert refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes) == {
         "a": "node(s) didn't match pod anti-affinity rules"
     }
     shy = pod("shy", **affinity("podAntiAffinity", near()))
@@ -173,8 +173,8 @@ def test_anti_affinity_holds_for_the_new_pod_and_for_those_that_run() -> None:
 def test_a_node_without_the_label_is_no_place_even_beside_an_empty_value() -> None:
     labels = {"metadata": {"name": "a", "labels": {"zone": ""}}}
     nodes = (NodeInfo(read_node(labels)).with_pod(pod("1")), node("b"))
-    own_value = pod(**affinity("podAntiAffinity", near()))
-    assert set(refused(InterPodAffinity({}, handle(*nodes)), own_value, *nodes)) == {"a"}
+    new_pod = pod(**affinity("podAntiAffinity", near()))
+    assert set(refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes)) == {"a"}
 
 
 @pytest.mark.parametrize(

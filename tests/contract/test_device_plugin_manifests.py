@@ -70,10 +70,10 @@ def test_the_pod_is_this_version_with_options_that_make_sense() -> None:
 
 def test_the_pod_has_of_its_node_the_kubelets_sockets_and_reads_cdi_files() -> None:
     spec = pod_spec()
-    own_value = container({"spec": spec}, "gpushare")["securityContext"]
-    assert own_value["capabilities"] == {"drop": ["ALL"]}
-    assert own_value["allowPrivilegeEscalation"] is False
-    assert own_value["readOnlyRootFilesystem"] is True
+    context = container({"spec": spec}, "gpushare")["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"] is True
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     paths = [item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item]
     kubelet = "/var/lib/kubelet"

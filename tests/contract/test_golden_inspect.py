@@ -213,10 +213,10 @@ def as_inspect(report: Report) -> Any:
     ]
 
 
-def must_agree(nodes: list[Any], pods: list[Any], closed_value: Mapping[str, str] = {}) -> None:
-    """closed: the closed devices in ConfigMaps, by node."""
-    report, ledger = report_of(nodes, pods, closed_nodes=closed_value), books_of(nodes, pods)
-    for name, gpus in closed_value.items():
+def must_agree(nodes: list[Any], pods: list[Any], closed_gpus: Mapping[str, str] = {}) -> None:
+    """closed_gpus: the closed devices in ConfigMaps, by node."""
+    report, ledger = report_of(nodes, pods, closed_nodes=closed_gpus), books_of(nodes, pods)
+    for name, gpus in closed_gpus.items():
         ledger.set_unhealthy(name, decode_unhealthy({"gpus": gpus}))
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()

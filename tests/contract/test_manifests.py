@@ -229,14 +229,14 @@ def test_the_second_scheduler_is_one_and_never_two_at_once() -> None:
 
 def restricted(pod: Json, name: str) -> None:
     """Fail unless the container keeps the Pod Security Standard `restricted`."""
-    whole, own_value = pod["spec"]["securityContext"], container(pod, name)["securityContext"]
+    whole, context = pod["spec"]["securityContext"], container(pod, name)["securityContext"]
     assert whole["runAsNonRoot"] is True
     assert whole["runAsUser"] > 0
     assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert own_value["allowPrivilegeEscalation"] is False
-    assert own_value["capabilities"] == {"drop": ["ALL"]}
-    assert own_value["readOnlyRootFilesystem"] is True  # this one beyond the standard
-    assert not {"privileged", "runAsNonRoot", "runAsUser", "seccompProfile"} & own_value.keys()
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["readOnlyRootFilesystem"] is True  # this one beyond the standard
+    assert not {"privileged", "runAsNonRoot", "runAsUser", "seccompProfile"} & context.keys()
 
 
 def test_the_pods_keep_the_restricted_standard() -> None:
@@ -270,9 +270,9 @@ def test_a_build_pulls_one_image_which_can_be_a_mirrors() -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)", text, re.MULTILINE)
     assert re.search(r":\d+\.\d+\.\d+-", base)
     stages = re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE)
-    own_value = {name for _, name in stages}
+    stage_names = {name for _, name in stages}
     # `scratch` is empty, and pulled from nowhere.
-    assert {origin for origin, _ in stages} - own_value - {"scratch"} == {"${BASE}"}
+    assert {origin for origin, _ in stages} - stage_names - {"scratch"} == {"${BASE}"}
     assert len(stages) == len(re.findall(r"^FROM ", text, re.MULTILINE))
     # That line would have the builder pull docker/dockerfile from Docker Hub, whatever BASE is.
     assert not re.search(r"^#\s*syntax\s*=", text, re.MULTILINE)

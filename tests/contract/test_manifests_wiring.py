@@ -95,9 +95,9 @@ def test_the_second_scheduler_calls_the_extender_of_its_own_pod() -> None:
 
 def test_the_second_schedulers_file_says_of_the_extender_what_the_shipped_one_says() -> None:
     our_value, shipped = (yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, SHIPPED))
-    own_value = {"clientConnection", "leaderElection", "profiles"}
-    assert {k: v for k, v in our_value.items() if k not in own_value} == {
-        k: v for k, v in shipped.items() if k not in own_value
+    own_fields = {"clientConnection", "leaderElection", "profiles"}
+    assert {k: v for k, v in our_value.items() if k not in own_fields} == {
+        k: v for k, v in shipped.items() if k not in own_fields
     }
 
 

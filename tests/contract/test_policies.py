@@ -79,10 +79,10 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
         if mask.sum() < request.devices:
             continue
         for name, policy in every().items():
-            own_value = policy.score(alone, np.array([index]), request)[0]
+            alone_scores = policy.score(alone, np.array([index]), request)[0]
             asked_alone = policy.score(view, np.array([index]), request)[0]
-            assert np.array_equal(own_value[mask], together[name][index][mask]), name
-            assert np.array_equal(asked_alone[mask], own_value[mask]), name
+            assert np.array_equal(alone_scores[mask], together[name][index][mask]), name
+            assert np.array_equal(asked_alone[mask], alone_scores[mask]), name
 
 
 @few
@@ -101,8 +101,8 @@ def test_the_others_score_a_node_as_if_it_were_the_only_one(
         if mask.sum() < request.devices:
             continue
         for name, policy in by_row.items():
-            own_value = policy.score(alone, _rows(alone), request)[0]
-            assert np.array_equal(own_value[mask], together[name][index, :width][mask]), name
+            alone_scores = policy.score(alone, _rows(alone), request)[0]
+            assert np.array_equal(alone_scores[mask], together[name][index, :width][mask]), name
 
 
 @few

@@ -173,8 +173,8 @@ def test_a_broken_policy_is_refused_with_what_to_change(
 
 def test_what_is_promised_is_there() -> None:
     assert all(hasattr(gpushare.policy, name) for name in gpushare.policy.__all__)
-    own_value = {field.name for field in fields(Snapshot)}
-    assert all(name in own_value or hasattr(Snapshot, name) for name in SNAPSHOT_FIELDS)
+    field_names = {field.name for field in fields(Snapshot)}
+    assert all(name in field_names or hasattr(Snapshot, name) for name in SNAPSHOT_FIELDS)
     assert all(hasattr(Request(1, 1), name) for name in REQUEST_FIELDS)
 
 
@@ -194,8 +194,8 @@ def test_the_page_lists_the_fields_that_a_workload_and_a_pod_class_have() -> Non
     for table, value in ((workload, Workload()), (pod_class, PodClass())):
         cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         names = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
-        own_value = {name for name in dir(type(value)) if not name.startswith("_")}
-        assert names == own_value
+        attributes = {name for name in dir(type(value)) if not name.startswith("_")}
+        assert names == attributes
 
 
 def test_the_examples_of_the_page_run_and_keep_the_contract(

@@ -30,14 +30,14 @@ def _decided(
     """The node of each pod; after half of the arrivals every third pod leaves."""
     workload = workload_of_trace(nodes, pods, turnover=0.5)
     cluster = Cluster(nodes, Ranking(load_policy(policy, workload), fits=fits))
-    placed_value: list[Placement | None] = []
+    placements: list[Placement | None] = []
     for number, index in enumerate(order):
-        placed_value.append(cluster.place(request_of(pods[index])))
+        placements.append(cluster.place(request_of(pods[index])))
         if number == len(order) // 2:
-            for placement in placed_value[::3]:
+            for placement in placements[::3]:
                 if placement is not None:
                     cluster.release(placement)
-    return [None if one is None else (one.row, one.devices) for one in placed_value]
+    return [None if one is None else (one.row, one.devices) for one in placements]
 
 
 @pytest.mark.parametrize("policy", policy_names())

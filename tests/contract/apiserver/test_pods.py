@@ -105,11 +105,11 @@ def test_whether_a_pod_may_preempt_is_said_by_its_class_alone(api: Api, namespac
     api.create(path, polite)
     created = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
     assert created["spec"]["preemptionPolicy"] == "Never"
-    for own_value in (
+    for fields in (
         {"preemptionPolicy": "Never"},
         {"preemptionPolicy": "PreemptLowerPriority", "priorityClassName": name},
     ):
-        assert api.call("POST", f"{namespace}/pods", pod("q", **own_value)).status == 403
+        assert api.call("POST", f"{namespace}/pods", pod("q", **fields)).status == 403
     for change in ({"value": 1001}, {"preemptionPolicy": "PreemptLowerPriority"}):
         assert api.patch(f"{path}/{name}", change).status == 422
 

@@ -52,12 +52,10 @@ def send(api: Api, path: str, data: bytes, method: str = "POST") -> Any:
 
 def told(result: Json) -> Json:
     """An object without the fields that differ between objects."""
-    own_value = ("name", "uid", "resourceVersion", "creationTimestamp", "managedFields")
-    survivors = {key: value for key, value in result["metadata"].items() if key not in own_value}
-    labels = {
-        k: v for k, v in survivors.get("labels", {}).items() if k != "kubernetes.io/metadata.name"
-    }
-    return {**result, "metadata": {**survivors, "labels": labels}}
+    ignored = ("name", "uid", "resourceVersion", "creationTimestamp", "managedFields")
+    meta = {key: value for key, value in result["metadata"].items() if key not in ignored}
+    labels = {k: v for k, v in meta.get("labels", {}).items() if k != "kubernetes.io/metadata.name"}
+    return {**result, "metadata": {**meta, "labels": labels}}
 
 
 NOTES: Json = {"labels": {"a": "b"}, "annotations": {"a": "b"}}
@@ -103,12 +101,12 @@ KINDS: list[tuple[Kind, dict[int, Any], Json]] = [
 
 
 @pytest.mark.parametrize(
-    ("what_value", "fields", "same"), KINDS, ids=[f"{row[0][1]}-{i}" for i, row in enumerate(KINDS)]
+    ("resource", "fields", "same"), KINDS, ids=[f"{row[0][1]}-{i}" for i, row in enumerate(KINDS)]
 )
 def test_an_object_in_a_namespace(
-    api: Api, namespace: str, what_value: Kind, fields: dict[int, Any], same: Json
+    api: Api, namespace: str, resource: Kind, fields: dict[int, Any], same: Json
 ) -> None:
-    root, plural, kind = what_value
+    root, plural, kind = resource
     path = f"{root}/namespaces/{namespace.rpartition('/')[2]}/{plural}"
     version = root.removeprefix("/apis/").removeprefix("/api/")
     reply = send(api, path, body(version, kind, {1: meta("x", a="b"), **fields}))
@@ -119,15 +117,15 @@ def test_an_object_in_a_namespace(
 
 def test_a_namespace_and_a_priority_class(api: Api) -> None:
     namespaces, classes = "/api/v1/namespaces", f"{CLASSES}/priorityclasses"
-    sent_value = body("v1", "Namespace", {1: meta("proto-ns"), 2: {1: []}, 3: {1: ""}})
-    assert send(api, namespaces, sent_value).status == 201
+    encoded = body("v1", "Namespace", {1: meta("proto-ns"), 2: {1: []}, 3: {1: ""}})
+    assert send(api, namespaces, encoded).status == 201
     api.create(namespaces, {"metadata": {"name": "proto-ns-json"}})
     assert told(api.get(f"{namespaces}/proto-ns").body) == told(
         api.get(f"{namespaces}/proto-ns-json").body
     )
     fields = {1: meta("proto-high"), 2: -5, 3: 0, 4: "first", 5: "Never"}
-    sent_value = body("scheduling.k8s.io/v1", "PriorityClass", fields)
-    assert send(api, classes, sent_value).status == 201
+    encoded = body("scheduling.k8s.io/v1", "PriorityClass", fields)
+    assert send(api, classes, encoded).status == 201
     same = {"value": -5, "description": "first", "preemptionPolicy": "Never"}
     api.create(classes, {"metadata": {"name": "proto-high-json"}, **same})
     created, second = (told(api.get(f"{classes}/proto-high{end}").body) for end in ("", "-json"))
