@@ -43,20 +43,20 @@ def program(name: str, version: str = RELEASE) -> Path | None:
 
 def needed(name: str, version: str = RELEASE) -> Path:
     """The program; skips the test where there is none, and says how to get it."""
-    found = program(name, version)
-    if found is None:
+    result = program(name, version)
+    if result is None:
         pytest.skip(
             f"no {name} {version}: `make controlplane VERSION={version}` builds it with Go, or"
             " KUBEBUILDER_ASSETS names a folder that has it"
         )
-    return found
+    return result
 
 
 def tool(name: str) -> Path:
     """A tool such as helm: on PATH, else as `make NAME` builds it; skips the test where none is."""
-    found = shutil.which(name)
-    if found:
-        return Path(found)
+    result = shutil.which(name)
+    if result:
+        return Path(result)
     command = [str(_BUILD_TOOL), name, "--built"]
     built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     if not os.access(f"{built}/{name}", os.X_OK):

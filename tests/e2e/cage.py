@@ -24,8 +24,8 @@ class Cage:
         self._peak = folder / ("memory.peak" if unified else "memory.max_usage_in_bytes")
         with contextlib.suppress(OSError):
             folder.mkdir()
-            most = "memory.max" if unified else "memory.limit_in_bytes"
-            (folder / most).write_text(str(limit))
+            maximum = "memory.max" if unified else "memory.limit_in_bytes"
+            (folder / maximum).write_text(str(limit))
             (folder / "cgroup.procs").read_text()
             self._folder = folder
 
@@ -56,11 +56,11 @@ class Cage:
 
 def highest(command: str) -> int:
     """Bytes resident at most, summed over the processes with this text in their command line."""
-    found = 0
+    result = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if command in (folder / "cmdline").read_text(encoding="utf-8", errors="replace"):
                 lines = (folder / "status").read_text(encoding="ascii").splitlines()
                 used = dict(line.split(":", 1) for line in lines)
-                found += int(used["VmHWM"].split()[0]) * 1024
-    return found
+                result += int(used["VmHWM"].split()[0]) * 1024
+    return result

@@ -112,8 +112,8 @@ class ClaimWorld:
         percentage: percentageOfNodesToScore, 0 for kube-scheduler's default.
         """
         folder.mkdir(exist_ok=True)
-        for each in ("extender/base", "extender/claims"):
-            apply(plane, each)
+        for item in ("extender/base", "extender/claims"):
+            apply(plane, item)
         self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
@@ -231,18 +231,18 @@ class ClaimWorld:
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
-        every = [{"name": each, "resourceClaimName": each} for each in claims]
-        every += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
-        resources = {"claims": [{"name": each["name"]} for each in every]}
-        made = [
+        all_items = [{"name": item, "resourceClaimName": item} for item in claims]
+        all_items += [{"name": item, "resourceClaimTemplateName": item} for item in templates]
+        resources = {"claims": [{"name": item["name"]} for item in all_items]}
+        created = [
             {"name": f"main-{number}", "image": "x", "resources": resources}
             for number in range(container_count)
         ]
         body = {
             "metadata": {"name": fresh("pod"), "labels": dict(labels or {})},
             "spec": {
-                "containers": made,
-                "resourceClaims": every,
+                "containers": created,
+                "resourceClaims": all_items,
                 "terminationGracePeriodSeconds": 0,
                 **spec,
             },
@@ -262,27 +262,27 @@ class ClaimWorld:
 
     def sizes(self) -> dict[Part, int]:
         """Return the amount of each shared capacity, and 1 for each device that is not shared."""
-        found: dict[Part, int] = {}
+        result: dict[Part, int] = {}
         for spec in (item["spec"] for item in self.api.get(SLICES).body["items"]):
             for device in spec.get("devices") or ():
                 amounts = {"": "1"}
                 if device.get("allowMultipleAllocations"):
-                    amounts = {name: each["value"] for name, each in device["capacity"].items()}
+                    amounts = {name: entry["value"] for name, entry in device["capacity"].items()}
                 for name, amount in amounts.items():
                     key = Part(spec["driver"], spec["pool"]["name"], device["name"], name)
-                    found[key] = to_bytes(amount)
-        return found
+                    result[key] = to_bytes(amount)
+        return result
 
     def used(self) -> Counter[Part]:
         """Return the amounts that claims have, as `sizes` does."""
-        found: Counter[Part] = Counter()
+        outcome: Counter[Part] = Counter()
         for claim in self.api.get(CLAIMS).body["items"]:
             for result in _results(claim):
                 if not result.get("adminAccess"):
                     device = result["driver"], result["pool"], result["device"]
                     for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
-                        found[Part(*device, name)] += to_bytes(amount)
-        return found
+                        outcome[Part(*device, name)] += to_bytes(amount)
+        return outcome
 
     def sound(self) -> None:
         """Fail if claims have more of a device than it has."""
@@ -377,41 +377,43 @@ class PlacedPods:
             self._see(event.object)
 
     def wait(
-        self, pods: Sequence[Json], told: Callable[[], str] = str, seconds: float = PATIENCE
+        self, pods: Sequence[Json], text: Callable[[], str] = str, seconds: float = PATIENCE
     ) -> float:
         """Return when the last of these pods was bound, in seconds of the monotonic clock.
 
-        told: returns what a failed wait shows.
+        text: returns what a failed wait shows.
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
-            done = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
-        left = len(uids - self.at.keys())
-        assert done, f"{left} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+            finished = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        remaining = len(uids - self.at.keys())
+        assert finished, f"{remaining} of {len(uids)} pods are not bound in {seconds} s\n{text()}"
         return max(self.at[uid] for uid in uids)
 
-    def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
+    def settled(self, pod: Json, text: Callable[[], str] = str) -> bool:
         """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
         uid = pod["metadata"]["uid"]
         with self._changed:
-            done = self._changed.wait_for(lambda: uid in self.at or uid in self.refused, PATIENCE)
-        assert done, told()
+            finished = self._changed.wait_for(
+                lambda: uid in self.at or uid in self.refused, PATIENCE
+            )
+        assert finished, text()
         return uid in self.at
 
     def _see(self, pod: Pod) -> None:
         uid = (pod.metadata and pod.metadata.uid) or ""
         node = (pod.spec and pod.spec.node_name) or ""
         conditions = (pod.status and pod.status.conditions) or ()
-        refused = any(each.type == "PodScheduled" and each.status == "False" for each in conditions)
+        error = any(item.type == "PodScheduled" and item.status == "False" for item in conditions)
         with self._changed:
             if node and uid not in self.at:
                 self.at[uid], self.node[uid] = time.monotonic(), node
-            elif refused:
+            elif error:
                 self.refused.add(uid)
             self._changed.notify_all()
 
 
 def _results(claim: Json) -> list[Json]:
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
-    return found
+    result: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return result

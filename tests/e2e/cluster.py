@@ -46,8 +46,8 @@ class Cluster:
     def burst(self, bodies: Sequence[Json]) -> None:
         """Make the pods, all at once as far as one client can."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            made = list(pool.map(lambda body: self.world.api.create(PODS, body).body, bodies))
-        self.pods.update({pod["metadata"]["uid"]: pod for pod in made})
+            created = list(pool.map(lambda body: self.world.api.create(PODS, body).body, bodies))
+        self.pods.update({pod["metadata"]["uid"]: pod for pod in created})
 
     def burst_unseen(self, bodies: Sequence[Json]) -> None:
         """Make the pods while the kubelet is away; it starts again when all of them are bound."""
@@ -124,23 +124,23 @@ class Cluster:
 
         For plug-ins whose ids begin with the device's uuid.
         """
-        found = []
+        result = []
         for uid, name, ids in self.node.held():
             pod = self.pods[uid]
-            indices = {int(uuids_of(pod).get(uuid_of(each), -1)) for each in ids}
-            asked = limit(container_of(pod, name))
-            if indices != set(written_for(pod, name)) or len(ids) != asked:
-                found.append(f"{self.name_of(uid)}/{name}: {ids}")
-        return found
+            indices = {int(uuids_of(pod).get(uuid_of(item), -1)) for item in ids}
+            request = limit(container_of(pod, name))
+            if indices != set(written_for(pod, name)) or len(ids) != request:
+                result.append(f"{self.name_of(uid)}/{name}: {ids}")
+        return result
 
     def told(self) -> str:
         """What a failed wait should show."""
         return "\n".join((self.world.told(), self.node.told(), self.plugin.told()))
 
     def _now(self) -> list[Json]:
-        found = self.world.objects.pods()
-        self.pods.update({pod["metadata"]["uid"]: pod for pod in found})
-        return found
+        result = self.world.objects.pods()
+        self.pods.update({pod["metadata"]["uid"]: pod for pod in result})
+        return result
 
     def _unbound(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in self._now() if not pod["spec"].get("nodeName")]
@@ -169,12 +169,12 @@ def pod(
     annotations = {"aliyun.com/gpu-count": str(devices)} if devices > 1 else {}
     before = [
         *(
-            {"name": f"init-{n}", **_container(each, command=["true"])}
-            for n, each in enumerate(init)
+            {"name": f"init-{n}", **_container(item, command=["true"])}
+            for n, item in enumerate(init)
         ),
         *(
-            {"name": f"sidecar-{n}", **_container(each, restartPolicy="Always")}
-            for n, each in enumerate(sidecars)
+            {"name": f"sidecar-{n}", **_container(item, restartPolicy="Always")}
+            for n, item in enumerate(sidecars)
         ),
     ]
     return {
@@ -182,7 +182,7 @@ def pod(
         "spec": {
             "initContainers": before,
             "containers": [
-                {"name": f"main-{n}", **_container(each, cores)} for n, each in enumerate(units)
+                {"name": f"main-{n}", **_container(item, cores)} for n, item in enumerate(units)
             ],
             "terminationGracePeriodSeconds": 1,
         },

@@ -42,20 +42,20 @@ class Judge:
 
     def __init__(self, release: Release) -> None:
         self.evicted: list[Candidate] = []
-        others = OtherObjects()
+        rest_items = OtherObjects()
         for body in namespaces():
-            others.on_namespace(None, body)
+            rest_items.on_namespace(None, body)
         for kind, _, body in selecting():
-            others.on_selecting(kind, None, body)
+            rest_items.on_selecting(kind, None, body)
         for _, body in budgets() if release.of_today else ():
             unique = {**body["metadata"], "uid": body["metadata"]["name"]}
-            others.on_budget(None, body | {"metadata": unique})
-        self.others = others
+            rest_items.on_budget(None, body | {"metadata": unique})
+        self.others = rest_items
         self._handle = Handle(
             evict=lambda _pod, candidate: self.evicted.append(candidate),
-            namespace_labels=others.labels_of,
-            default_selector=others.default_selector,
-            budgets=others.budgets,
+            namespace_labels=rest_items.labels_of,
+            default_selector=rest_items.default_selector,
+            budgets=rest_items.budgets,
             # As up to 1.37, where a pod without victims is no candidate.
             empty_candidates=False,
         )
@@ -91,8 +91,8 @@ class Tally:
         return self.bound + self.waiting + self.preempting
 
     def __str__(self) -> str:
-        found = asdict(self) | {"differences": len(self.differences), "pods": self.pods}
-        return ", ".join(f"{name} {count}" for name, count in found.items())
+        result = asdict(self) | {"differences": len(self.differences), "pods": self.pods}
+        return ", ".join(f"{name} {count}" for name, count in result.items())
 
 
 class Comparison:
@@ -105,10 +105,10 @@ class Comparison:
 
     def cluster(self, seed: int) -> None:
         """Compare the pods of one cluster, up to the first difference."""
-        made = RandomCluster(seed)
-        self._real.nodes_are(made.nodes())
+        new_object = RandomCluster(seed)
+        self._real.nodes_are(new_object.nodes())
         self.tally.clusters += 1
-        for body in map(self._release.pods, made.pods(PODS_EACH)):
+        for body in map(self._release.pods, new_object.pods(PODS_EACH)):
             before = self._real.snapshot()
             created = self._real.create(body)
             mine = self._judge.decide(read_pod(created), before)
@@ -130,8 +130,8 @@ class Comparison:
         if isinstance(mine, Decision):
             self.tally.bound += 1
             self.tally.scored += bool(mine.scores)
-            own = mine.pod.spec.get("topologySpreadConstraints")
-            by_default = not own and self._judge.others.default_selector(mine.pod)
+            own_value = mine.pod.spec.get("topologySpreadConstraints")
+            by_default = not own_value and self._judge.others.default_selector(mine.pod)
             self.tally.spread += bool(by_default and mine.details.get("PodTopologySpread"))
         elif self._judge.evicted:
             self.tally.preempting += 1
@@ -142,13 +142,13 @@ class Comparison:
         """What is different, "" if nothing is. before: the nodes and pods that both have seen."""
         node = theirs["spec"].get("nodeName")
         if isinstance(mine, Decision):
-            if found := _different_scores(mine, self._real.scores(theirs)):
-                return f"scores, ours and theirs: {found}"
+            if result := _different_scores(mine, self._real.scores(theirs)):
+                return f"scores, ours and theirs: {result}"
             return "" if node in _best(mine) else "the node"
         if node and not self._judge.evicted:
             return "it is bound"
-        told = self._release.said(mine)
-        if not node and told is not None and told != self._release.said(waits(theirs)):
+        text = self._release.said(mine)
+        if not node and text is not None and text != self._release.said(waits(theirs)):
             return "the words"
         nominated = node or theirs["status"].get("nominatedNodeName", "")
         if not self._judge.evicted:
@@ -161,24 +161,30 @@ class Comparison:
         if node != expected.node:
             return f"pods are evicted from {node!r}, not from {expected.node}"
         stay = not self._real.has_gone(expected.pods)
-        left = {item["metadata"]["name"] for item in self._real.api.get("/api/v1/pods")["items"]}
-        gone = {other.name for each in before.nodes for other in each.pods.values()} - left
+        remaining = {
+            item["metadata"]["name"] for item in self._real.api.get("/api/v1/pods")["items"]
+        }
+        is_gone = {
+            second.name for entry in before.nodes for second in entry.pods.values()
+        } - remaining
         victims = {victim.name for victim in expected.pods}
-        if stay or gone != victims:
-            return f"{gone} are evicted, not {victims}"
+        if stay or is_gone != victims:
+            return f"{is_gone} are evicted, not {victims}"
         home = self._real.bind(theirs, node)
         return "" if home == node else f"it goes to {home}, not to {node}"
 
 
 def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:
     """By plug-in and node what both give, where that is not the same."""
-    ours = {
+    our_value = {
         (plugin, node): score
-        for plugin, given in decision.details.items()
-        for node, score in given.items()
+        for plugin, values in decision.details.items()
+        for node, score in values.items()
     }
-    pairs = {key: (ours.get(key, 0), theirs.get(key, 0)) for key in ours.keys() | theirs.keys()}
-    return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
+    pairs = {
+        key: (our_value.get(key, 0), theirs.get(key, 0)) for key in our_value.keys() | theirs.keys()
+    }
+    return {key: (one, second) for key, (one, second) in pairs.items() if one != second}
 
 
 def _best(decision: Decision) -> set[str]:
@@ -189,8 +195,8 @@ def _best(decision: Decision) -> set[str]:
 def _shown(mine: Decision | str) -> str:
     if isinstance(mine, str):
         return f"the small one: {mine!r}"
-    said = {node: status.message for node, status in mine.statuses.items()}
-    return f"the small one: {_best(mine)} of {dict(mine.scores)}; not {said}"
+    output = {node: status.message for node, status in mine.statuses.items()}
+    return f"the small one: {_best(mine)} of {dict(mine.scores)}; not {output}"
 
 
 def compare(release: Release, program: Path, folder: Path, seeds: Iterable[int]) -> Tally:
@@ -218,13 +224,13 @@ def main(arguments: list[str]) -> int:
     differences = 0
     for name in [options.release] if options.release else RELEASES:
         release = RELEASES[name]
-        found = program("kube-scheduler", release.version)
-        if found is None:
+        result = program("kube-scheduler", release.version)
+        if result is None:
             print(f"{name}: skipped: `make controlplane VERSION={release.version}` builds it")
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            tally = compare(release, found, Path(folder), options.seeds)
+            tally = compare(release, result, Path(folder), options.seeds)
         print(f"{name} ({release.version}): {tally}; {time.monotonic() - begun:.0f} s", flush=True)
         for difference in tally.differences:
             print(f"  {difference}")

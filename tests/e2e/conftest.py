@@ -118,32 +118,32 @@ def plane(shared_plane: Plane) -> Iterator[Plane]:
 @pytest.fixture
 def make_world(plane: Plane, tmp_path: Path) -> Iterator[MakeWorld]:
     """Puts together worlds of other kinds, one after another; all are ended."""
-    made: list[World] = []
+    created: list[World] = []
 
     def make(**options: object) -> World:
         options = {"flags": ("--leadership", "off"), **options}
-        folder = tmp_path / f"world-{len(made)}"
-        made.append(World(plane, folder, **options))  # type: ignore[arg-type]  # passed on
-        return made[-1]
+        folder = tmp_path / f"world-{len(created)}"
+        created.append(World(plane, folder, **options))  # type: ignore[arg-type]  # passed on
+        return created[-1]
 
     yield make
-    for world in made:
+    for world in created:
         world.stop()
 
 
 @pytest.fixture
 def make_pair(tmp_path: Path) -> Iterator[MakePair]:
     """Puts together pairs that elect a leader; all are ended."""
-    made: list[Pair] = []
+    created: list[Pair] = []
 
     def make(text: str, access: Access, **options: object) -> Pair:
-        folder = tmp_path / f"pair-{len(made)}"
+        folder = tmp_path / f"pair-{len(created)}"
         options = {"scheduler_flags": (), **options}
-        made.append(Pair(folder, text, access, **options))  # type: ignore[arg-type]  # passed on
-        return made[-1]
+        created.append(Pair(folder, text, access, **options))  # type: ignore[arg-type]  # passed on
+        return created[-1]
 
     yield make
-    for pair in made:
+    for pair in created:
         pair.stop()
 
 
@@ -152,20 +152,20 @@ def make_cluster(
     make_world: MakeWorld, plane: Plane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeCluster]:
     """Start a cluster with a real node; what its containers were given is counted at its end."""
-    made: list[Cluster] = []
+    created: list[Cluster] = []
 
     def make(kind: type[Plugin], pairing: str = "auto") -> Cluster:
         folder = tmp_path_factory.mktemp("n")  # its sockets' paths have to be short
         node = Node(plane, folder / "node")
         flags = ("--leadership", "off", "--policy", "spread", "--pairing", pairing)
         plugin = kind(plane, node, folder / "plugin")
-        made.append(Cluster(make_world(flags=flags), node, plugin, pairing))
-        made[-1].start()
-        return made[-1]
+        created.append(Cluster(make_world(flags=flags), node, plugin, pairing))
+        created[-1].start()
+        return created[-1]
 
     yield make
-    for cluster in made:
+    for cluster in created:
         cluster.stop()
         assert "Traceback" not in cluster.plugin.log, cluster.plugin.log
-        name, pods, refused = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
-        given_table.record(name, cluster.pairing, pods, cluster.given(), refused)
+        name, pods, error = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
+        given_table.record(name, cluster.pairing, pods, cluster.given(), error)

@@ -67,11 +67,11 @@ class Driver:
     def slices(self) -> list[str]:
         """The uids of its slices."""
         items = self._api.get(SLICES).body["items"]
-        return [each["metadata"]["uid"] for each in items]
+        return [item["metadata"]["uid"] for item in items]
 
     def prepared(self) -> Mapping[str, Mapping[str, str]]:
         """The variables of each CDI device that there is, by its name."""
-        found = {}
+        result = {}
         for file in self._cdi.glob("*.json"):
             try:
                 document = json.loads(file.read_text())
@@ -80,16 +80,16 @@ class Driver:
             for device in document["devices"]:
                 variables = device["containerEdits"]["env"]
                 name = f"{document['kind']}={device['name']}"
-                found[name] = dict(each.split("=", 1) for each in variables)
-        return found
+                result[name] = dict(item.split("=", 1) for item in variables)
+        return result
 
     def given(self) -> Mapping[str, int]:
         """GiB of each GPU that are given to claims by what is prepared."""
-        found: dict[str, int] = defaultdict(int)
+        result: dict[str, int] = defaultdict(int)
         for variables in self.prepared().values():
             for uuid in variables[_VISIBLE].split(","):
-                found[uuid] += int(variables[_LIMIT]) // MIB_OF_GIB
-        return found
+                result[uuid] += int(variables[_LIMIT]) // MIB_OF_GIB
+        return result
 
     def told(self, created: Created) -> tuple[str, int]:
         """The GPU and the GiB that a container has been told of; ("", 0) for none."""
@@ -162,16 +162,16 @@ class BothWorlds:
 
     def run(self, *pods: Json) -> None:
         """Return once all of them run."""
-        for each in pods:
+        for item in pods:
             until(
-                lambda each=each: self.phase(each) == "Running",  # type: ignore[misc]  # its own
-                lambda each=each: f"{self.objects.get(each)['status']}\n{self.told()}",  # type: ignore[misc]
+                lambda each=item: self.phase(each) == "Running",  # type: ignore[misc]  # its own
+                lambda each=item: f"{self.objects.get(each)['status']}\n{self.told()}",  # type: ignore[misc]
             )
 
     def container(self, pod: Json, name: str = "main-0") -> Created:
         """The container as it was created last."""
         uid = pod["metadata"]["uid"]
-        of_pod = [each for each in self.node.created() if (each.uid, each.container) == (uid, name)]
+        of_pod = [item for item in self.node.created() if (item.uid, item.container) == (uid, name)]
         return of_pod[-1]
 
     def has(self, pod: Json) -> tuple[str, int]:
@@ -192,10 +192,10 @@ class BothWorlds:
 
     def delete(self, *pods: Json) -> None:
         """Take pods away as a user does, so that the kubelet stops them, and wait for it."""
-        for each in pods:
-            self.api.delete(self.objects.path(each))
-        for each in pods:
-            path = self.objects.path(each)
+        for item in pods:
+            self.api.delete(self.objects.path(item))
+        for item in pods:
+            path = self.objects.path(item)
             until(lambda path=path: self.api.get(path).status == 404, self.told)  # type: ignore[misc]
 
     def clear(self) -> None:

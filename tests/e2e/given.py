@@ -36,23 +36,23 @@ class Given:
 
 def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
     """What the containers of these pods were given. Those of other pods do not count."""
-    known = {pod["metadata"]["uid"]: pod for pod in pods}
-    found = Given()
-    for each in created:
-        if each.uid not in known:
+    known_names = {pod["metadata"]["uid"]: pod for pod in pods}
+    result = Given()
+    for item in created:
+        if item.uid not in known_names:
             continue
-        pod = known[each.uid]
-        asked = limit(container_of(pod, each.container))
-        shown = shown_to(each)
-        if not asked and not shown:
+        pod = known_names[item.uid]
+        request = limit(container_of(pod, item.container))
+        shown_text = shown_to(item)
+        if not request and not shown_text:
             continue
-        if not shown or shown.startswith("no-gpu-has-"):
-            found.nothing.append(f"{each.pod}/{each.container}: {shown}")
-        elif what := fault(pod, each, shown, asked):
-            found.wrong.append(f"{each.pod}/{each.container}: {what}")
+        if not shown_text or shown_text.startswith("no-gpu-has-"):
+            result.nothing.append(f"{item.pod}/{item.container}: {shown_text}")
+        elif kind := fault(pod, item, shown_text, request):
+            result.wrong.append(f"{item.pod}/{item.container}: {kind}")
         else:
-            found.right += 1
-    return found
+            result.right += 1
+    return result
 
 
 def shown_to(created: Created) -> str:
@@ -76,16 +76,16 @@ def shown_to(created: Created) -> str:
     return names or variable
 
 
-def fault(pod: Json, created: Created, shown: str, asked: int) -> str:
+def fault(pod: Json, created: Created, shown_text: str, request: int) -> str:
     """What is wrong with the devices that the container is shown; "" if nothing is."""
-    if not asked:
-        return f"has {shown}, asks for none"
-    written, uuids = written_for(pod, created.container), uuids_of(pod)
-    seen = sorted(uuids.get(each, each) for each in shown.split(","))
-    if seen != sorted(map(str, written)):
-        return f"has {shown}, written is {written} with {uuids}"
+    if not request:
+        return f"has {shown_text}, asks for none"
+    text, uuids = written_for(pod, created.container), uuids_of(pod)
+    collected = sorted(uuids.get(item, item) for item in shown_text.split(","))
+    if collected != sorted(map(str, text)):
+        return f"has {shown_text}, written is {text} with {uuids}"
     units = created.env.get(f"{_NOTE}_CONTAINER")
-    return "" if units == str(asked) else f"has {units} units, asks for {asked}"
+    return "" if units == str(request) else f"has {units} units, asks for {request}"
 
 
 def written_for(pod: Json, container: str) -> list[int]:
@@ -94,7 +94,7 @@ def written_for(pod: Json, container: str) -> list[int]:
     A regular container's are in the map; any other one has all devices of its pod.
     """
     notes = pod["metadata"]["annotations"]
-    names = [each["name"] for each in pod["spec"]["containers"]]
+    names = [item["name"] for item in pod["spec"]["containers"]]
     if container in names:
         granted = json.loads(notes[_MAP])[str(names.index(container))]
         return sorted(int(index) for index, units in granted.items() if units)
@@ -111,12 +111,12 @@ def uuids_of(pod: Json) -> dict[str, str]:
 
 def container_of(pod: Json, name: str) -> Json:
     spec = pod["spec"]
-    (found,) = (
-        each
-        for each in [*spec.get("initContainers", ()), *spec["containers"]]
-        if each["name"] == name
+    (result,) = (
+        item
+        for item in [*spec.get("initContainers", ()), *spec["containers"]]
+        if item["name"] == name
     )
-    return dict(found)
+    return dict(result)
 
 
 def limit(container: Json) -> int:

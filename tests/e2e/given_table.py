@@ -21,9 +21,9 @@ _COUNTED = ("pods", "containers", "right", "wrong device", "no device", "pods no
 _COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", *_COUNTED)
 
 
-def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> None:
+def record(plugin: str, pairing: str, pods: int, values: Given, error: int) -> None:
     """Note what the containers of so many pods were given."""
-    counts = (pods, given.count, given.right, len(given.wrong), len(given.nothing), refused)
+    counts = (pods, values.count, values.right, len(values.wrong), len(values.nothing), error)
     notes.note(OF, plugin, pairing, *counts)
 
 
@@ -33,12 +33,12 @@ def written(before: str, noted: list[notes.Note]) -> str:
     """
     sums: dict[tuple[str, str], Counter[str]] = {}
     for plugin, pairing, *counts in noted:
-        named = dict(zip(_COUNTED, map(int, counts), strict=True))
-        sums.setdefault((str(plugin), str(pairing)), Counter()).update(named)
+        names = dict(zip(_COUNTED, map(int, counts), strict=True))
+        sums.setdefault((str(plugin), str(pairing)), Counter()).update(names)
     of_release: dict[str, list[str]] = {}
     for line in before.splitlines():
-        if found := re.match(r"\| ([\d.]+) \| ", line):
-            of_release.setdefault(found[1], []).append(line)
+        if result := re.match(r"\| ([\d.]+) \| ", line):
+            of_release.setdefault(result[1], []).append(line)
     of_release[RELEASE] = [
         _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in _COUNTED))
         for (plugin, pairing), counts in sorted(sums.items())

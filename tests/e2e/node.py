@@ -128,8 +128,8 @@ class Node:
         assert self.kubelet, "started"
 
         def seen() -> bool:
-            found = self._api.get(f"{NODES}/{self.name}").body["status"]["allocatable"]
-            return str(found.get(resource, "")) == str(amount)
+            result = self._api.get(f"{NODES}/{self.name}").body["status"]["allocatable"]
+            return str(result.get(resource, "")) == str(amount)
 
         self.kubelet.wait(seen, f"does not advertise {amount} of {resource}")
 
@@ -145,11 +145,11 @@ class Node:
         books = json.loads((self.device_plugins / "kubelet_internal_checkpoint").read_text())
         return [
             (
-                each["PodUID"],
-                each["ContainerName"],
-                [device for ids in each["DeviceIDs"].values() for device in ids],
+                item["PodUID"],
+                item["ContainerName"],
+                [device for ids in item["DeviceIDs"].values() for device in ids],
             )
-            for each in books["Data"]["PodDeviceEntries"]
+            for item in books["Data"]["PodDeviceEntries"]
         ]
 
     def told(self) -> str:
@@ -160,10 +160,10 @@ class Node:
         """When a kubelet last said that the node is ready; "" where none has."""
         reply = self._api.get(f"{NODES}/{self.name}")
         status = reply.body["status"] if reply.status == 200 else {}
-        found: Json = next(
-            (each for each in status.get("conditions", ()) if each["type"] == "Ready"), {}
+        result: Json = next(
+            (item for item in status.get("conditions", ()) if item["type"] == "Ready"), {}
         )
-        return str(found["lastHeartbeatTime"]) if found.get("status") == "True" else ""
+        return str(result["lastHeartbeatTime"]) if result.get("status") == "True" else ""
 
     def _configuration(self) -> Json:
         return {
@@ -206,7 +206,7 @@ def _created(line: Json) -> Created:
         env=env,
         annotations=line["annotations"] or {},
         cdi_devices=line["cdiDevices"] or (),
-        mounts={each["container_path"]: each["host_path"] for each in line["mounts"] or ()},
+        mounts={item["container_path"]: item["host_path"] for item in line["mounts"] or ()},
     )
 
 
@@ -215,11 +215,11 @@ def _namespaces() -> tuple[str, ...]:
     """What gives a command its own mounts; skips the test where the system does not let us."""
     command = (shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount")
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             [*command, "mount", "-t", "tmpfs", "none", "/var/lib"], capture_output=True, check=False
         )
     except OSError as error:
         pytest.skip(f"no kubelet: {error}")
-    if done.returncode:
-        pytest.skip(f"no kubelet without namespaces: {done.stderr.decode().strip()}")
+    if finished.returncode:
+        pytest.skip(f"no kubelet without namespaces: {finished.stderr.decode().strip()}")
     return command

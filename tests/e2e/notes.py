@@ -30,13 +30,13 @@ def pytest_deselected() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    sent: dict[str, object] | None = getattr(session.config, "workeroutput", None)
-    if sent is not None:
-        sent[_SENT] = dict(_notes)
+    body: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if body is not None:
+        body[_SENT] = dict(_notes)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-p no:xdist` leaves out
 def pytest_testnodedown(node: object) -> None:
-    sent: dict[str, dict[str, list[Note]]] = getattr(node, "workeroutput", {})
-    for page, noted in sent.get(_SENT, {}).items():
+    body: dict[str, dict[str, list[Note]]] = getattr(node, "workeroutput", {})
+    for page, noted in body.get(_SENT, {}).items():
         _notes[page].extend(tuple(cells) for cells in noted)

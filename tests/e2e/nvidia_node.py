@@ -104,8 +104,8 @@ class NvidiaNode:
     def _make_low_level_runtime(self) -> None:
         """Write what is called in runc's place: it keeps the specification."""
         script = self.folder / "keep-config"
-        bundle, kept = self.folder / "bundle", self.folder / "kept.json"
-        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {kept}\n")
+        bundle, survivors = self.folder / "bundle", self.folder / "kept.json"
+        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {survivors}\n")
         script.chmod(0o755)
 
     def write_cdi(self) -> None:
@@ -119,7 +119,7 @@ class NvidiaNode:
 
     def start(
         self,
-        given: ContainerAllocation,
+        values: ContainerAllocation,
         toolkit: Mapping[str, bool],
         *,
         mode: str = "auto",
@@ -129,9 +129,9 @@ class NvidiaNode:
         bundle = self.folder / "bundle"
         bundle.mkdir(exist_ok=True)
         config = bundle / "config.json"
-        config.write_text(json.dumps(self._specification(given, privileged=privileged)))
-        if given.cdi_devices or given.annotations:
-            self._run(self._inject, self.cdi, config, *given.cdi_devices)
+        config.write_text(json.dumps(self._specification(values, privileged=privileged)))
+        if values.cdi_devices or values.annotations:
+            self._run(self._inject, self.cdi, config, *values.cdi_devices)
         file = self.folder / "config/nvidia-container-runtime/config.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         settings = "".join(f"{name} = {str(on).lower()}\n" for name, on in toolkit.items())
@@ -146,10 +146,10 @@ class NvidiaNode:
         self._run(self._runtime, "create", "--bundle", bundle, "a-container")
         return self._read(json.loads((self.folder / "kept.json").read_text()))
 
-    def _specification(self, given: ContainerAllocation, *, privileged: bool) -> Json:
+    def _specification(self, values: ContainerAllocation, *, privileged: bool) -> Json:
         """Return the OCI specification before any runtime has changed it."""
         spec: Json = json.loads(json.dumps(_SPEC))
-        spec["process"]["env"] += [f"{name}={value}" for name, value in given.envs.items()]
+        spec["process"]["env"] += [f"{name}={value}" for name, value in values.envs.items()]
         if privileged:
             spec["process"]["capabilities"] = _PRIVILEGED
         spec["mounts"] += [
@@ -159,15 +159,15 @@ class NvidiaNode:
                 "type": "bind",
                 "options": ["rbind", "ro"],
             }
-            for mount in given.mounts
+            for mount in values.mounts
         ]
         devices = []
-        for path in given.device_nodes:
+        for path in values.device_nodes:
             number = (self.root / path.removeprefix("/")).stat().st_rdev
             major, minor = os.major(number), os.minor(number)
             devices.append({"path": path, "type": "c", "major": major, "minor": minor})
         spec["linux"]["devices"] = devices
-        spec["annotations"] = dict(given.annotations)
+        spec["annotations"] = dict(values.annotations)
         return spec
 
     def _read(self, spec: Json) -> Started:
@@ -176,14 +176,14 @@ class NvidiaNode:
         hooks = [hook for kind in (spec.get("hooks") or {}).values() for hook in kind]
         pairs = [text.partition("=") for text in spec["process"]["env"]]
         return Started(
-            frozenset(each["path"] for each in devices if "/nvidia" in each["path"]),
+            frozenset(item["path"] for item in devices if "/nvidia" in item["path"]),
             frozenset(name.partition(".so")[0] for name in mounts if ".so" in name),
             tuple(" ".join(hook.get("args", (hook["path"],))) for hook in hooks),
             {name: value for name, _, value in pairs},
         )
 
     def _run(self, *words: str | Path) -> None:
-        done = subprocess.run(
+        finished = subprocess.run(
             words, env=self._environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert finished.returncode == 0, finished.stderr[-2000:]

@@ -102,11 +102,11 @@ class Pair:
 
     def end(self) -> None:
         """Ask both to end, as a kubelet does that ends their pod; return once they have."""
-        both = [each for each in (self.scheduler, self.extender.process) if each]
-        for each in both:
-            each.ask_to_end()
-        for each in both:
-            each.wait_ended()
+        both = [item for item in (self.scheduler, self.extender.process) if item]
+        for item in both:
+            item.ask_to_end()
+        for item in both:
+            item.wait_ended()
 
     def stop(self) -> None:
         self.kill()
@@ -114,8 +114,8 @@ class Pair:
 
     def told(self) -> str:
         """What a failed wait should show of the processes."""
-        processes = [each for each in (self.extender.process, self.scheduler) if each]
-        return "\n".join(f"{each.name}:\n{each.last_lines()}" for each in processes)
+        processes = [item for item in (self.extender.process, self.scheduler) if item]
+        return "\n".join(f"{item.name}:\n{item.last_lines()}" for item in processes)
 
     def _command(self) -> list[str | Path]:
         if not self.form.startswith("Policy"):
@@ -177,9 +177,9 @@ def _unshare() -> tuple[str, ...]:
     root = ("--map-root-user",) if os.geteuid() else ()
     command = (shutil.which("unshare") or "unshare", *root, "--uts")
     try:
-        done = subprocess.run([*command, "hostname", "other"], capture_output=True, check=False)
+        finished = subprocess.run([*command, "hostname", "other"], capture_output=True, check=False)
     except OSError as error:
         pytest.skip(f"no host names of our own: {error}")
-    if done.returncode:
-        pytest.skip(f"no host names of our own: {done.stderr.decode().strip()}")
+    if finished.returncode:
+        pytest.skip(f"no host names of our own: {finished.stderr.decode().strip()}")
     return command

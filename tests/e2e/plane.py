@@ -75,11 +75,11 @@ class Plane:
 
     def start(self) -> None:
         """Return once the API server is ready; fail with the last lines of what ended or hangs."""
-        here, peers = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        place, peers = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
         command: list[str | Path] = [
             self._etcd_program,
             *("--name", "etcd", "--data-dir", self.folder / "etcd", "--unsafe-no-fsync"),
-            *("--listen-client-urls", here, "--advertise-client-urls", here),
+            *("--listen-client-urls", place, "--advertise-client-urls", place),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
             *("--initial-cluster", f"etcd={peers}", "--log-level", "warn"),
             *self._etcd_flags,

@@ -32,13 +32,13 @@ class Pods:
     def pending(self, units: int) -> list[Json]:
         """Pods that wait for so many units on this node, the oldest binding first."""
         selector = f"spec.nodeName={self._node},status.phase=Pending"
-        waiting = [
+        entry = [
             pod
             for pod in self._api.get("/api/v1/pods", fieldSelector=selector).body["items"]
             if pod["metadata"].get("annotations", {}).get(f"{_NOTE}_ASSIGNED") == "false"
             and units == sum(_limit(container) for container in pod["spec"]["containers"])
         ]
-        return sorted(waiting, key=lambda pod: int(_note(pod, "ASSUME_TIME")))
+        return sorted(entry, key=lambda pod: int(_note(pod, "ASSUME_TIME")))
 
     def mark(self, pod: Json) -> None:
         """Note that the pod has been served."""
@@ -63,13 +63,13 @@ class Plugin:
         self._one_at_a_time = threading.Lock()
 
     def list_and_watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield b"".join(field(1, text(1, each) + text(2, "Healthy")) for each in self._ids)
+        yield b"".join(field(1, text(1, item) + text(2, "Healthy")) for item in self._ids)
         ended = threading.Event()
         if context.add_callback(ended.set):
             ended.wait()
 
     def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
-        containers = [fields(each)[1] for each in fields(request)[1]]
+        containers = [fields(item)[1] for item in fields(request)[1]]
         total = sum(map(len, containers))
         with self._one_at_a_time:
             pod = next(iter(self._pods.pending(total)), None)
@@ -129,7 +129,7 @@ def text(number: int, content: str) -> bytes:
 
 def fields(message: bytes) -> dict[int, list[bytes]]:
     """The fields of a message that has none but such with a length, by number."""
-    found: dict[int, list[bytes]] = {}
+    result: dict[int, list[bytes]] = {}
     at = 0
     while at < len(message):
         number, at = message[at] >> 3, at + 1
@@ -140,9 +140,9 @@ def fields(message: bytes) -> dict[int, list[bytes]]:
             shift += 7
             if byte < 0x80:
                 break
-        found.setdefault(number, []).append(message[at : at + length])
+        result.setdefault(number, []).append(message[at : at + length])
         at += length
-    return found
+    return result
 
 
 def _limit(container: Json) -> int:

@@ -67,8 +67,8 @@ class BySize(Plugin):
         tests = ("env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m")
         program = "tests.e2e.plugin_by_size"
         access = (self._plane.url, self._plane.ca, self._plane.token(ADMIN))
-        where = (self._node.name, self._node.device_plugins)
-        return [*tests, program, *where, *access, str(DEVICES), str(UNITS)]
+        path = (self._node.name, self._node.device_plugins)
+        return [*tests, program, *path, *access, str(DEVICES), str(UNITS)]
 
 
 class Ours(Plugin):

@@ -61,7 +61,9 @@ class Process:
     def last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_SHOWN:])
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    def wait(
+        self, condition: Callable[[], bool], description: str, seconds: float = PATIENCE
+    ) -> None:
         """Return once the condition holds; fail with the last lines if it ends or is late."""
 
         def checked() -> bool:
@@ -69,7 +71,9 @@ class Process:
             return condition()
 
         until(
-            checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}", seconds
+            checked,
+            lambda: f"{self.name}: {description}; its last lines:\n{self.last_lines()}",
+            seconds,
         )
 
     def ask_to_end(self) -> None:
@@ -99,11 +103,12 @@ def _ends_with_us() -> tuple[str, ...]:
 
 
 def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE
+    condition: Callable[[], bool], description: str | Callable[[], str], seconds: float = PATIENCE
 ) -> None:
     """Return once the condition holds; fail when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not in {seconds} s: {what if isinstance(what, str) else what()}")
+            text = description if isinstance(description, str) else description()
+            raise AssertionError(f"not in {seconds} s: {text}")
         time.sleep(0.05)

@@ -91,8 +91,8 @@ class RealScheduler:
         self._server.stop()
 
     def _take_in(self, before: Json | None, after: Json | None) -> None:
-        known: Json = after or before or {}
-        name = known["metadata"]["name"]
+        known_names: Json = after or before or {}
+        name = known_names["metadata"]["name"]
         with self._changed:
             if after:
                 self._pods[name] = after
@@ -100,14 +100,14 @@ class RealScheduler:
                 self._pods.pop(name, None)
             self._changed.notify_all()
 
-    def _until(self, true: Callable[[], bool], what: str) -> None:
+    def _until(self, true: Callable[[], bool], description: str) -> None:
         """Return once it is true of the pods as the watch shows them."""
         deadline = time.monotonic() + PATIENCE
         with self._changed:
             while not true():
                 self._changed.wait(1)
                 self._process.running()
-                assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
+                assert time.monotonic() < deadline, f"not in {PATIENCE} s: {description}"
 
     def nodes_are(self, nodes: list[Json]) -> None:
         """Put these nodes in the place of all others; return when kube-scheduler knows them."""
@@ -166,9 +166,9 @@ class RealScheduler:
     def scores(self, pod: Json) -> Scores:
         """What the log says that each plug-in gave each node for this pod, the last created one."""
         return {
-            (found["plugin"], found["node"]): int(found["score"])
-            for found in _SCORED.finditer(self._log_so_far())
-            if found["pod"] == _key(pod) and found["score"] != "0"
+            (result["plugin"], result["node"]): int(result["score"])
+            for result in _SCORED.finditer(self._log_so_far())
+            if result["pod"] == _key(pod) and result["score"] != "0"
         }
 
     def has_gone(self, victims: Collection[PodView]) -> bool:
@@ -202,9 +202,9 @@ class RealScheduler:
 
     def _comes(self, event: str, keys: Collection[str]) -> bool:
         kind = event.rpartition(" ")[2]
-        wanted = [f'"{event}" {kind}="{key}"' for key in keys]
+        expected = [f'"{event}" {kind}="{key}"' for key in keys]
         deadline = time.monotonic() + PATIENCE
-        while not all(line in self._log_so_far() for line in wanted):
+        while not all(line in self._log_so_far() for line in expected):
             self._process.running()
             if time.monotonic() > deadline:
                 return False

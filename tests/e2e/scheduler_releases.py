@@ -95,14 +95,14 @@ def reasons(message: str) -> Counter[str]:
     after `preemption:` does not count here. Nor do nodes that the pod excludes by naming others
     (`matchFields`), which 1.30 does not mention.
     """
-    found = Counter[str]()
-    told = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
-    for part in re.split(r", (?=\d)", told):
+    result = Counter[str]()
+    text = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
+    for part in re.split(r", (?=\d)", text):
         count, _, reason = part.partition(" ")
         if reason and reason != _NAMES_OTHERS:
             taint = r"had (untolerated )?taint \{.*\}(, that the pod didn't tolerate)?"
-            found[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
-    return found
+            result[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
+    return result
 
 
 def reasons_of_1_22(message: str) -> object:
@@ -128,22 +128,24 @@ class Release:
         """The file with the way to the API server; 1.22 has to be told where it may listen."""
         if self.file["kind"] == "Policy":
             return self.file
-        here = f"127.0.0.1:{free_port()}"
-        listens = {} if self.of_today else {"healthzBindAddress": here, "metricsBindAddress": here}
+        place = f"127.0.0.1:{free_port()}"
+        listens = (
+            {} if self.of_today else {"healthzBindAddress": place, "metricsBindAddress": place}
+        )
         return self.file | {"clientConnection": access} | listens
 
     def flags(self, file: Path, kubeconfig: Path) -> tuple[str | Path, ...]:
-        named: tuple[str | Path, ...] = ("--config", file, "--secure-port", "0")
+        names: tuple[str | Path, ...] = ("--config", file, "--secure-port", "0")
         if self.of_today:
-            return named
+            return names
         if self.file["kind"] == "Policy":
-            named = (
+            names = (
                 *("--policy-config-file", file, "--kubeconfig", kubeconfig, "--leader-elect=false"),
                 *("--kube-api-content-type", "application/json", "--secure-port", "0"),
                 *("--kube-api-qps", "1000", "--kube-api-burst", "2000"),
             )
         # It would wait for a version of this API that newer API servers no longer serve.
-        return (*named, "--port", "0", "--feature-gates=CSIStorageCapacity=false")
+        return (*names, "--port", "0", "--feature-gates=CSIStorageCapacity=false")
 
 
 def _first_profile(pod: Json) -> Json:
@@ -155,8 +157,8 @@ def _as_it_is(version: str) -> Release:
     minor = int(version.split(".")[1])
     file = FILE if minor >= 37 else _without_score(FILE, "NodeResourcesBalancedAllocation")
     pods = (lambda pod: pod) if minor >= 33 else without_sidecars
-    said = (lambda message: message) if minor >= 34 else reasons
-    return Release(version, file, pods, said)
+    output = (lambda message: message) if minor >= 34 else reasons
+    return Release(version, file, pods, output)
 
 
 RELEASES = {

@@ -41,9 +41,9 @@ _TAKE_IT_AWAY = ("device plug-in", "kubelet", "node")
 
 def all_run_on_their_devices(cluster: Cluster, containers: int) -> None:
     """Fail unless so many containers that ask for GPU memory were created, each on its device."""
-    given = cluster.given()
-    assert (given.wrong, given.nothing, cluster.refused()) == ([], [], []), cluster.told()
-    assert given.right == containers
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing, cluster.refused()) == ([], [], []), cluster.told()
+    assert devices.right == containers
 
 
 def equal_pods_come(cluster: Cluster) -> None:
@@ -56,10 +56,10 @@ def equal_pods_come(cluster: Cluster) -> None:
 def test_a_plugin_that_goes_by_size_is_seen_to_mix_up_equal_pods(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(BySize, pairing="off")
     equal_pods_come(cluster)
-    given = cluster.given()
-    assert given.count == 48
-    assert given.wrong
-    assert all(", written is [" in each for each in given.wrong), given.wrong
+    devices = cluster.given()
+    assert devices.count == 48
+    assert devices.wrong
+    assert all(", written is [" in item for item in devices.wrong), devices.wrong
 
 
 @pytest.mark.parametrize("pairing", ["auto", "on"])
@@ -68,10 +68,10 @@ def test_pairing_keeps_a_plugin_that_goes_by_size_right(
 ) -> None:
     cluster = make_cluster(BySize, pairing=pairing)
     equal_pods_come(cluster)
-    given = cluster.given()
-    assert given.count == 48
+    devices = cluster.given()
+    assert devices.count == 48
     # It gives no device to a pod that it took for an equal one, once that one runs.
-    assert given.wrong == [], cluster.told()
+    assert devices.wrong == [], cluster.told()
 
 
 @pytest.mark.parametrize("kind", [Ours, OursByWatch])
@@ -97,11 +97,11 @@ def test_pods_that_are_bound_while_the_kubelet_is_away_run_on_their_devices(
         cluster.burst_unseen([pod(2) for _ in range(24)])
         cluster.settled()
         cluster.clear()
-    given = cluster.given()
-    assert (given.wrong, given.nothing) == ([], []), cluster.told()
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
     # It refuses those that it comes to before the device plug-in is back.
-    assert all(any(why in each for why in _AWAY) for each in cluster.refused())
-    assert given.right + len(cluster.refused()) == 48
+    assert all(any(reason in item for reason in _AWAY) for item in cluster.refused())
+    assert devices.right + len(cluster.refused()) == 48
 
 
 def mixed() -> list[Json]:
@@ -141,12 +141,12 @@ def exporter(cluster: Cluster) -> Iterator[None]:
                 call(b"", timeout=20)
 
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
+        requests = pool.submit(ask)
         try:
             yield
         finally:
             ended.set()
-    asking.result()
+    requests.result()
 
 
 def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster) -> None:
@@ -176,10 +176,10 @@ def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
             cluster.kill(killed)
             cluster.burst([pod(2, name=cluster.name_of(uid)) for uid in killed])
         cluster.settled()
-    given = cluster.given()
-    assert (given.wrong, given.nothing) == ([], []), cluster.told()
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
     # The kubelet refuses what it has no units for.
-    assert all(any(why in each for why in _AWAY) for each in cluster.refused())
+    assert all(any(reason in item for reason in _AWAY) for item in cluster.refused())
 
 
 @pytest.mark.parametrize("part", ["extender", "API server", "device plug-in", "kubelet", "node"])
@@ -197,16 +197,16 @@ def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
     cluster.settled()
     # A node that comes back has lost its containers.
     assert part == "node" or before <= cluster.running(), cluster.told()
-    refused, expected = cluster.refused(), _AWAY if part in _TAKE_IT_AWAY else ()
-    assert all(any(why in each for why in expected) for each in refused), refused
+    error, expected = cluster.refused(), _AWAY if part in _TAKE_IT_AWAY else ()
+    assert all(any(reason in item for reason in expected) for item in error), error
     cluster.clear()
     full = [pod(2) for _ in range(DEVICES * UNITS // 2)]
     cluster.burst(full)
     cluster.settled()
     assert len(cluster.running()) == len(full), cluster.told()
     until(lambda: not cluster.unmarked(), lambda: f"{cluster.unmarked()}\n{cluster.told()}")
-    given = cluster.given()
-    assert (given.wrong, given.nothing) == ([], []), cluster.told()
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
 
 
 def test_a_plugin_that_is_replaced_while_pods_come_refuses_none(make_cluster: MakeCluster) -> None:

@@ -100,10 +100,10 @@ class Workloads:
         assert self.world.api.patch(path, change, MERGE).status == 200
 
         def said() -> bool:
-            found = self.world.api.get(path).body
-            status, version = found.get("status", {}), found["metadata"]["generation"]
-            allowed = int(status.get("disruptionsAllowed", -1))
-            return status.get("observedGeneration") == version and allowed == number
+            result = self.world.api.get(path).body
+            status, version = result.get("status", {}), result["metadata"]["generation"]
+            allowed_count = int(status.get("disruptionsAllowed", -1))
+            return status.get("observedGeneration") == version and allowed_count == number
 
         until(said, lambda: f"{self.world.api.get(path).body}")
 
@@ -133,14 +133,14 @@ MakeWorkloads = Callable[[World], Workloads]
 @pytest.fixture
 def make_workloads(plane: Plane) -> Iterator[MakeWorkloads]:
     """Starts the controllers for a world; they are ended."""
-    made: list[Workloads] = []
+    created: list[Workloads] = []
 
     def make(world: World) -> Workloads:
-        made.append(Workloads(world, plane))
-        return made[-1]
+        created.append(Workloads(world, plane))
+        return created[-1]
 
     yield make
-    for workloads in made:
+    for workloads in created:
         workloads.stop()
 
 
@@ -166,8 +166,8 @@ def test_apply_moves_a_deployments_and_a_stateful_sets_pod_as_their_budget_allow
     def left() -> list[str]:
         return _left(uids, objects)
 
-    refused = Process("refused", command, tmp_path)
-    until(lambda: refused.ended_with("allows no disruption now"), refused.last_lines)
+    error = Process("refused", command, tmp_path)
+    until(lambda: error.ended_with("allows no disruption now"), error.last_lines)
     assert left() == ["web", "set"]
     workloads.allow(1, "web", "set")
     run = Process("run", command, tmp_path)
@@ -222,8 +222,8 @@ def _applied(late: Json, plane: Plane) -> list[str]:
 
 def _left(uids: Mapping[str, str], objects: Objects) -> list[str]:
     """Of which of these pods the first one is still there, by the names of their workloads."""
-    there = {pod["metadata"]["uid"] for pod in objects.pods()}
-    return [name for name, uid in uids.items() if uid in there]
+    existing = {pod["metadata"]["uid"] for pod in objects.pods()}
+    return [name for name, uid in uids.items() if uid in existing]
 
 
 def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
@@ -236,8 +236,8 @@ def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
     world.start()
     users = plane.kubeconfig(SCHEDULER), plane.kubeconfig("extender", account_token(world.api))
     access = Access(plane.version(), *users)
-    other = make_pair(moved(world.pair.file.read_text()), access, flags=flags)
-    other.extender.launch()
+    another = make_pair(moved(world.pair.file.read_text()), access, flags=flags)
+    another.extender.launch()
     objects, workloads = world.objects, make_workloads(world)
     first = objects.node(devices=1, units=16)
     mover = workloads.make("statefulsets", "set")
@@ -253,26 +253,26 @@ def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
     path = objects.path(mover)
     until(lambda: world.api.get(path).status == 404, world.told, _LATE)
     world.kill()
-    (sent,) = _recorded(world)
-    assert (sent["uid"], sent["settled"]) == (mover["metadata"]["uid"], False)
-    assert not other.extender.ready()
+    (body,) = _recorded(world)
+    assert (body["uid"], body["settled"]) == (mover["metadata"]["uid"], False)
+    assert not another.extender.ready()
     workloads.start_makers()
-    until(lambda: len(workloads.pods("set")) == 1, other.told)
-    other.start_scheduler()
-    other.extender.wait_ready()
+    until(lambda: len(workloads.pods("set")) == 1, another.told)
+    another.start_scheduler()
+    another.extender.wait_ready()
     _five_minutes_later(world)
     workloads.wait(lambda: bool(objects.node_of(late)) and bool(workloads.running("set")))
-    assert objects.lands(late, other.told) == (first, {0: 16})
+    assert objects.lands(late, another.told) == (first, {0: 16})
     (heir,) = workloads.running("set")
-    assert objects.lands(heir, other.told) == (second, {0: 10})
+    assert objects.lands(heir, another.told) == (second, {0: 10})
     uids = [move["uid"] for move in _recorded(world)]
     assert len(uids) == len(set(uids)), "nobody is evicted twice"
     apply(plane, "extender/moves", "delete")
 
 
 def _recorded(world: World) -> list[Json]:
-    found: list[Json] = json.loads(world.api.get(_RECORD).body["data"]["moves"])
-    return found
+    result: list[Json] = json.loads(world.api.get(_RECORD).body["data"]["moves"])
+    return result
 
 
 def _five_minutes_later(world: World) -> None:

@@ -29,15 +29,15 @@ def test_a_node_is_kept_and_a_process_without_the_guard_lets_it_go(make_world: M
     pod = world.objects.pod(10)
     world.objects.lands(pod, world.told)
     until(lambda: _notes(world, node).keys() == _KEYS, world.told, _ROUND)
-    said = json.loads(_notes(world, node)["gpushare.io/scale-down-guard"])
-    assert pod["metadata"]["name"] in said["why"]
+    output = json.loads(_notes(world, node)["gpushare.io/scale-down-guard"])
+    assert pod["metadata"]["name"] in output["why"]
     until(
         lambda: "gpushare_scale_down_kept_nodes 1.0" in world.extender.metrics(), world.told, 20.0
     )
 
     def told() -> bool:
-        (shown,) = world.extender.inspect(node)["nodes"]
-        return bool(shown.get("keptFromScaleDown") == said["why"])
+        (shown_text,) = world.extender.inspect(node)["nodes"]
+        return bool(shown_text.get("keptFromScaleDown") == output["why"])
 
     until(told, world.told, 20.0)
     world.stop()

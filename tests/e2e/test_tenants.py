@@ -60,9 +60,9 @@ def enforce(plane: Plane) -> None:
     sees(objects, lambda: refused(bind(objects.api, "nosuch", binding)))
     mirror = create(as_node(plane, "n"), node="n", annotations=MIRROR).body
     sees(objects, lambda: refused(objects.api.delete(objects.path(mirror), {"dryRun": ["All"]})))
-    held = objects.pod(1)
+    values = objects.pod(1)
     change = {"metadata": {"annotations": {ALIYUN.idx: "0"}}}
-    sees(objects, lambda: refused(dry_patch(objects, held, change)))
+    sees(objects, lambda: refused(dry_patch(objects, values, change)))
     clear(plane)
 
 
@@ -163,8 +163,8 @@ def test_an_edit_after_bind_is_refused_so_a_restart_finds_the_device_full(
     extender.knows(node)
     first, second = strict.pod(16), strict.pod(16)
     assert extender.bind(first, node) == ""
-    (held,) = strict.devices_of(first)
-    elsewhere = str(1 - held)
+    (values,) = strict.devices_of(first)
+    elsewhere = str(1 - values)
     change = annotated(**{ALIYUN.idx: elsewhere, ALIYUN.allocation: None})
     assert refused(strict.api.patch(strict.path(first), change), "which devices the pod has")
     extender.kill()
@@ -228,8 +228,8 @@ def test_no_annotation_of_ours_is_changed_added_or_taken_away(
         for value in ("7", None):
             reply = user.patch(strict.path(pod) + subresource, annotated(**{name: value}))
             assert refused(reply, f"leave the annotation {name} as it is"), reply.body
-    waiting = strict.pod(4)
-    reply = strict.api.patch(strict.path(waiting) + subresource, annotated(**{name: "0"}))
+    pending = strict.pod(4)
+    reply = strict.api.patch(strict.path(pending) + subresource, annotated(**{name: "0"}))
     assert refused(reply, name)
 
 
@@ -319,9 +319,9 @@ def test_a_mirror_that_comes_back_has_another_uid(strict: Objects, strict_plane:
             "metadata": {"name": "static-n1", "uid": "1-2-3", "annotations": MIRROR},
             "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]},
         }
-        made = node.api.create(PODS, body).body
-        uids.append(made["metadata"]["uid"])
-        node.delete(made)
+        created = node.api.create(PODS, body).body
+        uids.append(created["metadata"]["uid"])
+        node.delete(created)
     assert len({*uids, "1-2-3"}) == 3
 
 
@@ -356,16 +356,16 @@ def test_without_them_edits_are_taken_but_the_books_keep_what_they_saw(
     world.extender.knows(node)
     pod = objects.pod(16)
     assert world.extender.bind(pod, node) == ""
-    (held,) = objects.devices_of(pod)
-    change = annotated(**{ALIYUN.idx: str(1 - held), ALIYUN.allocation: None})
+    (values,) = objects.devices_of(pod)
+    change = annotated(**{ALIYUN.idx: str(1 - values), ALIYUN.allocation: None})
     # A subresource too takes annotations.
     assert world.api.patch(f"{objects.path(pod)}/status", change).status == 200
-    assert objects.devices_of(pod) == {1 - held: 16}
-    told = f'gpushare_alarms_total{{kind="placement_edited",resource="{MEM}"}} 1'
-    until(lambda: told in world.extender.metrics(), world.extender.metrics)
-    other = objects.pod(16)
-    assert world.extender.bind(other, node) == ""
-    assert objects.devices_of(other) == {1 - held: 16}
+    assert objects.devices_of(pod) == {1 - values: 16}
+    text = f'gpushare_alarms_total{{kind="placement_edited",resource="{MEM}"}} 1'
+    until(lambda: text in world.extender.metrics(), world.extender.metrics)
+    second = objects.pod(16)
+    assert world.extender.bind(second, node) == ""
+    assert objects.devices_of(second) == {1 - values: 16}
     assert "Insufficient" in world.extender.bind(objects.pod(1), node)
 
 

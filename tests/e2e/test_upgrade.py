@@ -34,9 +34,9 @@ class Release:
         self._objects = plane.objects()
 
     def helm(self, *arguments: str | Path) -> None:
-        where = ("--namespace", "kube-system", "--kubeconfig", self._plane.kubeconfig(ADMIN))
-        done = call(*arguments, *where)
-        assert done.returncode == 0, done.stderr
+        path = ("--namespace", "kube-system", "--kubeconfig", self._plane.kubeconfig(ADMIN))
+        finished = call(*arguments, *path)
+        assert finished.returncode == 0, finished.stderr
 
     def pod(self) -> tuple[Pair, list[str]]:
         """The pod that the Deployment asks for now, not begun, and its extender's flags."""
@@ -49,14 +49,14 @@ class Release:
         new, flags = self.pod()
         before = bound(objects)
         with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(objects.many, [1] * _BURST, schedulerName=OURS)
+            arrivals = pool.submit(objects.many, [1] * _BURST, schedulerName=OURS)
             until(lambda: bound(objects) > before, lambda: f"none is bound; {old.told()}")
             old.end()
             # Given away: else the new pair would wait until they have run out.
             assert self._holders() == {"gpushare-extender": "", "gpushare-scheduler": ""}
             bound_by_old = bound(objects) - before
             begin(new)
-            pods = coming.result()
+            pods = arrivals.result()
         assert bound_by_old < _BURST, "all were bound before the old processes ended"
         no_right_was_missed(old)
         for pod in pods:
@@ -69,7 +69,7 @@ class Release:
     def _holders(self) -> dict[str, str]:
         """Who holds each of the two Leases."""
         leases = {
-            each["metadata"]["name"]: each for each in self._plane.api().get(_LEASES).body["items"]
+            item["metadata"]["name"]: item for item in self._plane.api().get(_LEASES).body["items"]
         }
         names = ("gpushare-extender", "gpushare-scheduler")
         return {name: leases[name]["spec"].get("holderIdentity") or "" for name in names}

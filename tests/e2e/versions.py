@@ -67,9 +67,9 @@ def record(
 @functools.cache
 def version_of(program: Path, *command: str) -> str:
     """What the program says its version is: `1.37.0`."""
-    said = subprocess.run([program, *command], capture_output=True, text=True, check=True).stdout
-    (found, *_) = re.findall(r"v(\d+\.\d+\.\d+)", said)
-    return str(found)
+    output = subprocess.run([program, *command], capture_output=True, text=True, check=True).stdout
+    (result, *_) = re.findall(r"v(\d+\.\d+\.\d+)", output)
+    return str(result)
 
 
 def written(page: str, release: str, runs: set[Run]) -> str:

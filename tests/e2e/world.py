@@ -94,16 +94,16 @@ class World:
 def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
     """Apply (or delete) what a folder of config holds, with a real kubectl."""
     command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
-    done = subprocess.run(
+    finished = subprocess.run(
         [*command, verb, "-k", _MANIFESTS / folder],
         capture_output=True,
         text=True,
         check=False,
         env={"HOME": str(plane.folder), "PATH": "/usr/bin:/bin"},
     )
-    assert done.returncode == 0, done.stderr
+    assert finished.returncode == 0, finished.stderr
     # What is deprecated is told on stderr.
-    assert done.stderr == ""
+    assert finished.stderr == ""
 
 
 def give_lease_away(api: Api) -> None:
@@ -117,7 +117,7 @@ def give_lease_away(api: Api) -> None:
 
 def account_token(api: Api, account: str = "gpushare-extender", node: str = "") -> str:
     """A token of the account, as a kubelet gets one for a pod; node: on which the pod runs."""
-    bound = {"kind": "Node", "apiVersion": "v1", "name": node} if node else None
-    request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound}}
+    bound_pod = {"kind": "Node", "apiVersion": "v1", "name": node} if node else None
+    request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound_pod}}
     path = f"{_ACCOUNTS}/{account}/token"
     return str(api.create(path, request).body["status"]["token"])

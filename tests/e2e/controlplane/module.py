@@ -22,11 +22,11 @@ def go(*args: str) -> dict[str, Any]:
     Raises CalledProcessError when it fails; its own message has gone to stderr by then.
     """
     environment = {**os.environ, "GO111MODULE": "on", "GOFLAGS": "-mod=mod"}
-    said = subprocess.run(
+    output = subprocess.run(
         ["go", *args], stdout=subprocess.PIPE, check=True, env=environment, cwd=Path.home()
     ).stdout
-    found: dict[str, Any] = json.loads(said)
-    return found
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 def written(version: str, theirs: dict[str, Any]) -> str:
@@ -39,8 +39,8 @@ def written(version: str, theirs: dict[str, Any]) -> str:
         if new["Path"].startswith("./"):
             lines.append(f"\t{old['Path']} => {old['Path']} {published}")
         elif (old["Path"], old.get("Version")) != (new["Path"], new.get("Version")):
-            left = " ".join(part for part in (old["Path"], old.get("Version")) if part)
-            lines.append(f"\t{left} => {new['Path']} {new['Version']}")
+            remaining = " ".join(part for part in (old["Path"], old.get("Version")) if part)
+            lines.append(f"\t{remaining} => {new['Path']} {new['Version']}")
     return (
         "// Written by module.py, completed by go mod tidy.\n"
         "module gpushare.io/tests/controlplane\n\n"

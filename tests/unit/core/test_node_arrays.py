@@ -37,7 +37,7 @@ def _tally(*nodes: NodeSpec) -> NodeArrays:
     return tally
 
 
-@given(held=st.lists(charges, max_size=8), passing=st.lists(charges, max_size=8), data=st.data())
+@given(shares=st.lists(charges, max_size=8), passing=st.lists(charges, max_size=8), data=st.data())
 def test_what_came_and_went_in_any_order_leaves_no_trace(
     held: list[Charge], passing: list[Charge], data: st.DataObject
 ) -> None:
