@@ -1,7 +1,7 @@
-"""Finds Kubernetes' own programs: by KUBEBUILDER_ASSETS, else where `make controlplane` keeps them;
-and tools of others.
+"""Finds the programs of Kubernetes, in KUBEBUILDER_ASSETS or the cache of `make controlplane`, and
+other tools.
 
-Knows folders and names only; starts nothing and never builds.
+Knows folders and names only; starts and builds nothing.
 """
 
 import os
@@ -25,11 +25,11 @@ _BUILD_TOOL = Path(__file__).parent / "tools" / "build.sh"
 
 
 def program(name: str, version: str = RELEASE) -> Path | None:
-    """The program of that version, or None where there is none.
+    """The program of that version, or None.
 
-    KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention; it
-    often has no kube-scheduler, so each program is looked for by itself. What is in it counts as
-    that release: the files do not say.
+    KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention.
+    The folder often lacks a kube-scheduler, so each program is searched separately. Programs in it
+    count as that release, since the files have no version.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     folders = [Path(assets)] if assets and version == RELEASE else []

@@ -239,7 +239,7 @@ def all_devices_of_a_node(world: ClaimWorld) -> Pods:
     of = example_nodes(world, gpus=3, nodes=2)
     one = world.pod(world.claim(request(of)))
     world.bound(one)
-    # The other node has all its devices free.
+    # All devices of the other node are free.
     first = world.pod(world.claim(request(of, allocationMode="All")))
     world.bound(first)
     return Pods([one, first], [world.pod(world.claim(request(of, allocationMode="All")))])

@@ -1,7 +1,8 @@
-"""A control plane whose kube-scheduler allocates claims: alone, or with our choice of the node.
+"""A control plane with a kube-scheduler that allocates claims: alone, or with our choice of the
+node.
 
-There is no driver and no kubelet. A slice is an object that the test writes as a driver would, and
-a bound pod stays Pending.
+There is no driver and no kubelet: the test writes slices as a driver would, and a bound pod stays
+Pending.
 """
 
 import threading
@@ -118,14 +119,14 @@ class ClaimWorld:
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
         self.by = ""
-        """Who chooses the node: ALONE, WITH_US, or "" while nothing schedules."""
+        """The mode of scheduling: ALONE, WITH_US, or "" for none."""
         self.controllers = plane.start_controllers(
             needed("kube-controller-manager"),
             "resourceclaim-controller",
             "device-taint-eviction-controller",
         )
         port = free_port()
-        # The extender has its own managed resources in any case.
+        # The extender always has its own managed resources.
         file = folder / "managed-resources.yaml"
         file.write_text(printed(RELEASE, "--url", f"http://127.0.0.1:{port}/gpushare-scheduler"))
         self.extender = Extender(
@@ -227,7 +228,7 @@ class ClaimWorld:
         container_count: int = 1,
         **spec: object,
     ) -> Json:
-        """Return a new pod whose containers all have these claims, and claims by these templates.
+        """Return a new pod with these claims, and claims by these templates, in all containers.
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
@@ -296,11 +297,11 @@ class ClaimWorld:
         self.placed.wait(pods, self.told, seconds)
 
     def settled(self, pod: Json) -> bool:
-        """Return whether the pod is bound, once it is, or kube-scheduler has refused it."""
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         return self.placed.settled(pod, self.told)
 
     def told(self) -> str:
-        """Return what a failed wait should show."""
+        """Return the state for the message of a failed wait."""
         lines = self.scheduler.last_lines() if self.scheduler else ""
         log = "\n".join(self.extender.log.splitlines()[-30:])
         messages = [
@@ -381,7 +382,7 @@ class PlacedPods:
     ) -> float:
         """Return when the last of these pods was bound, in seconds of the monotonic clock.
 
-        text: returns what a failed wait shows.
+        text: returns the message of a failed wait.
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
@@ -391,7 +392,7 @@ class PlacedPods:
         return max(self.at[uid] for uid in uids)
 
     def settled(self, pod: Json, text: Callable[[], str] = str) -> bool:
-        """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         uid = pod["metadata"]["uid"]
         with self._changed:
             finished = self._changed.wait_for(

@@ -1,11 +1,11 @@
 """Compares the small scheduler with kube-scheduler, pod by pod, on clusters made by chance.
 
-    python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
+python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
 
-kube-scheduler decides each pod on our API server. The small one is asked about the same pod and
-the same objects. What each plug-in gives each node must be the same number, the node must be among
-those with most points, who waits must be told the same words, and the same pods must be evicted.
-After a difference the rest of that cluster is left out.
+kube-scheduler decides each pod on our API server. The small one decides the same pod with the same
+objects. The score of each plug-in for each node must be equal, the chosen node must have the
+highest sum, pending pods must have the same message, and the same pods must be evicted. After a
+difference the rest of the cluster is skipped.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PODS_EACH = 14
 
 
 class Judge:
-    """The small scheduler, asked what it would do with a pod among these objects."""
+    """The small scheduler as a judge: its decision about a pod among these objects."""
 
     def __init__(self, release: Release) -> None:
         self.evicted: list[Candidate] = []
@@ -62,7 +62,7 @@ class Judge:
         build_frameworks(decode_scheduler_config(release.file).profiles, self._handle)
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision | str:
-        """What it decides, or the words with which the pod waits."""
+        """The decision, or the message of the pending pod."""
         self.evicted.clear()
         try:
             return SchedulingCycle(self._handle, Random(1)).decide(pod, snapshot)
@@ -72,10 +72,10 @@ class Judge:
 
 @dataclass
 class Tally:
-    """How many pods were compared, and what was different.
+    """Counts of compared pods, and the differences.
 
-    bound, waiting, preempting: pods. scored: of those that are bound, the ones with a choice of
-    nodes. spread: of these, the ones that were spread by default.
+    bound, waiting, preempting: pods. scored: bound pods with a choice of nodes. spread: scored pods
+    that were spread by default.
     """
 
     clusters: int = 0
@@ -96,7 +96,7 @@ class Tally:
 
 
 class Comparison:
-    """Has both schedulers decide the pods of clusters; `tally` says what came of it."""
+    """Both schedulers decide the pods of clusters; `tally` has the results."""
 
     def __init__(self, real: RealScheduler, release: Release) -> None:
         self._real, self._release = real, release
@@ -139,7 +139,7 @@ class Comparison:
             self.tally.waiting += 1
 
     def _difference(self, mine: Decision | str, before: Snapshot, theirs: Json) -> str:
-        """What is different, "" if nothing is. before: the nodes and pods that both have seen."""
+        """The difference, or "". before: the nodes and pods for both decisions."""
         node = theirs["spec"].get("nodeName")
         if isinstance(mine, Decision):
             if result := _different_scores(mine, self._real.scores(theirs)):
@@ -175,7 +175,7 @@ class Comparison:
 
 
 def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:
-    """By plug-in and node what both give, where that is not the same."""
+    """The differing scores of both, by plug-in and node."""
     our_value = {
         (plugin, node): score
         for plugin, values in decision.details.items()

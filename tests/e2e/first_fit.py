@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 def compare(seeds: Iterable[int]) -> tuple[Counter[str], list[str]]:
-    """Return how often the answers of nodes compare in which way, and which differ."""
+    """Return the counts of comparisons by result, and the differing nodes."""
     program = tool("firstfit")
     selectors = Selectors(time.thread_time)
     counts: Counter[str] = Counter()
@@ -56,8 +56,8 @@ def _batches(seeds: list[int]) -> Iterator[list[int]]:
 
 
 def record() -> None:
-    """Write small clusters with the answers of kube-scheduler's allocator: for each part of the
-    API some whose answer depends on it.
+    """Write small clusters with the answers of kube-scheduler's allocator: for each part of the API
+    some clusters with an answer that depends on it.
     """
     clusters = [random_cluster(seed) for seed in _CORPUS_SEEDS]
     clusters = [c for c in clusters if len(msgspec.json.encode(c)) <= _MOST_BYTES]
@@ -97,9 +97,9 @@ def _depends_on(cluster: dict[str, Any], field: str, selectors: Selectors) -> bo
 
 
 def _without(value: Any, field: str) -> Any:
-    """Return JSON without a field, wherever it stands; lists and maps of it are empty."""
+    """Return JSON without a field at any depth; lists and maps of the field are empty."""
     if isinstance(value, list):
-        # A constraint is nothing without its attribute.
+        # A constraint without an attribute is invalid.
         kept_items = [item for item in value if field != _DISTINCT or field not in item]
         return [_without(item, field) for item in kept_items]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""What containers were given, held against what the Binding of their pod says.
+"""The devices of containers, compared with the Binding of the pod.
 
 Knows annotations, the runtime's record and the variables of a container, from docs/protocol.md;
-nothing of the code that writes them.
+knows nothing of our code.
 """
 
 import json
@@ -19,10 +19,10 @@ _MAP, _UUIDS = "scheduler.framework.gpushare.allocation", "gpushare.io/device-uu
 
 @dataclass
 class Given:
-    """Containers that ask for GPU memory: how many have what is written, which have not, and why.
+    """Containers with GPU memory: the number with the right devices, and the others with reasons.
 
-    wrong: those that were given something else. nothing: those that were given no device, so that
-    their start fails on a real runtime.
+    wrong: containers with other devices. nothing: containers without a device, which a real runtime
+    would not start.
     """
 
     right: int = 0
@@ -35,7 +35,7 @@ class Given:
 
 
 def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
-    """What the containers of these pods were given. Those of other pods do not count."""
+    """The devices of the containers of these pods; other pods do not count."""
     known_names = {pod["metadata"]["uid"]: pod for pod in pods}
     result = Given()
     for item in created:
@@ -77,7 +77,7 @@ def shown_to(created: Created) -> str:
 
 
 def fault(pod: Json, created: Created, shown_text: str, request: int) -> str:
-    """What is wrong with the devices that the container is shown; "" if nothing is."""
+    """The error in the devices of the container, or ""."""
     if not request:
         return f"has {shown_text}, asks for none"
     text, uuids = written_for(pod, created.container), uuids_of(pod)
@@ -89,9 +89,9 @@ def fault(pod: Json, created: Created, shown_text: str, request: int) -> str:
 
 
 def written_for(pod: Json, container: str) -> list[int]:
-    """The devices that the pod's annotations give to the container.
+    """The devices of the container by the pod's annotations.
 
-    A regular container's are in the map; any other one has all devices of its pod.
+    The map has those of regular containers; other containers have all devices of the pod.
     """
     notes = pod["metadata"]["annotations"]
     names = [item["name"] for item in pod["spec"]["containers"]]

@@ -1,7 +1,7 @@
-"""A node with NVIDIA's container toolkit and no GPU: its driver is the stand-in of NVML.
+"""A node with NVIDIA's container toolkit and no GPU: a stand-in of NVML is the driver.
 
-The toolkit's own programs write the CDI file and change the OCI specification; a container runtime
-adds CDI devices by the library that containerd and CRI-O use. What would be given to runc is read.
+The toolkit's own programs write the CDI file and change the OCI specification; CDI devices are
+added by the library of containerd and CRI-O. The input for runc is read.
 """
 
 import json
@@ -41,7 +41,7 @@ _PRIVILEGED = {
 
 @dataclass(frozen=True)
 class Started:
-    """What runc would be given of the GPUs."""
+    """The GPUs in the input for runc."""
 
     nodes: frozenset[str]
     """The paths of device nodes of NVIDIA's driver."""
@@ -53,7 +53,7 @@ class Started:
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The numbers of the GPUs whose device nodes are there."""
+        """The numbers of the GPUs with device nodes."""
         numbers = {node.removeprefix("/dev/nvidia") for node in self.nodes}
         return frozenset(number for number in numbers if number.isdigit())
 
@@ -102,14 +102,14 @@ class NvidiaNode:
             pytest.skip("device nodes cannot be made here: it takes root")
 
     def _make_low_level_runtime(self) -> None:
-        """Write what is called in runc's place: it keeps the specification."""
+        """Write the program in place of runc, which stores the specification."""
         script = self.folder / "keep-config"
         bundle, survivors = self.folder / "bundle", self.folder / "kept.json"
         script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {survivors}\n")
         script.chmod(0o755)
 
     def write_cdi(self) -> None:
-        """Have the toolkit write the CDI file of its own kind, as its service does at boot."""
+        """Make the toolkit write its CDI file, as its service does at boot."""
         self.cdi.mkdir(exist_ok=True)
         self._run(
             *(self._ctk, "cdi", "generate", f"--output={self.cdi}/nvidia.yaml"),
@@ -125,7 +125,7 @@ class NvidiaNode:
         mode: str = "auto",
         privileged: bool = False,
     ) -> Started:
-        """Start a container that the kubelet was given this for; toolkit: its settings."""
+        """Start a container with this answer of the plug-in; toolkit: settings of the toolkit."""
         bundle = self.folder / "bundle"
         bundle.mkdir(exist_ok=True)
         config = bundle / "config.json"

@@ -62,7 +62,8 @@ class Objects:
         }
         body = {
             "metadata": meta,
-            # Victims of preemption are deleted with their own grace, and nobody would end it.
+            # Victims of preemption are deleted with their own grace period, which no kubelet would
+            # end.
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
         }
         return self.api.create(PODS, body).body
@@ -124,7 +125,7 @@ class Objects:
         return str(self.get(pod)["spec"].get("nodeName", ""))
 
     def devices_of(self, pod: Json) -> dict[int, int]:
-        """Units by device, as the pod's annotations say; {} where they say nothing."""
+        """Units by device, by the pod's annotations; {} without annotations."""
         result = self.get(pod)
         return placement(result, MEM, asked(result, MEM))
 
@@ -154,7 +155,7 @@ class Objects:
         return expected_inspect(self.nodes(), self.pods(), MEM)
 
     def sound(self) -> None:
-        """Fail where a device holds more than it has, or a bound pod does not say its devices."""
+        """Fail for an overcommitted device, or a bound pod without devices in annotations."""
         document = self.inspect()
         assert over_capacity(document) == []
         assert not [node["unplaced"] for node in document["nodes"] if "unplaced" in node]

@@ -1,6 +1,6 @@
 """Device plug-ins as processes on a node: each can be killed and started again.
 
-Knows their command lines; what they are to do is in test_device_plugin.py.
+Knows the command lines; test_device_plugin.py has the checks.
 """
 
 import functools

@@ -23,7 +23,7 @@ ALERTS = [rule["alert"] for rule in rules()]
 
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
-    """What it says; it must find nothing wrong."""
+    """The output of promtool, which must succeed."""
     command = [tool("promtool"), *arguments]
     finished = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
     output = (finished.stdout + finished.stderr).decode()
@@ -37,7 +37,7 @@ def test_the_rules_are_rules() -> None:
 
 def test_each_alert_fires_in_its_story_and_none_where_all_is_well() -> None:
     promtool("test", "rules", STORIES)
-    # promtool reads the file's expectations; each alert has to be among them.
+    # promtool checks the expectations in the file, which must include each alert.
     expected = re.findall(r"""alertname(?:="|: )(\w+)""", STORIES.read_text())
     assert sorted(expected) == sorted(ALERTS)
 

@@ -80,7 +80,7 @@ def test_pods_of_a_device_that_a_rule_evicts_from_go_to_healthy_ones(world: Clai
     world.bound(pod)
     assert world.api.call("POST", TAINT_RULES, taint("NoExecute", pool=sick)).status == 201
     until(lambda: world.api.get(world.objects.path(pod)).status == 404, world.told)
-    # A pod that its controller would make anew has to find the healthy device at the first try.
+    # A recreated pod must get the healthy device at the first try.
     again = [world.pod(templates=[template]) for _ in range(2)]
     world.bound(*again)
     assert {world.placed.node[item["metadata"]["uid"]] for item in again} == {well}

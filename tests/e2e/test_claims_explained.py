@@ -1,6 +1,6 @@
-"""What the command line says of claims comes true on a real kube-scheduler.
+"""The commands predict claims on a real kube-scheduler.
 
-As many pods are bound as `whatif` counts; a pod that waits is bound once the claims are gone that
+As many pods are bound as `whatif` counts; a pending pod is bound after the end of the claims that
 `explain` names; `inspect` shows the memory that claims hold.
 """
 

@@ -1,4 +1,4 @@
-"""Choosing the node costs pods with claims next to nothing, and leaves room for more of them.
+"""Our choice of the node costs pods with claims next to nothing, and leaves room for more.
 
 On a real control plane of 1.36 or later: each case runs with kube-scheduler alone and with our
 choice of the node, and prints both. Seconds count from the creation of the first pod until a watch
@@ -49,7 +49,7 @@ def at_once(make: Callable[[int], Made], count: int) -> list[Made]:
 
 
 def seconds(world: ClaimWorld, make: Callable[[], Sequence[Json]]) -> float:
-    """Return the time until the pods that are made are bound; they and their claims go then."""
+    """Return the seconds until the new pods are bound; then delete pods and claims."""
     begun = time.monotonic()
     pods = make()
     used = world.placed.wait(pods, world.told) - begun
@@ -72,7 +72,7 @@ def with_a_nic(world: ClaimWorld) -> list[Json]:
 
 
 def apart(world: ClaimWorld) -> list[Json]:
-    """Ten pods of which no two share a node."""
+    """Ten pods that exclude each other from a node."""
     term = {**labelled("apart"), "topologyKey": HOST}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     claims = [world.claim(memory_request(10)) for _ in range(10)]
@@ -95,7 +95,7 @@ def spread(world: ClaimWorld) -> list[Json]:
 
 
 def with_host_ports(world: ClaimWorld) -> list[Json]:
-    """Ten pods that want the same port of their node."""
+    """Ten pods with the same host port."""
     pods = []
     for claim in [world.claim(memory_request(10)) for _ in range(10)]:
         container = {
@@ -109,7 +109,7 @@ def with_host_ports(world: ClaimWorld) -> list[Json]:
 
 
 def with_a_volume(world: ClaimWorld) -> list[Json]:
-    """A pod whose volume is on one of 20 nodes."""
+    """A pod with a volume on one of 20 nodes."""
     core, name = "/api/v1", fresh("volume")
     size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
     node = world.objects.nodes()[-1]["metadata"]["name"]

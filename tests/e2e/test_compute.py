@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[2]
 _UNITS, _PERCENT = 2, 60
-"""Of each pod: by memory a card takes eight of them, by compute one."""
+"""The request of each pod: by memory a card takes eight pods, by compute one."""
 
 
 def devices_of(body: Json) -> set[tuple[str, str]]:
-    """(device of its memory, device of its compute) for each container, as the Binding says."""
+    """(device of the memory, device of the compute) for each container, by the Binding."""
     notes = body["metadata"]["annotations"]
     memory = json.loads(notes["scheduler.framework.gpushare.allocation"])
     compute = json.loads(notes["gpushare.alibabacloud.com/core-percentage"])

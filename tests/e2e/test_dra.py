@@ -1,4 +1,4 @@
-"""Real kubelets give each container the GPU and the amount of its claim, whatever happens.
+"""Real kubelets give each container the GPU and the amount of its claim, even under faults.
 
 Needs a kubelet and a kube-scheduler of 1.36 or later.
 """
@@ -50,7 +50,7 @@ def test_each_container_has_the_gpu_and_the_amount_of_its_claim(both: BothWorlds
     assert both.has(second) == (LARGE, 12)
     assert both.has(small) == (SMALL, 22)
     assert all(not both.container(item, "main-1").cdi_devices for item in pods)
-    # A shared claim stays prepared until the last of its pods is gone.
+    # A shared claim stays prepared until the end of the last pod.
     both.delete(large)
     both.delete(small)
     until(lambda: both.driver.given() == {LARGE: 62}, both.told)
@@ -82,7 +82,7 @@ def test_what_happens_while_the_driver_is_dead_is_made_up_for(both: BothWorlds) 
     both.run(survivors, is_gone)
     both.driver.kill()
     both.objects.delete(is_gone)
-    # It is given out by the slice, which is still there; the kubelet cannot start it.
+    # The slice still exists, so the device is allocated; the kubelet cannot start the pod.
     bound_pod = both.with_claim(both.claim(24))
     both.objects.lands(bound_pod)
     assert both.driver.given() == {LARGE: 80}

@@ -1,4 +1,4 @@
-"""A tenant and a node do all the harm they can at once; the extender has its manifest's memory.
+"""A tenant and a node do harm in every way at once; the extender has the manifest's memory limit.
 
 On a real kube-apiserver, with the real kube-scheduler and `gpushare serve` in a control group. The
 same honest pods come twice: alone, and beside the harm. `HOSTILE_LOAD=1000` has the tenant make as
@@ -47,7 +47,7 @@ _AT_ONCE = 4
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
-    """A control plane of this test's, whose etcd may hold it all."""
+    """A control plane for this test, with a large etcd."""
     quota = ("--quota-backend-bytes", str(8 * 2**30), "--auto-compaction-retention", "1m")
     target = Plane(tmp_path, needed("etcd"), needed("kube-apiserver"), etcd_flags=quota)
     target.start()
@@ -76,7 +76,7 @@ def world(plane: Plane, cage: Cage, tmp_path: Path) -> Iterator[World]:
 
 @dataclass
 class Measured:
-    """What the honest saw: shares of their devices' memory that is bound; seconds of filters."""
+    """Results for honest pods: bound shares of device memory; seconds of filters."""
 
     bound: float
     filters: list[float]
@@ -124,7 +124,7 @@ def filter_seconds(world: World, name: str) -> list[float]:
     probe["metadata"] |= {"namespace": "default", "uid": f"uid-{name}"}
     names = [f"n{number}" for number in range(NODES_OF_ALL)]
     request = json.dumps({"Pod": probe, "NodeNames": names}).encode()
-    # In a process of its own: the threads that do harm here would make it wait.
+    # In another process: the threads that do harm here would slow it down.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(time_filters, world.extender.url, request).result()
 
@@ -159,7 +159,7 @@ def _wait_placed(world: World, pod: Json) -> None:
 
 @dataclass
 class Harm:
-    """The tenant and the node. done: how often each thing was done; errors: what failed."""
+    """The hostile tenant and node. done: counts by action; errors: unexpected failures."""
 
     world: World
     done: dict[str, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Harm:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def pile_up(self) -> None:
-        """Make what is large, and stays."""
+        """Create large objects that stay."""
         api = self.world.api
         api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
         labels = {f"example.com/{at:06}": "v" * 60 for at in range(FAT // 82)}
@@ -226,7 +226,7 @@ class Harm:
                 return
 
     def write_secrets(self, number: int) -> None:
-        """Have the API server work as much, for what the extender does not watch."""
+        """Put the same load on the API server, with objects that the extender does not watch."""
         api, secrets = self.world.api, "/api/v1/namespaces/default/secrets"
         body = {"metadata": {"name": f"s-{number}"}, "stringData": {"note": "x" * 261_000}}
         self._answered(api.call("POST", secrets, body).status)
@@ -234,7 +234,7 @@ class Harm:
             api.delete(f"{secrets}/s-{number - 20}", {"gracePeriodSeconds": 0})
 
     def _answered(self, status: int) -> None:
-        """Count what the API server is too busy for; any other refusal is the test's fault."""
+        """Count refusals of a busy API server; any other refusal is an error of the test."""
         self.done["too busy"] = self.done.get("too busy", 0) + (status >= 500)
         assert status < 400 or status >= 500, status
 

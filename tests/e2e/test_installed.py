@@ -1,4 +1,4 @@
-"""Both wirings as config/extender installs them, on real servers: rights, Leases, who leads.
+"""Both wirings as installed by config/extender, on real servers: rights, Leases, leaders.
 
 A Deployment's pod is two processes here, started with the very arguments and file that the API
 server has; only paths, ports and the way to credentials are this machine's. Two hosts are two host
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @contextlib.contextmanager
 def installed(plane: Plane, *folders: str) -> Iterator[None]:
-    """What these folders of config/extender hold is there meanwhile."""
+    """Apply these folders of config/extender while the context is open."""
     with contextlib.ExitStack() as undo:
         for folder in folders:
             apply(plane, f"extender/{folder}")
@@ -52,7 +52,7 @@ def second_scheduler(plane: Plane) -> tuple[str, Access, list[str]]:
     (volume,) = (item for item in template["volumes"] if item["name"] == "config")
     name = volume["configMap"]["name"]
     text = api.get(f"{_SYSTEM}/configmaps/{name}").body["data"]["kube-scheduler.yaml"]
-    # The pod finds its account by itself.
+    # The pod finds the files of its account by itself.
     text += "\nclientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}\n"
     account = plane.kubeconfig("account", account_token(api))
     return text, Access(plane.version(), account, account), flags
@@ -116,7 +116,7 @@ def test_the_admission_policy_rejects_gpu_pods_that_name_another_scheduler(plane
     requests = {"containers": [{**container, **limits}]}
     initial = {"containers": [container], "initContainers": [{**container, "name": "i", **limits}]}
     with installed(plane, "admission"):
-        # It is in force a moment after it is there.
+        # The policy takes effect a moment after its creation.
         until(lambda: create(requests)["kind"] == "Status", "a pod is rejected")
         for spec in (requests, {**requests, "schedulerName": "other"}, initial):
             refusal = create(spec)
@@ -153,7 +153,7 @@ def test_beside_the_clusters_scheduler_an_extender_binds_only_while_its_own_sche
         south.extender.wait_answering()
         refused(south, objects, node)
 
-        # Only the scheduler ends; its extender lives on, and must bind no more.
+        # Only the scheduler ends; the extender stays alive and must not bind.
         north.kill_scheduler()
         south.extender.wait_ready(_HANDED_OVER)
         refused(north, objects, node)

@@ -1,7 +1,7 @@
-"""Moves on a real control plane: the API server's eviction, budgets, and what makes pods anew.
+"""Moves on a real control plane: evictions, budgets, and recreated pods. kube-scheduler places the
+pods, and kube-controller-manager recreates pods and updates budgets.
 
-kube-scheduler places the pods, and kube-controller-manager makes them anew and counts what budgets
-allow. The kubelets are the test's: a bound pod runs once it is told to.
+The test plays the kubelets: a bound pod runs once the test says so.
 """
 
 import json
@@ -30,7 +30,7 @@ _LATE = 90.0
 
 
 class Workloads:
-    """What makes pods of 10 units that may be moved, one each, and has a budget of its own."""
+    """Workloads of one movable pod with 10 units each, with a budget each."""
 
     def __init__(self, world: World, plane: Plane) -> None:
         self.world = world
@@ -46,7 +46,7 @@ class Workloads:
         self._makers.kill()
 
     def stop(self) -> None:
-        """End the controllers, and take away what they work on."""
+        """End the controllers, and delete the workloads."""
         self._makers.kill()
         self._budgets.kill()
         for path in (f"{_APPS}/{kind}" for kind in ("deployments", "replicasets", "statefulsets")):
@@ -55,7 +55,7 @@ class Workloads:
         self.world.api.delete(_RECORD)
 
     def make(self, kind: str, name: str) -> Json:
-        """A Deployment or a StatefulSet; return its pod, which runs."""
+        """Create a Deployment or a StatefulSet; return the running pod."""
         labels = {_MOVABLE: "true", "app": name}
         container = {"name": "main", "image": "x", "resources": {"limits": {MEM: "10"}}}
         pod = {"containers": [container], "terminationGracePeriodSeconds": 0}
@@ -71,7 +71,7 @@ class Workloads:
         return self.running(name)[0]
 
     def roll(self, name: str) -> None:
-        """Give a Deployment another template: another ReplicaSet makes its pod anew."""
+        """Change the template of a Deployment: a new ReplicaSet recreates the pod."""
         change = {"spec": {"template": {"metadata": {"annotations": {"revision": "2"}}}}}
         assert self.world.api.patch(f"{_APPS}/deployments/{name}", change, MERGE).status == 200
 
@@ -132,7 +132,7 @@ MakeWorkloads = Callable[[World], Workloads]
 
 @pytest.fixture
 def make_workloads(plane: Plane) -> Iterator[MakeWorkloads]:
-    """Starts the controllers for a world; they are ended."""
+    """Start the controllers for a world, and end them after the test."""
     created: list[Workloads] = []
 
     def make(world: World) -> Workloads:
@@ -221,7 +221,7 @@ def _applied(late: Json, plane: Plane) -> list[str]:
 
 
 def _left(uids: Mapping[str, str], objects: Objects) -> list[str]:
-    """Of which of these pods the first one is still there, by the names of their workloads."""
+    """The workloads with their first pod still alive."""
     existing = {pod["metadata"]["uid"] for pod in objects.pods()}
     return [name for name, uid in uids.items() if uid in existing]
 
@@ -247,7 +247,7 @@ def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
     late = objects.pod(16)
     objects.refusal(late, "Insufficient")
     time.sleep(5)
-    assert objects.node_of(mover) == first  # its budget allows nothing
+    assert objects.node_of(mover) == first  # the budget allows no eviction
     workloads.kill_makers()
     workloads.allow(1, "set")
     path = objects.path(mover)

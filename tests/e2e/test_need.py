@@ -1,8 +1,8 @@
 """`whatif --need` on a real control plane: the nodes that it names come, and the pods are bound.
 
 The extender ranks by the policy that the command places by. While the nodes of the second test come
-nobody schedules, since the command counts as if all of them came at once; and the pods that wait
-come anew one by one in the order of its answer: in another one a pod may be left over.
+no scheduler runs, since the command counts all new nodes at once; the pending pods are recreated
+one by one in the order of the answer, since another order may leave a pod over.
 """
 
 import json

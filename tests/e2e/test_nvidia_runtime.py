@@ -1,4 +1,4 @@
-"""Each way to hand devices over does with NVIDIA's own runtime what the page says, without a GPU.
+"""Each way of handing devices over works with NVIDIA's own runtime as on the page, without a GPU.
 
 The runtime changes the OCI specification of a container; runc would start what is read here.
 """
@@ -91,7 +91,7 @@ def test_the_driver_limits_memory_by_a_hook_for_each_gpu(
 def test_in_legacy_mode_the_device_nodes_are_there_because_the_kubelet_passes_them(
     node: NvidiaNode, strategy: str
 ) -> None:
-    """Before 1.18 a hook mounted them, and systemd took them away when it was reloaded."""
+    """Before 1.18 a hook mounted the device nodes, and a reload of systemd removed the access."""
     contract = replace(PLAIN, list_strategy=strategy)
     toolkit = TOOLKITS["mounts alone" if strategy == "volume-mounts" else "as installed"]
     bare = node.start(answer(ONE, contract, "uid", "c"), toolkit, mode="legacy")
@@ -111,7 +111,7 @@ def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
 
 
 def own_pod() -> ContainerAllocation:
-    """What the plug-in's own container has by its manifest: variables, and mounts of /dev/null."""
+    """The plug-in's own container by its manifest: variables, and mounts of /dev/null."""
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]

@@ -1,7 +1,7 @@
 """Placeholders under a real API server and kube-scheduler: from a pod that fits by the sum alone to
-its bind on a node that came, and to nothing that is left.
+its binding on a new node, and to the removal of all traces.
 
-The waits of the extender are made short, and the nodes come by the test's hand.
+The waits of the extender are short, and the test creates the nodes.
 """
 
 import sys

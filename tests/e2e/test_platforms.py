@@ -1,4 +1,4 @@
-"""The chart's presets: the device plug-in's pod has what nodes of each platform need of it."""
+"""The chart's presets: the device plug-in's pod fits the nodes of each platform."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def test_a_preset_fits_the_schema_and_sees_the_folders_that_are_there(platform: 
     assert spec.get("runtimeClassName", "") == preset.get("runtimeClassName", "")
     kubelet = preset.get("kubeletFolder", "/var/lib/kubelet")
     expected = {
-        # A constant of the kubelet, whatever its --root-dir is.
+        # A constant of the kubelet, independent of --root-dir.
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources": f"{kubelet}/pod-resources",
         "/var/lib/kubelet/pods-api": f"{kubelet}/pods-api",

@@ -1,5 +1,5 @@
-"""What the device plug-in's account may write on a real kube-apiserver with config/device-plugin
-applied: by its roles, and by the policy that holds it to its own node.
+"""The writes of the device plug-in's account on a real kube-apiserver with config/device-plugin: by
+roles, and by the policy that restricts the account to its own node.
 """
 
 import json

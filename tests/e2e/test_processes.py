@@ -1,4 +1,4 @@
-"""A control plane that does not start says why, with its last lines; nothing outlives its test."""
+"""A control plane that does not start reports its last lines; no process outlives the test."""
 
 import shutil
 import signal

@@ -1,8 +1,8 @@
 """`gpushare serve` and `doctor` take a scheduler file exactly where kube-scheduler itself does.
 
 Files are made by changing one that is valid, at random places: other types, keys of another
-version, keys twice, nulls, quotes, documents of two parts. kube-scheduler reads each with
---write-config-to, by which it builds its profiles and extenders and ends; no API server is asked.
+version, keys twice, nulls, quotes, documents of two parts. kube-scheduler reads each file with
+--write-config-to, which builds profiles and extenders and then exits, without an API server.
 """
 
 import copy
@@ -63,7 +63,7 @@ PLUGINS = [
 
 
 def valid(version: str) -> Json:
-    """A file that every release of the version takes, with something in each of its parts."""
+    """A file that every release of the version accepts, with content in each part."""
     extender = {
         "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
         "filterVerb": "filter",
@@ -124,7 +124,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed(version: str, rng: random.Random) -> str:
-    """The text of a file that was changed at one place or two, or in its text."""
+    """The text of a file with one or two changed values, or changed text."""
     document = valid(version)
     for _ in range(rng.choice([0, 1, 1, 1])):
         all_items = [item for item in places(document) if item[1] != "kubeconfig"]
@@ -207,7 +207,7 @@ _TEXTS = [_line_twice, _second_document, _comma, _trailing_comma, _numbers]
 
 
 def taken_by_real(scheduler: Path, folder: Path, text: str) -> tuple[bool, str]:
-    """Whether kube-scheduler takes the file, and what it said last."""
+    """Whether kube-scheduler accepts the file, and its last line."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     command = [str(scheduler), "--config", str(file), "--write-config-to", str(folder / "written")]
@@ -218,7 +218,7 @@ def taken_by_real(scheduler: Path, folder: Path, text: str) -> tuple[bool, str]:
 
 
 def taken_by_us(folder: Path, text: str, release: int) -> tuple[bool, str]:
-    """Whether we take the file as one for that release, and what we said."""
+    """Whether gpushare accepts the file for that release, and its message."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     try:
@@ -244,8 +244,8 @@ def test_a_file_is_taken_where_kube_scheduler_takes_it(
         real = taken_by_real(scheduler, tmp_path, text)
         our_value = taken_by_us(tmp_path, text, int(release.split(".")[1]))
         used += real[0]
-        # A scheduler of one's own build may have any plug-in, and any kubeconfig by its flags;
-        # which plug-ins v1beta1 has on by default, and refuses to have twice, is not known here.
+        # A custom scheduler may have any plug-in, and any kubeconfig by flags; which plug-ins
+        # v1beta1 has on by default, and refuses to have twice, is not known here.
         passed = ("does not exist", "does not extend", "already registered", "no configuration has")
         if any(text in real[1] for text in passed):
             continue

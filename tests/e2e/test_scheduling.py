@@ -141,7 +141,7 @@ def test_a_gated_pod_holds_nothing_until_its_gate_is_opened(world: World) -> Non
 def test_a_pod_that_is_on_its_way_out_holds_its_memory_until_it_is_gone(world: World) -> None:
     objects = world.objects
     node = objects.node(devices=2, units=16)
-    # It goes when its kubelet says so, and there is none.
+    # A kubelet must confirm the deletion, and there is none.
     leaving = objects.pod(16, terminationGracePeriodSeconds=600)
     assert objects.lands(leaving, world.told) == (node, {0: 16})
     objects.lands(objects.pod(9), world.told)
@@ -160,7 +160,7 @@ def test_a_pod_under_the_name_of_another_is_not_bound_in_its_place(world: World)
     objects = world.objects
     node = objects.node()
     world.extender.knows(node)
-    # No node has the label, so kube-scheduler binds neither of them.
+    # No node has the label, so kube-scheduler binds neither pod.
     nowhere = {"e2e/nowhere": "yes"}
     old = objects.pod(4, nodeSelector=nowhere)
     objects.delete(old)
@@ -202,7 +202,7 @@ def test_preemption_takes_the_pod_whose_device_is_needed(world: World) -> None:
 def test_a_pod_stays_one_that_can_be_updated_however_large_its_annotations_are(
     world: World,
 ) -> None:
-    """The API server looks at their size at each update, but not at a Binding."""
+    """The API server checks the size of annotations at each update, but not at a Binding."""
     objects = world.objects
     objects.node()
     full = objects.pod(2, annotations={"notes": "x" * (256 * 1024 - len("notes"))})

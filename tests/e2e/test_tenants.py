@@ -1,6 +1,6 @@
-"""What a tenant may not do, on a real kube-apiserver with config/extender/placements applied.
+"""Forbidden actions of tenants, on a real kube-apiserver with config/extender/placements.
 
-Here everybody may do everything by RBAC, the administrator included: only the policies refuse.
+RBAC permits everything here: only the policies refuse.
 """
 
 import re
@@ -52,7 +52,7 @@ def strict_plane(make_plane: MakePlane) -> Plane:
 
 
 def enforce(plane: Plane) -> None:
-    """Apply the policies, and return when each refuses what it should."""
+    """Apply the policies, and wait until each one refuses."""
     apply(plane, "extender/placements")
     objects = plane.objects()
     sees(objects, lambda: refused(create(objects, annotations={ALIYUN.idx: "0"}, dry=True)))
@@ -73,7 +73,7 @@ def sees(objects: Objects, condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def strict(strict_plane: Plane) -> Iterator[Objects]:
-    """What the administrator may do there; emptied after the test."""
+    """The objects as administrator; all are deleted after the test."""
     objects = strict_plane.objects()
     yield objects
     clear(strict_plane)
@@ -99,7 +99,7 @@ def as_node(plane: Plane, node: str) -> Objects:
 
 
 def as_plugin(plane: Plane, node: str) -> Api:
-    """A device plug-in, with the token that a kubelet has for a pod of its node."""
+    """A device plug-in, with a kubelet's token for a pod of the node."""
     key = "authentication.kubernetes.io%2Fnode-name"
     return as_(plane, PLUGIN, **{key: node})
 
@@ -135,7 +135,7 @@ def dry_patch(objects: Objects, pod: Json, change: Json) -> Reply:
 
 
 def refused(reply: Reply, *parts: str) -> bool:
-    """Whether a policy refused it; its message must have these parts."""
+    """Whether a policy refused the request; the message must contain these parts."""
     by_us = reply.status == 403 and "ValidatingAdmissionPolicy 'gpushare-" in reply.body["message"]
     return by_us and all(part in reply.body["message"] for part in parts)
 
@@ -310,7 +310,7 @@ def test_a_mirror_is_made_and_deleted_by_its_node_alone(
 
 
 def test_a_mirror_that_comes_back_has_another_uid(strict: Objects, strict_plane: Plane) -> None:
-    """Whatever uid it is sent with: so the books never take it for the one before."""
+    """The uid of the request is ignored, so the books never mistake the pod for the old one."""
     node = as_node(strict_plane, "n1")
     strict.node(name="n1")
     uids = []

@@ -1,9 +1,9 @@
-"""What is said of pods, and what a real kube-scheduler then does, on clusters in odd states.
+"""Predictions about pods, and the decisions of a real kube-scheduler, on clusters in odd states.
 
 Nodes by chance: cordoned, not ready, tainted, with less allocatable than capacity, full of pods;
-pods by chance: selectors, tolerations, other resources, gates, priorities. Each pod is asked about
-by `whatif`, then made. What became of it must be what was promised, and `explain`, from lists and
-from the extender's books, the page and `doctor` must say the same.
+pods by chance: selectors, tolerations, other resources, gates, priorities. `whatif` predicts each
+pod before its creation. The outcome must equal the prediction, and `explain`, from lists and from
+the extender's books, the page and `doctor` must agree.
 """
 
 import json
@@ -83,7 +83,7 @@ def make_pod(chance: Random, name: str) -> Json:
 
 
 class Sayings:
-    """What the commands and the page say of the world."""
+    """The statements of the commands and the page about the world."""
 
     def __init__(self, world: World, page: int, folder: Path) -> None:
         self._world = world
@@ -131,7 +131,7 @@ class Sayings:
 
 
 def outcome(world: World, pod: Json) -> str:
-    """Where kube-scheduler bound the pod; "" once it has refused it or holds it back."""
+    """The node of the pod; "" once kube-scheduler has rejected or gated the pod."""
 
     def condition() -> str:
         conditions = world.objects.get(pod).get("status", {}).get("conditions", ())

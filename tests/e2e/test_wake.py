@@ -1,4 +1,4 @@
-"""Room of which no Pod and no Node tells: a real kube-scheduler is woken for it."""
+"""Room without an event of a Pod or a Node: the extender wakes a real kube-scheduler."""
 
 import json
 import time
