@@ -48,7 +48,7 @@ By then a client that deletes a pod and waits has started to watch: kubectl woul
 pod of the same name came before.
 """
 _AGAIN_SECONDS = 0.1
-"""Seconds until the next try for a pod whose device plug-in is not ready."""
+"""Seconds until the next try for a pod without a ready device plug-in."""
 _NODE = "node/"
 """Prefix of the keys of nodes; the keys of pods are uids."""
 

@@ -47,7 +47,7 @@ def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> s
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
-    """Return the status of a pod whose containers have all started at `now`."""
+    """Return the status of a pod with all containers started at `now`."""
     return {
         "phase": "Running",
         "startTime": now,
@@ -61,7 +61,7 @@ def running_status(pod: Json, address: str, now: str) -> Json:
 
 
 def succeeded_status(pod: Json, started: str, now: str) -> Json:
-    """Return the status of a pod whose containers have all ended well at `now`."""
+    """Return the status of a pod with all containers succeeded at `now`."""
     return {
         "phase": "Succeeded",
         "conditions": _conditions(now, ready="False", reason="PodCompleted"),

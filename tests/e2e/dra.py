@@ -207,6 +207,6 @@ class BothWorlds:
         until(lambda: not self.driver.prepared(), self.told)
 
     def told(self) -> str:
-        """What a failed wait should show."""
+        """The state for the message of a failed wait."""
         driver = self.driver.process.last_lines() if self.driver.process else ""
         return f"{self.world.told()}\n{driver}\n{self.node.told()}"

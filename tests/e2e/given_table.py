@@ -30,7 +30,7 @@ def record(plugin: str, pairing: str, pods: int, values: Given, error: int) -> N
 def written(before: str, noted: list[notes.Note]) -> str:
     """The table, with a line for each device plug-in and pairing.
 
-    before: the old table, whose lines of other releases stay. Releases go from new to old.
+    before: the old table; lines of other releases stay. Releases go from new to old.
     """
     sums: dict[tuple[str, str], Counter[str]] = {}
     for plugin, pairing, *counts in noted:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+"""Upper bound on the seconds of any wait, also on a busy machine."""
 _SHOWN = 30
 
 
@@ -33,7 +33,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 env=environment,
-                start_new_session=True,  # so that a signal reaches what it has started, too
+                start_new_session=True,  # so that a signal reaches its children too
             )
 
     @property
@@ -89,7 +89,7 @@ class Process:
         self._process.wait(seconds)
 
     def kill(self) -> None:
-        """End it and what it has started, at once. Does nothing where it has ended."""
+        """Kill the process and its children at once. Does nothing where it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
@@ -97,7 +97,7 @@ class Process:
 
 @functools.cache
 def _ends_with_us() -> tuple[str, ...]:
-    """What comes before a command so that the system ends it, however this process ends."""
+    """The prefix of a command that the system ends with this process."""
     program = shutil.which("setpriv")
     return (program, "--pdeathsig", "KILL", "--") if program else ()
 

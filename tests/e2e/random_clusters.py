@@ -16,7 +16,7 @@ PRIORITIES = {"low": 10, "high": 1000}
 PROFILES = ("default-scheduler", "packing", "ratio")
 """The schedulers that pods name."""
 OWN_SPREAD = PROFILES[2]
-"""The one whose pods are spread by constraints of its file, hard ones among them."""
+"""The profile with spread constraints in the file, hard ones included."""
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -27,7 +27,7 @@ _NEWER = ("minDomains", "nodeTaintsPolicy", "nodeAffinityPolicy", "matchLabelKey
 
 
 def without_sidecars(pod: Json) -> Json:
-    """The pod whose init containers all end."""
+    """The pod without sidecars."""
     return _without(pod, {"initContainers": ("restartPolicy",)})
 
 

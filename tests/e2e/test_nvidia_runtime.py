@@ -1,6 +1,6 @@
 """Each way of handing devices over works with NVIDIA's own runtime as on the page, without a GPU.
 
-The runtime changes the OCI specification of a container; runc would start what is read here.
+The runtime changes the OCI specification of a container; the tests read the input for runc.
 """
 
 from collections.abc import Mapping

@@ -234,7 +234,7 @@ class Life:
             for pod in pods:
                 self.world.note_shown(pod)
 
-    # -- what must hold -------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     def audit(self) -> None:
         """The sums equal the entries, nothing held is free, nobody is charged twice."""

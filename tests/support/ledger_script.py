@@ -1,6 +1,6 @@
 """Runs a ledger scenario: commands, one per line, with their output.
 
-A line that starts with "|" is what the command above it must show, one with "#" is a comment. Pods
+A line that starts with "|" is expected output of the command above, one with "#" is a comment. Pods
 are named `web` or, where a name comes back with another uid, `web#2`. What a pod asks for is said
 once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `4=1+2/4+1` with
 init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?`

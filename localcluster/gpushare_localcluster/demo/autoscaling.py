@@ -1,6 +1,6 @@
 """The demo's autoscaler, with the extender's options for autoscalers: on and off together.
 
-After off, the extender restarts without the options, and removes what they left behind. Tested in
+After off, the extender restarts without the options, and removes the objects left behind. Tested in
 `localcluster/tests/test_demo_autoscaling.py`, and in `tests/integration/test_demo.py`, which runs
 it as the demo does.
 """

@@ -17,7 +17,7 @@ _MOST_NAMES = 10
 
 
 class ScenarioError(SettingsError):
-    """A scenario that cannot be run; the text names file, line and what is wrong."""
+    """A scenario that cannot be run; the text names file, line and error."""
 
 
 @dataclass(frozen=True)

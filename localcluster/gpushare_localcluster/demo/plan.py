@@ -77,7 +77,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the pods whose names match."""
+    """Delete the pods with matching names."""
 
     patterns: tuple[str, ...]
 

@@ -18,7 +18,7 @@ from gpushare_localcluster.demo.scenario_parts import read_scenario
 _DEEPEST = 20
 _LARGEST = 4 * 1024 * 1024
 
-# What a Python scenario defines: a function with a kubernetes.client.ApiClient as argument.
+# A Python scenario: a function with a kubernetes.client.ApiClient as argument.
 Program = Callable[[object], object]
 
 

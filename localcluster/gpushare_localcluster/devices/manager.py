@@ -81,7 +81,7 @@ class DeviceManager(Sockets):
                 raise
 
     def remove(self, uid: str) -> None:
-        """Take back what the pod has, if it has anything."""
+        """Release the devices of the pod, if any."""
         with self._admission:
             self.failed.pop(uid, None)
             if self.pods.pop(uid, None) is not None:

@@ -134,7 +134,7 @@ class NodeDevices(Devices):
             return None
 
     def release(self, uid: str) -> None:
-        """Take back what the pod has, if it has anything."""
+        """Release the devices of the pod, if any."""
         for node in list(self._nodes.values()):
             node.manager.remove(uid)
 
