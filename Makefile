@@ -34,7 +34,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit coscheduling nvidia-container-runtime kubectl lock sbom clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling nvidia-container-runtime kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -120,6 +120,9 @@ promtool: ## build Prometheus' promtool from its Go module, print its folder
 
 firstfit: ## build the allocator of kube-scheduler, to compare ours with it; print its folder
 	@$(TOOL) firstfit
+
+limit: ## build the least extender there can be, to compare the CPU of ours; print its folder
+	@$(TOOL) limit
 
 coscheduling: ## build kube-scheduler with the coscheduling plug-in, print its folder
 	@$(TOOL) coscheduling

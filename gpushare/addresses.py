@@ -1,15 +1,15 @@
-"""Internet addresses as text: which of them reach this machine alone.
+"""Tests of network addresses as text.
 
-Pure. Knows nothing of the rest of the package, so that every layer may ask.
+Pure, and imports no other module of the package, so that every layer may import this one.
 """
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the name or address can mean only the machine that uses it.
+    """Return whether the name or address is loopback: `localhost` or a loopback address.
 
-    `host` has no port and no brackets. Names are not looked up: of them only `localhost` counts.
+    `host` has no port and no brackets. Names are not resolved.
     """
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,7 +1,6 @@
-"""How every command says that its command line is wrong: one line of what, one of where help is.
+"""The parser of every command: a wrong command line prints the error and where to find help.
 
-Knows argparse alone; which options there are is the commands' own. Tested in
-`tests/unit/test_cli.py`.
+Imports argparse alone; each command defines the options. Tested in `tests/unit/test_cli.py`.
 """
 
 import argparse
@@ -12,10 +11,10 @@ USAGE = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviated options.
+    """A parser that accepts no abbreviated options.
 
-    A wrong command line ends the process with `code`; `prefix` is what the message begins with, by
-    default the name of the command.
+    A wrong command line ends the process with exit code `code`; the message begins with `prefix`,
+    by default the name of the command.
     """
 
     prefix = ""
@@ -25,10 +24,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
-        """End the process with the message and where help is."""
+        """End the process with the message and a hint at --help."""
         self.exit(self.code, f"{self.prefix or self.prog}: {message}\n{hint(self.prog)}\n")
 
 
 def hint(command: str) -> str:
-    """Return where help on a command is, in kubectl's words."""
+    """Return the hint at --help of a command, in kubectl's words."""
     return f"See '{command} --help' for usage."

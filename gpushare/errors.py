@@ -1,9 +1,9 @@
-"""The error tree: what can go wrong, by who has to act on it.
+"""The error tree, ordered by the party that has to act.
 
-Knows nothing of the rest of the package, so that every layer may raise and catch these.
+Imports no other module of the package, so that every layer may raise and catch these errors.
 
     GpuShareError
-    ├─ WireError              their bytes are wrong; the text names the field
+    ├─ WireError              the peer's bytes are wrong; the text names the field
     │  ├─ QuantityError       a Kubernetes quantity that is none
     │  ├─ AnnotationError     an annotation of the gpushare dialect that cannot be used
     │  └─ MessageError        a request or object body of the wrong shape
@@ -14,7 +14,7 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  └─ PodInFlight         a bind of the same pod is still under way
     ├─ NotReady               the ledger is not filled yet, or another process leads
     ├─ SettingsError          a setting or configuration file is wrong; the process must not start
-    ├─ ApiError               the API server refused: `status` is its HTTP status
+    ├─ ApiError               the API server refused: `status` is the HTTP status
     │  ├─ ApiNotFound         404
     │  ├─ ApiConflict         409
     │  ├─ ApiGone             410: the resourceVersion is too old, list again
@@ -22,19 +22,19 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  └─ ApiUnavailable      no answer of the API server, or 5xx: the outcome is UNKNOWN
     └─ InvariantError         our bug: the ledger contradicts itself; stop and rebuild
 
-Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares
-texts.
+Per-node rejections are values (`gpushare.core.model.Reason`), not exceptions. No code compares
+texts of errors.
 
 Tested in `tests/unit/extender` and `tests/unit/kube`.
 """
 
 
 class GpuShareError(Exception):
-    """Any error of this package; the text says what was wrong, where, and what to do."""
+    """Any error of this package; the text names the problem, the place and the remedy."""
 
 
 class WireError(GpuShareError):
-    """Bytes or objects from outside are not what their format says."""
+    """Bytes or objects from outside violate their format."""
 
 
 class QuantityError(WireError):
@@ -62,7 +62,7 @@ class UnknownNode(RequestRefused):
 
 
 class PodMismatch(RequestRefused):
-    """The pod is gone, was re-created under its name, or is bound elsewhere."""
+    """The pod is gone, was re-created under the same name, or is bound elsewhere."""
 
 
 class PodInFlight(RequestRefused):
@@ -111,7 +111,7 @@ class ApiUnreachable(ApiError):
 
 
 class ApiUnavailable(ApiError):
-    """No answer of the API server, or a 5xx: what the request did is unknown."""
+    """No answer of the API server, or a 5xx: the outcome of the request is unknown."""
 
 
 class InvariantError(GpuShareError):

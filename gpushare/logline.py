@@ -1,6 +1,6 @@
 """A line of the log: a constant message and key=value.
 
-Standard library only: every part logs by it. How lines are written: daemon/logs.py.
+Standard library only, for all parts of the package. daemon/logs.py formats and writes the lines.
 
 Tested in `tests/unit/daemon/logs/test_formatters.py`.
 """
@@ -15,7 +15,7 @@ _MAX_VALUE = 400
 
 
 class Line:
-    """A message and its values, put together when a handler wants it."""
+    """A message and values, formatted only when a handler needs the text."""
 
     __slots__ = ("message", "values")
 
@@ -24,8 +24,9 @@ class Line:
         self.values = values
 
     def __str__(self) -> str:
-        """Return the message and key=value of each; unusual values are quoted as JSON does, long
-        ones cut.
+        """Return the message and the values as key=value.
+
+        Unusual values are quoted as JSON, long values cut.
         """
         return " ".join([self.message, *(f"{k}={_value(v)}" for k, v in self.values.items())])
 

@@ -1,8 +1,7 @@
 """Settings: one frozen value, read once.
 
-Each setting comes from its flag, else its environment variable (GPUSHARE_ and the flag's name),
-else the file named by --config, else its default. Knows no area of the package; only composition
-roots read it.
+The value of a setting comes from the flag, else the environment variable (GPUSHARE_ and the flag's
+name), else the file of --config, else the default. Only composition roots read settings.
 """
 
 import argparse
@@ -16,17 +15,17 @@ from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 
 MAX_MOVES = 1000
-"""An hour: the ConfigMap that keeps them has room for more."""
+"""Upper bound of the moves an hour: the ConfigMap that records the moves has room for more."""
 
 MAX_BODY = 16 * 1024 * 1024
-"""Bytes: what the worker collects of a body at most; 5,000 whole Node objects are less."""
+"""Upper bound of a request body in bytes: 5,000 whole Node objects are less."""
 
 SPARE_THREADS = 16
 """Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
 
 _EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 -- compared, not listened at
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
-"""Ends of the variables by which Kubernetes tells containers of the Services there are."""
+"""Ends of the environment variables that Kubernetes makes from Services."""
 
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -52,13 +51,15 @@ _METAVARS = {
 }
 
 
-def _setting(default: object, text: str, choices: Sequence[str] = (), shown: str = "") -> Any:  # noqa: ANN401 -- as dataclasses.field
+def _setting(
+    default: object, text: str, choices: Sequence[str] = (), default_text: str = ""
+) -> Any:  # noqa: ANN401 -- as dataclasses.field
     """Return a field of Settings.
 
-    `shown`: what the default stands for, where its value does not tell; help has it once.
+    `default_text`: description of the default for the help, if the value alone is unclear.
     """
     usual = ("on" if default else "off") if isinstance(default, bool) else str(default)
-    metadata = {"help": text, "choices": tuple(choices), "shown": shown or usual}
+    metadata = {"help": text, "choices": tuple(choices), "default": default_text or usual}
     return field(default=default, metadata=metadata)
 
 
@@ -69,12 +70,14 @@ class Settings:
     listen: str = _setting(
         "",
         "where kube-scheduler calls",
-        shown="what the scheduler-config calls if loopback, else 127.0.0.1:32766",
+        default_text="what the scheduler-config calls if loopback, else 127.0.0.1:32766",
     )
     health_listen: str = _setting("127.0.0.1:32767", "where probes and metrics are answered")
-    ui_listen: str = _setting("", "where people see the cluster on a page, /ui", shown="nowhere")
+    ui_listen: str = _setting(
+        "", "where people see the cluster on a page, /ui", default_text="nowhere"
+    )
     kubeconfig: str = _setting(
-        "", "kubeconfig of the API server", shown="KUBECONFIG; in a pod its service account"
+        "", "kubeconfig of the API server", default_text="KUBECONFIG; in a pod its service account"
     )
     context: str = _setting("", "context of the kubeconfig")
     scheduler_config: str = _setting("", "kube-scheduler's own configuration or Policy file")
@@ -111,7 +114,9 @@ class Settings:
     namespace: str = _setting(
         "kube-system", "namespace of our Lease and of unhealthy-gpu ConfigMaps"
     )
-    identity: str = _setting("", "name of this process in the Lease", shown="host name and a uuid")
+    identity: str = _setting(
+        "", "name of this process in the Lease", default_text="host name and a uuid"
+    )
     threads: int = _setting(80, "requests served at once; 16 of them are kept from binds")
     any_cpu: bool = _setting(False, "run on all CPUs; else all threads keep to one of them")
     body_limit: int = _setting(MAX_BODY, "largest request body in bytes")
@@ -133,7 +138,7 @@ class Settings:
     placeholders: str = _setting(
         "",
         "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
-        shown="nowhere",
+        default_text="nowhere",
     )
     defrag_moves_per_hour: int = _setting(
         0, "pods evicted an hour at most, so that a pod that waits fits; 0: none"
@@ -144,7 +149,7 @@ class Settings:
     claims: str = _setting(
         "",
         "DRA driver whose devices are ranked for pods with claims, and told",
-        shown="none, and no claim is looked at",
+        default_text="none, and no claim is looked at",
     )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
@@ -157,12 +162,12 @@ class Settings:
 
     @property
     def callers(self) -> frozenset[str]:
-        """Names of which a caller's certificate must have one; none without TLS."""
+        """Accepted names of a caller's certificate; empty without TLS."""
         return _names(self.tls_client_names)
 
     @property
     def ui_callers(self) -> frozenset[str]:
-        """Names of which the certificate of who sees the page must have one; none without TLS."""
+        """Accepted names of the certificate of a viewer of the page; empty without TLS."""
         return _names(self.ui_tls_client_names)
 
 
@@ -184,11 +189,11 @@ def read_settings(
 ) -> Settings:
     """Return the settings from flags, environment and file, checked.
 
-    read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
-    argparse's own exit 2.
+    read_file: path of a YAML file -> document. Raises SettingsError; a wrong flag ends the process
+    with argparse's exit code 2.
     """
-    given = vars(serve_parser().parse_args(argv))
-    flags = {key: value for key, value in given.items() if value is not None}
+    parsed = vars(serve_parser().parse_args(argv))
+    flags = {key: value for key, value in parsed.items() if value is not None}
     path = flags.pop("config", None) or environ.get("GPUSHARE_CONFIG")
     values: dict[str, Any] = {setting.name: setting.default for setting in fields(Settings)}
     values |= _from_file(path, read_file) if path else {}
@@ -202,21 +207,22 @@ def read_settings(
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that are named like a setting's and are none's, without those that
-    Kubernetes makes of Services.
+    """Return the GPUSHARE_ variables that belong to no setting.
+
+    Variables that Kubernetes makes from Services are excluded.
     """
-    known = {f"GPUSHARE_{setting.name.upper()}" for setting in fields(Settings)}
+    setting_variables = {f"GPUSHARE_{setting.name.upper()}" for setting in fields(Settings)}
     return sorted(
         name
         for name in environ
         if name.startswith("GPUSHARE_")
-        and name not in known | {"GPUSHARE_CONFIG"}
+        and name not in setting_variables | {"GPUSHARE_CONFIG"}
         and not _OF_SERVICE.search(name)
     )
 
 
 def address(text: str, name: str) -> tuple[str, int]:
-    """Return (host, port) of HOST:PORT; port 0 takes a free one.
+    """Return (host, port) of HOST:PORT; port 0 means any free port.
 
     Raises SettingsError that begins with `name`.
     """
@@ -231,8 +237,8 @@ def address(text: str, name: str) -> tuple[str, int]:
 
 def _add_flag(parser: argparse.ArgumentParser, setting: "Field[Any]") -> None:
     flag = "--" + setting.name.replace("_", "-")
-    shown = setting.metadata["shown"]
-    text = setting.metadata["help"] + f" (default: {shown})" * bool(shown)
+    default_text = setting.metadata["default"]
+    text = setting.metadata["help"] + f" (default: {default_text})" * bool(default_text)
     if setting.type is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
@@ -249,38 +255,38 @@ def _from_file(path: str, read_file: Callable[[str], object]) -> dict[str, objec
     document = read_file(path)
     if not isinstance(document, dict):
         raise SettingsError(f"{path}: must be a mapping of settings")
-    known = {setting.name.replace("_", "-"): setting for setting in fields(Settings)}
+    settings_by_key = {setting.name.replace("_", "-"): setting for setting in fields(Settings)}
     values: dict[str, object] = {}
     for key, value in document.items():
-        setting = known.get(str(key))
+        setting = settings_by_key.get(str(key))
         if setting is None:
             raise SettingsError(
-                f"{path}: {str(key)!r} is no setting; there are: {', '.join(known)}"
+                f"{path}: {str(key)!r} is no setting; there are: {', '.join(settings_by_key)}"
             )
         values[setting.name] = _typed(setting, value, f"{path}: {key}")
     return values
 
 
-def _typed(setting: "Field[Any]", value: object, where: str) -> object:
+def _typed(setting: "Field[Any]", value: object, place: str) -> object:
     """Return the value as the setting's type; text is read as a flag's would be."""
-    wanted: object = value
+    typed_value: object = value
     if isinstance(value, str) and setting.type is bool:
-        wanted = _SWITCH.get(value.lower(), value)
+        typed_value = _SWITCH.get(value.lower(), value)
     elif isinstance(value, str) and setting.type is int and value.isascii() and value.isdigit():
-        wanted = int(value)
+        typed_value = int(value)
     elif isinstance(value, bool) and setting.metadata["choices"]:
-        wanted = "on" if value else "off"  # YAML takes these words for true and false
-    if type(wanted) is not setting.type:
-        raise SettingsError(f"{where}: {value!r} is not {getattr(setting.type, '__name__', '')}")
-    if setting.metadata["choices"] and wanted not in setting.metadata["choices"]:
+        typed_value = "on" if value else "off"  # YAML takes these words for true and false
+    if type(typed_value) is not setting.type:
+        raise SettingsError(f"{place}: {value!r} is not {getattr(setting.type, '__name__', '')}")
+    if setting.metadata["choices"] and typed_value not in setting.metadata["choices"]:
         raise SettingsError(
-            f"{where}: {value!r} is none of {', '.join(setting.metadata['choices'])}"
+            f"{place}: {value!r} is none of {', '.join(setting.metadata['choices'])}"
         )
-    return wanted
+    return typed_value
 
 
 def _check(settings: Settings) -> None:
-    # Without --listen it is a loopback address, whatever kube-scheduler's file says.
+    # Without --listen the address is loopback, whatever kube-scheduler's file says.
     host, _ = address(settings.listen or "127.0.0.1:32766", "listen")
     address(settings.health_listen, "health-listen")
     if not SPARE_THREADS < settings.threads <= 1000:
@@ -305,23 +311,23 @@ def _check(settings: Settings) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Refuse two listeners at one port, of which the second could not start."""
-    taken: list[tuple[str, str, int]] = []
+    """Refuse two listeners at one port: the second could not start."""
+    listeners: list[tuple[str, str, int]] = []
     for name in ("listen", "health_listen", "ui_listen"):
         text, flag = getattr(settings, name), name.replace("_", "-")
         if not text:
             continue
         host, port = address(text, flag)
-        for other, other_host, same in taken:
-            if port == same != 0 and (
+        for other_flag, other_host, other_port in listeners:
+            if port == other_port != 0 and (
                 host == other_host or not _EVERYWHERE.isdisjoint((host, other_host))
             ):
-                raise SettingsError(f"{flag}: port {port} is that of {other}: give it another")
-        taken.append((flag, host, port))
+                raise SettingsError(f"{flag}: port {port} is that of {other_flag}: give it another")
+        listeners.append((flag, host, port))
 
 
 def _check_access(settings: Settings, host: str) -> None:
-    """Refuse settings by which others than kube-scheduler could bind pods. host: of --listen."""
+    """Refuse settings that let anybody but kube-scheduler bind pods. host: of --listen."""
     tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if any(tls) and not all(tls):
         raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")
@@ -344,7 +350,7 @@ def _check_access(settings: Settings, host: str) -> None:
 
 
 def _check_ui(settings: Settings) -> None:
-    """Refuse settings by which anybody could see the names of all pods."""
+    """Refuse settings that let anybody see the names of all pods."""
     if settings.ui_tls_client_names and not settings.tls_cert:
         raise SettingsError("ui-tls-client-names needs tls-cert, tls-key and tls-client-ca")
     if "" in settings.ui_callers:

@@ -1,7 +1,6 @@
-"""Turns: items by owner, such as a namespace, of which no owner waits for all items of another.
+"""Round-robin turns of owners, such as namespaces: no owner waits for all items of another.
 
-Pure. Knows nothing of the rest of the package, so that every layer may ask. Tested in
-`tests/unit/test_turns.py`.
+Pure, and imports no other module of the package. Tested in `tests/unit/test_turns.py`.
 """
 
 from collections import OrderedDict, deque
@@ -12,7 +11,7 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """A round-robin queue: each owner in turn gives its oldest item. The caller has the lock."""
+    """A round-robin queue: the oldest item of each owner in turn. The caller holds the lock."""
 
     def __init__(self) -> None:
         self._items: OrderedDict[str, deque[T]] = OrderedDict()
@@ -27,7 +26,7 @@ class Turns(Generic[T]):
         return len(self._items.get(owner, ()))
 
     def put(self, owner: str, item: T) -> None:
-        """Add an item behind the others of its owner; a new owner comes last."""
+        """Add an item as the last one of the owner; a new owner comes last."""
         self._items.setdefault(owner, deque()).append(item)
         self._count += 1
 
@@ -54,9 +53,9 @@ class Turns(Generic[T]):
 
 
 def in_turns(items: Iterable[T], owner_of: Callable[[T], str]) -> list[T]:
-    """Return the items in the turns of their owners: the first item of each, then the second.
+    """Return the items in round-robin order: the first item of each owner, then the second.
 
-    Items of one owner keep their order, and owners that of their first items.
+    The items of an owner keep their order; owners are in the order of their first items.
     """
     turns = Turns[T]()
     for item in items:

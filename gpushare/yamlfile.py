@@ -1,8 +1,7 @@
-"""Documents that somebody else wrote, YAML or JSON: read within bounds, what is wrong in one line.
+"""Reading of untrusted YAML or JSON documents within bounds; an error is one line.
 
-A file that is small may stand for something huge: aliases of YAML that name aliases, lists within
-lists, a pipe that never ends. The bounds are on bytes, depth, and values with each alias counted as
-what it stands for.
+A small file may expand to a huge document: aliases of aliases, lists within lists, an endless pipe.
+The bounds are on bytes, depth, and values, where an alias counts as many values as its anchor.
 """
 
 import json
@@ -24,19 +23,19 @@ MAX_YAML = 8 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
 _MAX_NUMBER = 256
-"""Characters of what is read as a number or a time: long ones take time with their square."""
+"""Upper bound of the characters of a number or a time: the time to parse grows with the square."""
 
 
 def read_yaml(path: str) -> object:
-    """Return the document of a file; None where it is empty. Raises SettingsError."""
+    """Return the document of a file; None for an empty file. Raises SettingsError."""
     return parse_yaml(read_text(path, MAX_YAML), path)
 
 
 def read_as_kubernetes(path: str) -> object:
-    """Return the document of a file as Kubernetes' programs read their configuration; None where it
-    is empty. Raises SettingsError.
+    """Return the document of a file, read like the configuration of Kubernetes' own programs.
 
-    What begins with a brace is JSON, all else the first document of the YAML. No key stands twice.
+    None for an empty file. Raises SettingsError, also for a duplicate key. A text that begins with
+    a brace is JSON; otherwise the first document of the YAML is read.
     `1e2` and `1.0` are whole numbers in YAML, `1:30` and `2026-01-01` are text (tried with
     kube-scheduler 1.22, 1.30 and 1.37).
     """
@@ -56,7 +55,7 @@ def read_documents(path: str) -> list[object]:
     text = read_text(path, MAX_BYTES)
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return [json.loads(text)]  # much faster, if it is JSON
+            return [json.loads(text)]  # for JSON much faster than YAML
         except RecursionError as error:
             raise SettingsError(f"{path}: is nested too deeply") from error
         except ValueError:
@@ -64,49 +63,49 @@ def read_documents(path: str) -> list[object]:
     return _documents(text, path) or [None]
 
 
-def read_text(path: str, most: int) -> str:
+def read_text(path: str, max_bytes: int) -> str:
     """Return the text of a file, of stdin for "-". Raises SettingsError, for more bytes too."""
     try:
         if path == "-":
-            content = sys.stdin.buffer.read(most + 1)
+            content = sys.stdin.buffer.read(max_bytes + 1)
         else:
             with Path(path).open("rb") as file:
-                content = file.read(most + 1)
+                content = file.read(max_bytes + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
-    if len(content) > most:
-        raise SettingsError(f"{path}: has more than {most} bytes; give a smaller file")
+    if len(content) > max_bytes:
+        raise SettingsError(f"{path}: has more than {max_bytes} bytes; give a smaller file")
     return text
 
 
-def parse_yaml(text: str, where: str) -> object:
-    """Return the document of a text that is found there; None where it is empty.
+def parse_yaml(text: str, place: str) -> object:
+    """Return the document of a YAML text; None for an empty text. Raises SettingsError.
 
-    Raises SettingsError.
+    place: origin of the text, for messages.
     """
-    documents = _documents(text, where)
+    documents = _documents(text, place)
     if len(documents) > 1:
-        raise SettingsError(f"{where}: has {len(documents)} documents, and there may be one")
+        raise SettingsError(f"{place}: has {len(documents)} documents, and there may be one")
     return documents[0] if documents else None
 
 
-def _documents(text: str, where: str) -> list[object]:
+def _documents(text: str, place: str) -> list[object]:
     if len(text) > MAX_YAML:
-        raise SettingsError(f"{where}: has more than {MAX_YAML} characters of YAML; write JSON")
+        raise SettingsError(f"{place}: has more than {MAX_YAML} characters of YAML; write JSON")
     try:
         return list(yaml.load_all(text, BoundedLoader))
     except RecursionError as error:
-        raise SettingsError(f"{where}: is nested too deeply") from error
+        raise SettingsError(f"{place}: is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{place}: {' '.join(str(error).split())}") from error
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """Refuses documents beyond the bounds, with a YAMLError, before they are made of their nodes.
+    """Refuses documents beyond the bounds, with a YAMLError, before objects are constructed.
 
-    Nodes are composed inside out, so what an alias stands for has been counted when it comes; an
-    alias to what it stands in has not, and is refused.
+    Nodes are composed inside out, so the anchor of an alias has been counted before the alias; only
+    the anchor of a recursive alias has not, and such an alias is refused.
     """
 
     def __init__(self, text: str) -> None:
@@ -166,13 +165,13 @@ class _KubernetesLoader(BoundedLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         """Return the object. Raises ValueError for a key that stands twice."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
-                if key.value in seen:
+                if key.value in keys:
                     line = key.start_mark.line + 1
                     raise ValueError(f"line {line}: the key {key.value[:80]!r} stands twice")
-                seen.add(key.value)
+                keys.add(key.value)
         return super().construct_mapping(node, deep)
 
     def whole(self, node: yaml.ScalarNode) -> int:

@@ -1,8 +1,7 @@
-"""The devices of DRA drivers and the claims that hold them, from lists; with templates and
-manifests, the claims that pods may ask by.
+"""Devices of DRA drivers and claims, from lists of the API server, templates and manifests.
 
-`inspect` loads this module only where a cluster has the DeviceClass gpushare.io: it needs more than
-the standard library.
+`inspect` loads this module only for a cluster with the DeviceClass gpushare.io, since the module
+needs more than the standard library.
 
 Tested in `tests/unit/cli/test_inspect_claims.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
@@ -76,14 +75,14 @@ class Claims:
         return self.claims.get((namespace, name))
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim as the template of that name makes it; None if there is no template."""
+        """Return a claim of the template of that name; None if there is no template."""
         key = namespace, name
         if key not in self.templates:
             self.templates[key] = self._listed_template(namespace, name)
         return self.templates[key]
 
     def request(self, claim: ResourceClaim) -> ClaimRequest:
-        """Return what a claim asks for, with the selectors of its classes. Raises MessageError."""
+        """Return the requests of a claim with the selectors of the classes. Raises MessageError."""
         if claim.spec is None:
             raise MessageError("a claim cannot be read")
         classes = {record.name: record for record in self.books.classes()}
@@ -137,7 +136,7 @@ class Claims:
 
 
 def no_claims(why_not: str) -> Claims:
-    """Return no claims, and why they do not count."""
+    """Return no claims, with the reason."""
     return Claims(None, ClaimBooks("", 1), why_not=why_not)
 
 
@@ -158,7 +157,7 @@ def list_claims(
     """
     try:
         objects_listed = [*items(api, TAINT_RULES, objects.DEVICE_TAINT_RULES, {}, notes)]
-    except ApiError as error:  # they are younger than claims
+    except ApiError as error:  # the API is younger than that of claims
         objects_listed = []
         if not isinstance(error, ApiNotFound):
             notes.append(f"DeviceTaintRules do not count: {error}")
@@ -179,7 +178,7 @@ def list_claims(
 
 
 def books_of(driver: str, unit: int, states: NodeStates) -> ClaimBooks:
-    """Return empty books. unit: bytes of a memory unit. states: of the nodes, with their labels."""
+    """Return empty books. unit: bytes of a memory unit. states: states of the nodes with labels."""
 
     def labels(node: str) -> dict[str, str]:
         state = states.get(node)
@@ -202,7 +201,7 @@ def drivers_with_memory(slices: Iterable[Slice]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CardLine:
-    """A device with memory, and the units that claims hold of it."""
+    """A device with memory, and the units that claims hold."""
 
     card: Card
     allocated: int
@@ -215,7 +214,7 @@ class CardLine:
 
 @dataclass(frozen=True, slots=True)
 class ClaimLine:
-    """A claim, and the units of memory that it holds or asks for; None: it names no memory."""
+    """A claim, and the units of memory of its holdings or requests; None: no memory is named."""
 
     claim: ClaimExplanation
     units: int | None
@@ -223,7 +222,7 @@ class ClaimLine:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsReport:
-    """Devices with memory by node and name, and their claims by namespace and name."""
+    """Devices with memory by node and name, and claims by namespace and name."""
 
     nodes: tuple[tuple[str, tuple[CardLine, ...]], ...]
     claims: tuple[ClaimLine, ...]
@@ -237,7 +236,7 @@ class ClaimsReport:
 def claims_report(
     slices: Iterable[Fields], claims: Iterable[Fields], unit: int, nodes: Collection[str] | None
 ) -> tuple[ClaimsReport, list[str]]:
-    """Return the report, and what could not be read, one line each.
+    """Return the report, and one line for each object that could not be read.
 
     unit: the bytes of a unit. nodes: those that are shown; None: all.
     """
@@ -277,7 +276,7 @@ def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
 
 
 def _claim_line(record: ClaimRecord, books: ClaimBooks) -> ClaimLine | None:
-    """Return the line of a claim; None if it holds no card of the driver, and asks for none."""
+    """Return the line of a claim; None for a claim without a card of the driver."""
     claim = explain_claim(record, books)
     if record.request is not None:
         parts = memory_parts([record.request], books.unit)

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
 
+from gpushare.core.amounts import by_name
 from gpushare.core.model import NodeSpec
 from gpushare.errors import WireError
 from gpushare.kube.api import Getter, pages
@@ -105,7 +106,7 @@ def _take_pod(
                 "gpu": request.devices,
                 "units": request.units,
                 "models": list(request.models),
-                **({"cores": request.cores} if request.cores else {}),
+                **by_name(request.percents),
                 "created": seen.created,
             }
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
 from gpushare.cli.listed_cluster import ListedResource
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.core.selectors import Taint
@@ -184,7 +185,7 @@ def _waiting(document: Mapping[str, object], where: str) -> Iterator[ObservedPod
             raise SettingsError(f"{at}: {total} is not spread over {devices} devices; {_AGAIN}")
         ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
         cores = min(_cores(pod, "cores", at), ALL_CORES)
-        yield ObservedPod(ref, Request(total // devices, devices, cores=cores))
+        yield ObservedPod(ref, Request(total // devices, devices, percents=compute(cores)))
 
 
 def _bound(
@@ -195,7 +196,7 @@ def _bound(
     # One that may be on one of several devices stands on each of them.
     even = len(units) == 1 and sum(each for _, each in shares) == total
     request = Request(min(units), len(shares)) if even else Request(total, 1)
-    request = replace(request, cores=max(0, min(cores, ALL_CORES)))
+    request = replace(request, percents=compute(max(0, min(cores, ALL_CORES))))
     return ObservedPod(ref, request, spec.name, shares or None, assigned=True, running=True)
 
 

@@ -30,9 +30,10 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
-from gpushare.cli.tables import align, printable
+from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
@@ -44,13 +45,14 @@ from gpushare.explain.defrag import (
     NamedPods,
     PodMove,
     Rule,
-    Stays,
+    UnmovedPod,
     find_moves,
 )
 from gpushare.explain.text import units_text
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
 KIND = "GPUShareDefragPlan"
@@ -105,7 +107,7 @@ def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
     books, rules = _books(options, kubectl)
     name, hole, pod = _hole(options, books, kubectl)
     answer = find_moves(
-        books.ledger, hole, rules, policy, books.filters, most=most, demands=books.demands
+        books.ledger, hole, rules, policy, books.filters, max_moves=most, demands=books.demands
     )
     return Look(books, rules, name, hole, pod, answer)
 
@@ -212,7 +214,7 @@ def _request(word: str, books: ListedResource) -> Request:
         request,
         cpu=host_amount(CPU, more, wrong, least=0, of=asks) or 0,
         memory=host_amount(MEMORY, more, wrong, least=0, of=asks) or 0,
-        cores=int(cores),
+        percents=compute(int(cores)),
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
     )
@@ -261,10 +263,10 @@ def _size_text(request: Request, unit: str) -> str:
 
 
 def _no_plan(answer: DefragAnswer, asked: str, most: int) -> str:
-    if not answer.able:
+    if not answer.candidates:
         return f"no node has devices for {asked} that the pod may use, even if it were empty"
-    nodes = "the 1 node" if answer.able == 1 else f"any of the {answer.able} nodes"
-    if not answer.every:
+    nodes = "the 1 node" if answer.candidates == 1 else f"any of the {answer.candidates} nodes"
+    if not answer.is_complete:
         return f"no plan was found for {asked}, and not all of them were tried"
     at_most = "1 move does not open" if most == 1 else f"no {most} moves or fewer open"
     return f"{at_most} {asked} on {nodes} that would have it if empty"
@@ -272,7 +274,7 @@ def _no_plan(answer: DefragAnswer, asked: str, most: int) -> str:
 
 def _staying(answer: DefragAnswer) -> Iterator[str]:
     """Yield by rule who is not moved, the commonest first."""
-    by_rule: defaultdict[Rule, list[Stays]] = defaultdict(list)
+    by_rule: defaultdict[Rule, list[UnmovedPod]] = defaultdict(list)
     for staying in answer.stays:
         by_rule[staying.rule].append(staying)
     label, where = "Stays:", f"on {answer.node}: " if answer.node else ""
@@ -280,7 +282,7 @@ def _staying(answer: DefragAnswer) -> Iterator[str]:
         names = some([str(each.entry.ref) for each in some_of_them])
         yield f"{label:<10}{where}{number_of(len(some_of_them))}: {rule.value} ({names})"
         label, where = "", ""
-    if not answer.node and answer.able and not answer.stays:
+    if not answer.node and answer.candidates and not answer.stays:
         yield f"{label:<10}nobody: each pod there may move and has a place, but not enough at once"
 
 
@@ -298,7 +300,7 @@ def _row(at: int, move: PodMove, unit: str) -> list[str]:
         f"{entry.node}:{', '.join(map(str, devices))}",
         f"{move.node}:{', '.join(map(str, move.devices))}",
         move.owner or "-",
-        "-" if move.allowed is None else f"allows {move.allowed}",
+        "-" if move.disruptions is None else f"allows {move.disruptions}",
         lost,
     ]
 
@@ -320,7 +322,7 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
                 },
                 "to": {"node": move.node, "devices": list(move.devices)},
                 "owner": move.owner or None,
-                "disruptionsAllowed": move.allowed,
+                "disruptionsAllowed": move.disruptions,
                 "lostSeconds": move.lost,
             }
             for move in answer.moves
@@ -346,8 +348,8 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
         },
         "mostMoves": options.moves,
         "plan": plan if answer.node else None,
-        "nodes": answer.able,
-        "every": answer.every,
+        "nodes": answer.candidates,
+        "every": answer.is_complete,
         "stays": [
             asdict(staying.entry.ref)
             | {"node": staying.entry.node, "rule": staying.rule.name, "reason": staying.rule.value}

@@ -61,7 +61,7 @@ def ended_as_kubectl(run: Callable[[], None]) -> int:
         try:
             run()
         except GpuShareError as error:
-            from gpushare.cli.tables import printable
+            from gpushare.wire.printable import printable
 
             text = printable(str(error))
             # What kubectl says of the API server is passed on as it says it.

@@ -27,7 +27,6 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
-from gpushare.cli.tables import printable
 from gpushare.core.model import Request
 from gpushare.errors import SettingsError
 from gpushare.explain.claims import by_claims, explain_claims
@@ -42,6 +41,7 @@ from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
 from gpushare.wire.pods import priority_of
+from gpushare.wire.printable import printable
 
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
@@ -117,7 +117,7 @@ def _moves(
         list_rules(kubectl, books, [], time.time()),
         books.ranking(Request()).policy,
         books.filters,
-        most=MOST_MOVES,
+        max_moves=MOST_MOVES,
         demands=books.demands,
         steps=A_GLANCE,
     )

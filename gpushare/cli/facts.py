@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpushare.core.model import ALL_CORES, MAX_UNITS, Given, PodRef, Reason, Request, Shares
+from gpushare.core.amounts import PERCENT_AMOUNTS, of_one_device, percents_of
+from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.device_request import DeviceSums, device_request
+from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, InventoryDevice, decode_inventory
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
@@ -247,20 +248,31 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     if not units:
         return None
     whole = Request(units, 1, containers=containers)
-    try:
-        cores, core_containers = _gpu_request(spec, names.cores)
-    except QuantityError:  # nobody knows how much, so it may be all
-        return replace(whole, cores=ALL_CORES)
+    totals: list[int] = []
+    of_containers: list[Shares] = []
+    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+        try:
+            total, shares = _gpu_request(spec, of_amount.resource)
+        except QuantityError:  # the amount is not known, so it may be all of a device
+            total, shares = amount.whole, ()
+        totals.append(total)
+        of_containers.append(shares)
+    percents = percents_of(totals)
+    percent_containers = tuple(of_containers) if percents else ()
     labels = mapping(metadata.get("labels"))
     try:
         return device_request(
-            DeviceSums(units, containers, cores=cores, core_containers=core_containers),
+            ContainerSums(
+                units, containers, percents=percents, percent_containers=percent_containers
+            ),
             _annotations(metadata),
             {key: text(value) for key, value in labels.items()},
             names,
         )
     except WireError:
-        return replace(whole, cores=min(cores, ALL_CORES))
+        return replace(
+            whole, percents=of_one_device(percents), percent_containers=percent_containers
+        )
 
 
 def _from_totals(

@@ -16,8 +16,9 @@ from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.options import complete as completions
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.tables import PLAIN, Style, as_tables, printable, style_of
+from gpushare.cli.tables import PLAIN, Style, as_tables, style_of
 from gpushare.wire.inventory import mib_of
+from gpushare.wire.printable import printable
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushar
         from gpushare.cli.explain import main as explain
 
         return explain(words[1:], f"{prog} explain")
-    return ended_as_kubectl(lambda: _show(read_options(words, os.environ, prog)))
+    return ended_as_kubectl(lambda: _run(read_options(words, os.environ, prog)))
 
 
 def complete(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +57,20 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
         wide=options.output == "wide",
         headers=options.headers,
     )
+
+
+def _run(options: Options) -> None:
+    if not options.top:
+        _show(options)
+        return
+    from gpushare.cli.top import read_uses, use_table
+
+    observed, _ = observe(options.kubectl, options.scope, options.names)
+    uses, warnings = read_uses(options.kubectl, observed.nodes)
+    of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
+    print(use_table(of_namespace, headers=options.headers), end="", flush=True)
+    for warning in warnings:
+        print(f"Warning: {printable(warning)}", file=sys.stderr)
 
 
 def _show(options: Options) -> None:

@@ -136,11 +136,12 @@ class ListedResource:
     def filters(self) -> OwnFilters:
         """kube-scheduler's own filters over the nodes and pods that were listed.
 
-        If no node advertises compute, kube-scheduler is taken to be told not to count it.
+        If no node advertises an amount in percent, such as compute, kube-scheduler is assumed to
+        ignore the amount.
         """
-        cores = self.names.cores
-        counted = any(cores in (state.allocatable or ()) for state in self.states.values())
-        return OwnFilters(self.states, self.ledger.taken, frozenset([cores] * (not counted)))
+        advertised = {name for state in self.states.values() for name in state.allocatable or ()}
+        percents = {of_amount.resource for of_amount in self.names.percents}
+        return OwnFilters(self.states, self.ledger.taken, frozenset(percents - advertised))
 
     @property
     def current_pods(self) -> CurrentPods:

@@ -49,6 +49,7 @@ _SWITCHES = {
     "--details": "show the pods of each node",
     "--no-headers": "lines of nodes or pods alone",
     "--watch": "go on and show each change",
+    "--top": "show what containers use of the GPUs",
     "--all-namespaces": "show pods of all namespaces",
     "--help": "say what there is",
     "--version": "say which version this is",
@@ -85,6 +86,8 @@ class Options:
     watch: bool
     extender: str = ""
     """The URL of its health listener, or ""."""
+    top: bool = False
+    """Whether to show the use of GPUs by container."""
 
 
 class _Parser(Parser):
@@ -113,6 +116,8 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         from gpushare.wire.metrics import check_health_url
 
         check_health_url(flag_values["extender"])
+    if flag_values["top"] and (output not in ("", "wide") or flag_values["watch"]):
+        raise SettingsError("--top is one table: leave out --output and --watch")
     if flag_values["nodes"] and flag_values["selector"]:
         raise SettingsError("name cannot be provided when a selector is specified")
     return Options(
@@ -128,6 +133,7 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         headers=not flag_values["no_headers"],
         watch=flag_values["watch"],
         extender=flag_values["extender"],
+        top=flag_values["top"],
     )
 
 
@@ -163,6 +169,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")
     add("-d", "--details", action="store_true", help="show the pods of each node")
     add("-o", "--output", default="", metavar="FORMAT", help="json|yaml|wide|name")
+    add("--top", action="store_true", help="show what containers use of the GPUs, by NVML")
     add("--no-headers", action="store_true", help="lines of nodes (with -d: of pods) alone")
     add("-w", "--watch", action="store_true", help="go on and show each change")
     add("-l", "--selector", default="", metavar="LABELS", help="show nodes with these labels")

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 
 from gpushare.cli.documents import to_yaml
-from gpushare.cli.tables import printable
-from gpushare.core.model import ALL_CORES
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.text import NO_UNIT
@@ -19,6 +18,7 @@ from gpushare.explain.whatif import Shape
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.inventory import mib_of
+from gpushare.wire.printable import printable
 
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
@@ -54,11 +54,13 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
     labels = _labels(shape, names, unit)
     # What the device plug-in will offer there, by resource.
-    amounts, cores = {names.resource: str(shape.units)}, ALL_CORES * len(shape.spec.capacity)
-    if shape.like is not None and shape.like.allocatable is not None:
-        cores = shape.like.allocatable.get(names.cores, 0)
-    if cores:
-        amounts[names.cores] = str(cores)
+    amounts = {names.resource: str(shape.units)}
+    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+        percent = amount.whole * len(shape.spec.capacity)
+        if shape.like is not None and shape.like.allocatable is not None:
+            percent = shape.like.allocatable.get(of_amount.resource, 0)
+        if percent:
+            amounts[of_amount.resource] = str(percent)
     of_node_pool = ""
     if labels:
         of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"

@@ -17,6 +17,7 @@ from typing import Any
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.facts import mapping
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CPU
 from gpushare.errors import MessageError, QuantityError, SettingsError, WireError
@@ -91,7 +92,7 @@ class PodReader:
             rows = []
             for pod in read_pods(path):
                 request = request_of(pod)
-                if request.cores:
+                if request.percents:
                     _check_no_claims(resource, f"{path}: {pod.name}")
                 request = replace(request, resources=_resources(request, resource))
                 rows.append(PodBatch(pod.name, request, 1, priority=self._priority))
@@ -127,8 +128,14 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Pod
         _check_no_claims(resource, text)
         if not 0 < int(percent) <= ALL_CORES:
             raise SettingsError(f"{text!r}: a device gives from 1% to {ALL_CORES}% of its compute")
-        cores = int(percent)
-        request = replace(request, cores=cores, core_containers=((0, cores * request.devices),))
+        percents = compute(int(percent))
+        request = replace(
+            request,
+            percents=percents,
+            percent_containers=tuple(
+                ((0, part * request.devices),) if part else () for part in percents
+            ),
+        )
     request = replace(request, resources=_resources(request, resource))
     number = int(count) if count else None
     return PodBatch(" ".join(text.split()), request, number, priority=priority)
@@ -321,9 +328,14 @@ def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:
     """Return what kube-scheduler counts of the devices; of claims that is nothing."""
     if resource == CLASS:
         return ()
-    cores = Names.for_resource(resource).cores
-    amounts = ((cores, request.cores * request.devices), (resource, request.total))
-    return tuple((name, amount) for name, amount in amounts if amount)
+    amounts = {
+        of_amount.resource: percent * request.devices
+        for of_amount, percent in zip(
+            Names.for_resource(resource).percents, request.percents, strict=False
+        )
+    }
+    amounts[resource] = request.total
+    return tuple((name, amount) for name, amount in amounts.items() if amount)
 
 
 def _check_no_claims(resource: str, text: str) -> None:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import NodeState
@@ -27,6 +28,9 @@ if TYPE_CHECKING:  # it loads more than the rest of the command
 
 LARGEST_IN_GIB = 100
 """A device of more units than this is taken to be counted in MiB, as the original takes it."""
+
+
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class PodLine:
     shares: Shares
     """() if it is unplaced."""
     cores: int = 0
-    """Percent of the compute of each of its devices, or of all of the node if it is unplaced."""
+    """The largest percent of the compute of one of its devices; of each device of the node if it is
+    unplaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +250,16 @@ def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
     lines = []
+    cores = [0] * len(node.devices)
     for pod in sorted(pods, key=_name_of):
-        shares = _shares(pod, node)
+        shares, largest_cores = _shares(pod, node), 0
+        if pod.request.percents and shares:
+            cores_on = [percents[_COMPUTE] for percents in pod.request.percents_on(shares)]
+            for (index, _), percent in zip(shares, cores_on, strict=True):
+                cores[index] += percent
+            largest_cores = max(cores_on)
+        elif pod.request.percents:
+            largest_cores = pod.request.all_percents[_COMPUTE]
         lines.append(
             PodLine(
                 pod.ref,
@@ -254,14 +267,13 @@ def _node_line(
                 assigned=pod.assigned,
                 units=pod.request.total * scale,
                 shares=tuple((device, units * scale) for device, units in shares),
-                cores=pod.request.cores_on(len(shares)),
+                cores=largest_cores,
             )
         )
-    allocated, cores = [0] * len(node.devices), [0] * len(node.devices)
+    allocated = [0] * len(node.devices)
     for line in lines:
         for index, units in line.shares:
             allocated[index] += units
-            cores[index] += line.cores
     unplaced = sum(line.units for line in lines if not line.shares)
     unplaced_cores = sum(line.cores for line in lines if not line.shares)
     devices = []

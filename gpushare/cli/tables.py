@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, Report
 from gpushare.core.model import ALL_CORES
+from gpushare.wire.printable import printable
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.cli.claims import ClaimsReport
@@ -104,19 +105,6 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
 def width(text: str) -> int:
     """Return how many characters of the text a terminal shows."""
     return len(_ESCAPES.sub("", text)) if "\x1b" in text else len(text)
-
-
-def printable(text: str) -> str:
-    r"""Return the text with control characters, and other characters without a glyph, as \x1b,
-    \u200e and so on.
-
-    Lone surrogates, which JSON may carry and no output encoding takes, are among them.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def align(rows: Iterable[Row]) -> str:

@@ -26,7 +26,7 @@ from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
-from gpushare.cli.tables import printable, style_of
+from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
@@ -37,6 +37,7 @@ from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
+from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
 _SHARE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)%", re.ASCII)
@@ -80,7 +81,7 @@ def _answer(options: argparse.Namespace) -> str:
         # Nodes may be needed for pods that nobody named.
         or (
             options.need
-            and (plan.books.current_pods.waiting or (options.more and plan.books.current_pods.on))
+            and (plan.books.current_pods.pending or (options.more and plan.books.current_pods.on))
         )
     ] or [plans.first]
     if options.need:
@@ -185,7 +186,7 @@ def _by_annotation(asked: Sequence[ResourcePlan], plans: Plans) -> list[Resource
             "--need counts nodes for pods by annotation; for claims --add 3:NODE says whether so"
             " many more do"
         )
-    if cards is not None and cards.books.current_pods.waiting:
+    if cards is not None and cards.books.current_pods.pending:
         plans.host.books.notes.append("pods with claims do not count for --need")
     return [plan for plan in asked if plan is not cards] or [plans.host]
 
@@ -218,7 +219,7 @@ def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> No
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
         requested += more_of(running, part)
     moved = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
-    demands = {pod.demands for pod in (*requested, *current.waiting, *moved)}
+    demands = {pod.demands for pod in (*requested, *current.pending, *moved)}
     shapes = plan.shapes or shapes_of_cluster(books, demands)
     with _progress() as progress:
         return need(

@@ -12,13 +12,16 @@ from typing import Any
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import ResourcePlan
-from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.cli.tables import PLAIN, Style, align, device_kind
+from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
+from gpushare.core.model import Request
 from gpushare.explain.need import NodeNeed
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
+from gpushare.explain.tries import NewNode
 from gpushare.explain.whatif import DeviceSums, WhatIfAnswer
+from gpushare.wire.printable import printable
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"
@@ -37,23 +40,26 @@ def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator
     books = plan.books
     yield from _now_lines(outcome.before, plan)
     if plan.without:
-        fit = sum(each.fit for each in outcome.moved)
-        pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
-        yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved else 'no pods'}"
-        yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
+        fit = sum(each.fit for each in outcome.moved_results)
+        number = len(outcome.moved_results)
+        pods = f"{fit} of {number} pod{'s' * (number > 1)} fit elsewhere"
+        yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved_results else 'no pods'}"
+        yield from (
+            f"          {_placed(each)}" for each in outcome.moved_results if not each.all_fit
+        )
     if plan.added:
         nodes = "1 node" if len(plan.added) == 1 else f"{len(plan.added)} nodes"
         yield f"Added:    {nodes}: {some([spec.name for spec in plan.added])}"
     yield from _waiting(outcome)
-    yield from _pods_lines(outcome.placed)
+    yield from _pods_lines(outcome.requested_results)
     for gang in outcome.gangs:
         when = "" if plan.without or plan.added or plan.pods else " now"
-        for result in gang.placed:
+        for result in gang.results:
             request, count = result.batch.request, result.batch.count or 0
             need = GroupNeed(((request, count, result.fit),), at_once=True)
             text = group_text(need, books.unit, when)
             yield f"Gang:     {result.batch.name}: {text}{_where(result)}"
-        if len(gang.placed) > 1 and not gang.fits:
+        if len(gang.results) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
     if outcome.unknown:
         pods = number_of(sum(outcome.unknown.values()))
@@ -115,7 +121,7 @@ def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
 
 def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
     """Yield what becomes of the pods that wait already."""
-    waiting, gated = outcome.waiting, outcome.gated
+    waiting, gated = outcome.pending_results, outcome.gated
     if waiting:
         fit = sum(each.fit for each in waiting)
         yield f"Waiting:  {_pods_wait(len(waiting))} already; {fit} of {len(waiting)} fit"
@@ -186,12 +192,12 @@ def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[
     """Return the document."""
     return {
         **_first_fields(KIND, plan, policy, outcome.before),
-        "moved": [_placed_document(each) for each in outcome.moved],
-        "waiting": [_placed_document(each) for each in outcome.waiting],
+        "moved": [_placed_document(each) for each in outcome.moved_results],
+        "waiting": [_placed_document(each) for each in outcome.pending_results],
         "gated": outcome.gated,
-        "pods": [_placed_document(each) for each in outcome.placed],
+        "pods": [_placed_document(each) for each in outcome.requested_results],
         "gangs": [
-            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
+            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.results]}
             for gang in outcome.gangs
         ],
         "unknownModels": dict(outcome.unknown),
@@ -219,7 +225,7 @@ def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     return {
         "name": placed.batch.name,
         **_amounts(request),
-        **({"cores": request.cores} if request.cores else {}),
+        **by_name(request.percents),
         "priority": placed.batch.priority,
         "wanted": placed.batch.count,
         "fit": placed.fit,
@@ -293,12 +299,12 @@ def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
 def _fitting(need: NodeNeed) -> str:
     """Return how many pods fit, whose they are, and where."""
     new = {node.name for node in need.nodes}
-    fit = sum(result.fit for result in need.placed)
-    on_new = sum(pods for result in need.placed for node, pods in result.on.items() if node in new)
-    if not need.placed:
+    fit = sum(result.fit for result in need.results)
+    on_new = sum(pods for result in need.results for node, pods in result.on.items() if node in new)
+    if not need.results:
         return "none wait; --pods and --more say which would come"
-    moved, waiting = need.moved, need.waiting
-    asked = sum(result.batch.count or 0 for result in need.placed)
+    moved, waiting = need.moved_pods, need.pending_pods
+    asked = sum(result.batch.count or 0 for result in need.results)
     whose = [
         f"{number} {text}"
         for number, text in (
@@ -321,7 +327,7 @@ def _largest(need: NodeNeed, unit: str) -> str:
         f"{amount(units, unit)} on {'one device' if devices == 1 else f'each of {devices}'}"
         for units, devices in sizes.items()
     ]
-    kind = "pod without compute" if need.any_cores else "pod"
+    kind = "pod without compute" if need.any_percents else "pod"
     return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
 
 
@@ -333,31 +339,49 @@ def _rows(need: NodeNeed, kind: str, style: Style) -> str:
     for node in shown:
         shape = need.shapes[node.shape]
         cells = [
-            style.device(used, total, closed=False, stranded=cores >= ALL_CORES and used < total)
-            for used, total, cores in zip(node.used, shape.spec.capacity, node.cores, strict=True)
+            style.device(
+                used,
+                total,
+                closed=False,
+                stranded=used < total and bool(_full_amounts(node, index)),
+            )
+            for index, (used, total) in enumerate(zip(node.used, shape.spec.capacity, strict=True))
         ]
         cells += [""] * (devices - len(cells))
         rows.append([node.name, *cells, printable(shape.name)])
     return align(rows)
 
 
+def _full_amounts(node: NewNode, device: int) -> list[DeviceAmount]:
+    """Return the exclusive amounts of which the pods of a device have the whole."""
+    return [
+        row
+        for row, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True)
+        if row.is_exclusive and percents[device] >= row.whole
+    ]
+
+
 def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, Any]:
     """Return the document."""
-    moved, waiting = need.moved, need.waiting
+    moved, waiting = need.moved_pods, need.pending_pods
     parts = {
-        "moved": need.placed[:moved],
-        "waiting": need.placed[moved : moved + waiting],
-        "pods": need.placed[moved + waiting :],
+        "moved": need.results[:moved],
+        "waiting": need.results[moved : moved + waiting],
+        "pods": need.results[moved + waiting :],
     }
     nodes = []
     for node in need.nodes:
         shape, devices = need.shapes[node.shape], []
-        amounts = zip(shape.spec.capacity, node.used, node.cores, strict=True)
-        for index, (total, used, cores) in enumerate(amounts):
-            free = 0 if cores >= ALL_CORES else total - used
+        amounts = zip(shape.spec.capacity, node.used, strict=True)
+        for index, (total, used) in enumerate(amounts):
+            full = _full_amounts(node, index)
+            free = 0 if full else total - used
             device = {"index": index, "total": total, "allocated": used, "free": free}
-            if need.any_cores:
-                device |= {"strandedByCores": total - used - free, "coresAllocated": cores}
+            for row, percents in zip(PERCENT_AMOUNTS, node.percents, strict=True):
+                if need.any_percents:
+                    stranded = total - used if row in full else 0
+                    device |= {f"strandedBy{row.title}": stranded} if row.is_exclusive else {}
+                    device[f"{row.name}Allocated"] = percents[index]
             devices.append(device)
         nodes.append({"name": node.name, "shape": shape.name, "devices": devices})
     return {

@@ -1,6 +1,6 @@
-"""A check of the arrays: the charges are counted once more, in another way.
+"""A check of the arrays of the ledger: count the charges a second time, without NodeArrays.
 
-Knows what NodeArrays counts, and numpy; changes nothing.
+The check changes nothing.
 
 Tested in `tests/unit/core/test_node_arrays.py`.
 """
@@ -11,54 +11,68 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, HOST_BOUND, Charge, NodeSpec, Request, Shares
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
+from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request, Shares
 from gpushare.core.snapshot import REASONS, Sums
 
 
 def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
-    """Return the names of the nodes whose sums differ from the given nodes and charges.
+    """Return the names of the nodes with sums that differ from these nodes and charges.
 
-    Nodes that only one side has are among them. The charges are counted in another way than in
+    A node that only one side has differs. The charges are counted in another way than in
     NodeArrays, so that one mistake does not hide in both.
     """
     nodes = {spec.name: spec for spec in specs}
     used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
-    cores = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
+    percents = {
+        name: [[0] * len(spec.capacity) for _ in PERCENT_AMOUNTS] for name, spec in nodes.items()
+    }
     host = {
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
     for charge in charges:
         node = charge.node
         if node in nodes:
-            _sum_up(charge.request, charge.placement, used[node], cores[node], host[node])
+            _sum_up(charge.request, charge.placement, used[node], percents[node], host[node])
     wrong = set(nodes) ^ set(sums.row)
-    known = [name for name in nodes if name in sums.row]
-    rows = [sums.row[name] for name in known]
-    width = max((len(nodes[name].capacity) for name in known), default=0)
-    expected = (
-        (sums.capacity, [nodes[name].capacity for name in known]),
-        (sums.used, [used[name] for name in known]),
-        (sums.cores, [cores[name] for name in known]),
-        (sums.healthy, [nodes[name].healthy for name in known]),
-        (sums.host, [host[name] for name in known]),
-        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in known]),
+    common = [name for name in nodes if name in sums.row]
+    rows = [sums.row[name] for name in common]
+    width = max((len(nodes[name].capacity) for name in common), default=0)
+    expected: tuple[tuple[npt.NDArray[Any], Sequence[Sequence[int]]], ...] = (
+        (sums.capacity, [nodes[name].capacity for name in common]),
+        (sums.used, [used[name] for name in common]),
+        *(
+            (array, [percents[name][index] for name in common])
+            for index, array in enumerate(sums.percents)
+        ),
+        (sums.healthy, [nodes[name].healthy for name in common]),
+        (sums.host, [host[name] for name in common]),
+        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
     )
     for array, values in expected:
-        wrong.update(known[index] for index in _differing(array[rows], values, width))
+        wrong.update(common[index] for index in _differing(array[rows], values, width))
     return sorted(wrong)
 
 
 def _sum_up(
-    request: Request, placement: Shares | None, used: list[int], cores: list[int], host: list[int]
+    request: Request,
+    placement: Shares | None,
+    used: list[int],
+    percents: list[list[int]],
+    host: list[int],
 ) -> None:
-    every = min(request.cores * request.devices, ALL_CORES)
+    charged: dict[int, tuple[int, Percents]] = {}
     if placement and max(placement)[0] < len(used):
-        for device, units in placement:
-            used[device] += units
-            cores[device] += request.cores if len(placement) == request.devices else every
+        on_devices = request.percents_on(placement)
+        for (device, units), part in zip(placement, on_devices, strict=True):
+            charged[device] = units, part
     elif placement != () and request.devices:
-        used[:] = [units + request.total for units in used]
-        cores[:] = [percent + every for percent in cores]
+        everything = request.total, request.all_percents
+        charged = dict.fromkeys(range(len(used)), everything)
+    for device, (units, part) in charged.items():
+        used[device] += units
+        for by_device, percent in zip(percents, part, strict=False):
+            by_device[device] += percent
     cpu = min(request.cpu, HOST_BOUND)
     host[1] += cpu
     host[3] += min(request.memory, HOST_BOUND)

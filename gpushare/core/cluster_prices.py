@@ -1,12 +1,12 @@
-"""Prices of what is scarce in the whole cluster, subtracted from the scores of placements.
+"""Prices of scarce goods of the whole cluster, subtracted from the scores of placements.
 
-A policy may be a `ClusterPricing`. Then the value of a placement is its score, which depends only
-on its row, minus prices that depend on the whole cluster. The supply of each row and the sums by
+A policy may be a `ClusterPricing`. Then the value of a placement is a score, which depends only on
+the row, minus prices that depend on the whole cluster. The supply of each row and the sums by
 group are kept, and only changed rows are counted again.
 
-What a placement takes from each node is an index into a few patterns: equal nodes, such as all
-empty ones, lose the same. One price for each pattern is enough for all of them; a price for each
-node would cost as much as the rest of a request.
+The amounts that a placement takes from a node are an index into a few patterns: equal nodes, such
+as all empty nodes, lose the same amounts. So one price for each pattern is enough; a price for each
+node would cost as much as all other work for a request.
 
 Tested in `tests/unit/core/test_ranking.py`.
 """
@@ -29,48 +29,48 @@ _SPARE = 64
 
 @dataclass(frozen=True, slots=True)
 class PatternRows:
-    """What is taken from each of N rows; immutable."""
+    """The amounts that a placement takes from each of N rows; immutable."""
 
     patterns: Taken
     """int8 (P, Y), the first all zeros."""
     index: npt.NDArray[np.int32]
     """int32 (N,), the pattern of each row."""
     numbers: dict[bytes, int]
-    """The number of each pattern, by its bytes."""
-    least: int
-    """How many patterns there were when each had a row."""
+    """The number of each pattern, by the bytes of the pattern."""
+    base_size: int
+    """How many patterns there were when the last unused ones were dropped."""
 
     @staticmethod
-    def of(taken: Taken) -> "PatternRows":
+    def of(amounts: Taken) -> "PatternRows":
         """Return the patterns and the index of int8 (N, Y)."""
-        nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
+        nothing = np.zeros((1, amounts.shape[1]), dtype=np.int8)
         empty = PatternRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
-        rows = empty._with(taken)
-        return replace(rows, least=len(rows.patterns))
+        rows = empty._with(amounts)
+        return replace(rows, base_size=len(rows.patterns))
 
-    def patched(self, rows: Rows, taken: Taken, more: int = 0) -> "PatternRows":
-        """Return the same with these rows replaced, by int8 (K, Y) in their order.
+    def patched(self, rows: Rows, amounts: Taken, more: int = 0) -> "PatternRows":
+        """Return the same with the K rows replaced by int8 (K, Y), in the order of `rows`.
 
-        more: rows that are added first.
+        more: number of rows that are added first.
         """
-        if not len(taken):
+        if not len(amounts):
             return self
-        known = self._with(taken)
+        extended = self._with(amounts)
         index = with_rows(self.index, more)
-        index[rows] = known.index
-        if len(known.patterns) > known.least + _SPARE:
-            return PatternRows.of(known.patterns.take(index, axis=0))
-        return PatternRows(known.patterns, index, known.numbers, self.least)
+        index[rows] = extended.index
+        if len(extended.patterns) > extended.base_size + _SPARE:
+            return PatternRows.of(extended.patterns.take(index, axis=0))
+        return PatternRows(extended.patterns, index, extended.numbers, self.base_size)
 
     def row(self, row: int) -> Taken:
-        """Return int8 (Y,): what is taken from one row."""
-        taken: Taken = self.patterns[self.index[row]]
-        return taken
+        """Return int8 (Y,): the amounts that a placement takes from one row."""
+        amounts: Taken = self.patterns[self.index[row]]
+        return amounts
 
-    def _with(self, taken: Taken) -> "PatternRows":
+    def _with(self, amounts: Taken) -> "PatternRows":
         """Return the patterns with those of int8 (K, Y) added, and the index of these K rows."""
-        width, data = taken.shape[1], taken.tobytes()
-        keys = [data[at * width : (at + 1) * width] for at in range(len(taken))]
+        width, data = amounts.shape[1], amounts.tobytes()
+        keys = [data[at * width : (at + 1) * width] for at in range(len(amounts))]
         numbers = self.numbers
         new = [key for key in dict.fromkeys(keys) if key not in numbers]
         patterns = self.patterns
@@ -79,7 +79,7 @@ class PatternRows:
             added = np.frombuffer(b"".join(new), np.int8).reshape(len(new), width)
             patterns = np.concatenate([patterns, added])
         index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
-        return PatternRows(patterns, index, numbers, self.least)
+        return PatternRows(patterns, index, numbers, self.base_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,14 @@ class _Supply:
     generation: int
     shapes: "ShapesSeen"
     group: npt.NDArray[np.int32]
-    """Of each row, (N,), as it was summed up."""
+    """int32 (N,), the group of each row in the sums."""
     by_row: Ints
     totals: Ints
 
 
 class ClusterPrices:
-    """The prices of one policy. Any thread may ask: whatever is kept has its generation.
+    """The prices of one policy. Any thread may call the methods: each cached value has a
+    generation.
 
     V is 2 if devices in use and idle ones differ, else 1.
     """
@@ -109,27 +110,27 @@ class ClusterPrices:
         self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
     ) -> tuple[Floats, Taken]:
         """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state, and
-        int8 (K, Y), what the placement takes from each row.
+        int8 (K, Y), the amounts that the placement takes from each row.
 
-        For a pod of one device those in use come first, then idle ones.
+        For a pod of one device the scores of devices in use come first, then those of idle devices.
         """
-        taken = self._policy.taken(snapshot, rows, request)
+        amounts = self._policy.taken(snapshot, rows, request)
         if request.devices != 1:
-            return scores[None], taken
+            return scores[None], amounts
         idle = idle_devices(snapshot, rows)
         states = (np.where(idle, -np.inf, scores), np.where(idle, scores, -np.inf))
-        return np.stack(states), taken
+        return np.stack(states), amounts
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
+        self, snapshot: Snapshot, request: Request, best: Floats, patterns: PatternRows
     ) -> Floats:
-        """Return the best scores minus the prices of groups and of what is taken."""
+        """Return the best scores minus the prices of groups and of the amounts taken."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         worth: Floats = best - prices.take(snapshot.group)
-        if len(taken.patterns) > 1:
-            cost = self._policy.taken_prices(snapshot, request, taken.patterns, totals)
-            worth -= cost.take(taken.index, axis=1)
+        if len(patterns.patterns) > 1:
+            cost = self._policy.taken_prices(snapshot, request, patterns.patterns, totals)
+            worth -= cost.take(patterns.index, axis=1)
         return worth
 
     def charge_devices(
@@ -139,8 +140,8 @@ class ClusterPrices:
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         worth: Floats = scores - prices.take(snapshot.group[rows])[:, None]
-        taken = self._policy.taken(snapshot, rows, request)
-        cost = self._policy.taken_prices(snapshot, request, taken, totals)
+        amounts = self._policy.taken(snapshot, rows, request)
+        cost = self._policy.taken_prices(snapshot, request, amounts, totals)
         if len(cost) == 1:
             worth -= cost[0][:, None]
         else:
@@ -149,34 +150,35 @@ class ClusterPrices:
         return worth
 
     def charge_row(
-        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, amounts: Taken
     ) -> Floats:
         """Return the best scores of one row minus the prices, as `charge` does for all rows."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
-        cost = self._policy.taken_prices(snapshot, request, taken[None], totals)
+        cost = self._policy.taken_prices(snapshot, request, amounts[None], totals)
         worth: Floats = (best - prices[snapshot.group[row]]) - cost[:, 0]
         return worth
 
     def totals(self, snapshot: Snapshot) -> Ints:
-        """Return int64 (groups, X): what the nodes of each group supply together.
+        """Return int64 (groups, X): the supply of all nodes of each group.
 
-        Holds are left out: they last for seconds, and what is kept has the books' generation.
+        Holds are ignored: they last for seconds, and the cached supply has the generation of the
+        ledger.
         """
         if isinstance(snapshot, HeldSnapshot):
             snapshot = snapshot.base
-        known = self._supply
-        if known is not None and known.generation > snapshot.generation:
+        supply = self._supply
+        if supply is not None and supply.generation > snapshot.generation:
             return self._summed(snapshot).totals
-        if known is None or not known.shapes.hold_for(snapshot, self._keys):
-            known = self._summed(snapshot)
-        elif known.generation != snapshot.generation:
-            known = self._summed_again(known, snapshot)
-        self._supply = known
-        return known.totals
+        if supply is None or not supply.shapes.hold_for(snapshot, self._keys):
+            supply = self._summed(snapshot)
+        elif supply.generation != snapshot.generation:
+            supply = self._summed_again(supply, snapshot)
+        self._supply = supply
+        return supply.totals
 
     def _summed(self, snapshot: Snapshot) -> _Supply:
-        """Return the supply of all rows, and their sums."""
+        """Return the supply of all rows and the sums by group."""
         by_row = self._policy.supply(snapshot, np.arange(len(snapshot.names)))
         totals = np.zeros((int(snapshot.group.max(initial=0)) + 1, by_row.shape[1]), np.int64)
         np.add.at(totals, snapshot.group, by_row)
@@ -188,21 +190,21 @@ class ClusterPrices:
             totals=totals,
         )
 
-    def _summed_again(self, known: _Supply, snapshot: Snapshot) -> _Supply:
-        """Return the sums with the rows that have changed as they are now."""
-        rows = snapshot.changed_since(known.generation)
-        before = rows[rows < len(known.group)]
-        supply = self._policy.supply(snapshot, rows)
+    def _summed_again(self, earlier: _Supply, snapshot: Snapshot) -> _Supply:
+        """Return the supply with the changed rows counted again."""
+        rows = snapshot.changed_since(earlier.generation)
+        before = rows[rows < len(earlier.group)]
+        row_supply = self._policy.supply(snapshot, rows)
         groups = int(snapshot.group.max(initial=0)) + 1
-        size = max(groups, len(known.totals))
-        totals = with_rows(known.totals, size - len(known.totals))
-        by_row = with_rows(known.by_row, len(snapshot.names) - len(known.group))
-        # What a row supplied counted for the group that it was in then.
-        np.subtract.at(totals, known.group[before], by_row[before])
-        np.add.at(totals, snapshot.group[rows], supply)
-        by_row[rows] = supply
+        size = max(groups, len(earlier.totals))
+        totals = with_rows(earlier.totals, size - len(earlier.totals))
+        by_row = with_rows(earlier.by_row, len(snapshot.names) - len(earlier.group))
+        # The old supply of a row was counted in the old group of the row.
+        np.subtract.at(totals, earlier.group[before], by_row[before])
+        np.add.at(totals, snapshot.group[rows], row_supply)
+        by_row[rows] = row_supply
         return replace(
-            known,
+            earlier,
             generation=snapshot.generation,
             shapes=ShapesSeen.of(snapshot, self._keys),
             group=snapshot.group,
@@ -213,22 +215,22 @@ class ClusterPrices:
 
 @dataclass(frozen=True, slots=True)
 class ShapesSeen:
-    """The shapes of all nodes for which something was computed by row."""
+    """The shapes of all nodes for which values were computed by row."""
 
     capacity: Ints
     """An array that snapshots share until the shape of a node changes."""
     lineage: object
     """As in Snapshot."""
     key: Hashable
-    """What the policy takes from the shapes of other nodes; None: it does not say."""
+    """`KeyedByShapes.shapes_key`; None if the policy has no such key."""
 
     @staticmethod
     def of(snapshot: Snapshot, key_of: Callable[[Snapshot], Hashable]) -> "ShapesSeen":
-        """Return those of the snapshot."""
+        """Return the shapes of the snapshot."""
         return ShapesSeen(snapshot.capacity, snapshot.lineage, key_of(snapshot))
 
     def hold_for(self, snapshot: Snapshot, key_of: Callable[[Snapshot], Hashable]) -> bool:
-        """Return whether what was computed holds for the rows that have not changed since."""
+        """Return whether values computed for these shapes still hold for unchanged rows."""
         if self.capacity is snapshot.capacity:
             return True
         is_kept = self.key is not None and self.lineage is snapshot.lineage
@@ -236,9 +238,9 @@ class ShapesSeen:
 
 
 def shapes_keys(policy: Policy) -> Callable[[Snapshot], Hashable]:
-    """Return a function that returns what the policy takes from the shapes of other nodes.
+    """Return a function that returns the policy's key of a snapshot's shapes, and keeps the last.
 
-    It returns None for a policy that does not say. The last value is kept.
+    The function returns None for a policy that is not KeyedByShapes.
     """
     keyed = policy if isinstance(policy, KeyedByShapes) else None
     last: tuple[Ints, Hashable] | None = None
@@ -247,9 +249,9 @@ def shapes_keys(policy: Policy) -> Callable[[Snapshot], Hashable]:
         nonlocal last
         if keyed is None:
             return None
-        known = last
-        if known is None or known[0] is not snapshot.capacity:
-            known = last = snapshot.capacity, keyed.shapes_key(snapshot)
-        return known[1]
+        cached = last
+        if cached is None or cached[0] is not snapshot.capacity:
+            cached = last = snapshot.capacity, keyed.shapes_key(snapshot)
+        return cached[1]
 
     return key

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import (
-    ALL_CORES,
     ANY_CARD,
     Allocation,
     Reason,
@@ -32,8 +32,9 @@ from gpushare.core.snapshot import (
     Snapshot,
     has_accepted_model,
     has_cards,
-    has_cores,
     has_devices,
+    has_percent,
+    has_percents,
     has_room,
 )
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -192,9 +193,11 @@ def room_for(snapshot: Snapshot, request: Request, most: int, rows: Rows | None 
 def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, most: int) -> Ints:
     """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
     places = snapshot.free[rows] // max(request.units, 1)
-    if request.cores:
-        places = np.minimum(places, snapshot.cores_free[rows] // request.cores)
-        places[~has_cores(snapshot, rows, request)] = 0
+    if request.percents:
+        for free, percent in zip(snapshot.percents_free, request.percents, strict=True):
+            if percent:
+                places = np.minimum(places, free[rows] // percent)
+        places[~has_percents(snapshot, rows, request)] = 0
     if request.cards != ANY_CARD:
         places = places * has_cards(snapshot, rows, request.cards)
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), most, np.int64)
@@ -221,23 +224,26 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
     """Return int64 (K,): how few units have to become free on each row for the request.
 
     usable: bool (K, D), the devices that may be used, if they are wanted and large enough. Missing
-    cores count as so much of the device's memory. 0 where it fits, NO_ROOM or more if there are too
-    few such devices.
+    percents count as so much of the device's memory. 0 where the request fits, NO_ROOM or more if
+    there are too few such devices.
     """
     capacity = snapshot.capacity[rows]
     if not capacity.shape[1]:
         return np.full(len(rows), NO_ROOM)
     left = capacity - snapshot.used[rows]
-    cores = np.zeros_like(capacity)
-    if request.cores or snapshot.any_cores:
-        percent = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
-        cores = -(-np.maximum(percent, 0) * capacity // ALL_CORES)
+    missing_percents = np.zeros_like(capacity)
+    if request.percents or snapshot.any_percents:
+        for amount, used, percent in zip(
+            PERCENT_AMOUNTS, snapshot.percents_used, request.every_percent, strict=True
+        ):
+            missing = amount.needed(percent) - (amount.whole - used[rows])
+            missing_percents += -(-np.maximum(missing, 0) * capacity // amount.whole)
     usable = usable & has_cards(snapshot, rows, request.cards)
     total = np.zeros(len(rows), dtype=np.int64)
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
         needed = capacity if request.alone else max(units, 1)
-        lacks = np.maximum(needed - left, 0) + cores
+        lacks = np.maximum(needed - left, 0) + missing_percents
         lacks[~usable | (capacity < max(units, 1))] = NO_ROOM
         device = lacks.argmin(axis=1)
         total += lacks[np.arange(len(rows)), device]
@@ -332,12 +338,15 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         fine = snapshot.healthy[row]
         free = ", ".join(str(units) for units in snapshot.free[row][fine])
         units = "+".join(map(str, request.split)) or str(request.units)
-        asked = f"{units} units on {request.devices} device(s) asked"
-        if request.cores:
-            cores = ", ".join(f"{percent} %" for percent in snapshot.cores_free[row][fine])
-            asked += f", with {request.cores} % of each one's cores (free: {cores or 'none'})"
+        need = f"{units} units on {request.devices} device(s) asked"
+        for amount, percent, left in zip(
+            PERCENT_AMOUNTS, request.percents, snapshot.percents_free, strict=False
+        ):
+            if percent:
+                by_device = ", ".join(f"{part} %" for part in left[row][fine]) or "none"
+                need += f", with {percent} % of each one's {amount.name} (free: {by_device})"
         raise InsufficientMemory(
-            f"node {node!r}: {reason.value if reason else ''}: {asked}, free by device:"
+            f"node {node!r}: {reason.value if reason else ''}: {need}, free by device:"
             f" {free or 'none'}"
         )
     known = None
@@ -410,12 +419,15 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
-    if request.cores or snapshot.any_cores:
+    if request.percents or snapshot.any_percents:
         unused = capacity - snapshot.used[rows]
         memory_fits = has_devices(usable & (unused >= least), request, unused)
-        cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= request.devices
-        codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
-        codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
+        codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
+        # The first amount that too few devices have.
+        for index, percent in reversed(tuple(enumerate(request.every_percent))):
+            enough = usable & has_percent(snapshot, rows, index, percent)
+            lacks = enough.sum(axis=1) < request.devices
+            codes[memory_fits & lacks] = CODES[Reason(PERCENT_AMOUNTS[index].reason)]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
         without = has_devices(feasible(books, rows, request), request, books.free, rows)

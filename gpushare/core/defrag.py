@@ -1,12 +1,14 @@
-"""Few moves that open a place for a pod that fits nowhere: which pods go, and where each goes.
+"""Plans of few moves that make room for a pod that fits no node: pods to move, and their new
+places.
 
-A plan has one level: each pod that is moved has a place on another node, by the decision of the
-extender, while every pod of the plan still stands where it is and the places of earlier moves are
-taken. So whoever stops after any move leaves a lawful cluster. No pod is moved without need.
+A plan has one level: each moved pod has a place on another node, by the decision of the extender,
+while every pod of the plan still occupies the old place and the places of earlier moves are
+occupied. So a plan may stop after any move and leaves a valid cluster. No pod is moved without
+need.
 
-All sets of pods are tried, those of one pod first, until the steps are used up: a plan that was
-found before that has the fewest moves, and of these the least cost. Whoever asks keeps the cluster:
-what is tried on it is taken back.
+All sets of pods are tried, sets of one pod first, until the steps are used up: a plan that is found
+before that has the fewest moves, and of these the least cost. The planner undoes every trial on the
+cluster.
 """
 
 from collections import Counter, defaultdict
@@ -17,8 +19,10 @@ from itertools import combinations, permutations
 
 import numpy as np
 
+from gpushare.core.amounts import MEMORY as DEVICE_MEMORY
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.decide import NO_ROOM, missing_units
-from gpushare.core.model import ALL_CORES, ANY_CARD, Request
+from gpushare.core.model import ANY_CARD, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
@@ -26,42 +30,39 @@ from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Snapshot, has_accepted_model, has_cards
 
 Resource = tuple[int, str]
-"""What a node may have too little of: memory or cores of a device, or something of the host, which
-is device -1."""
+"""(device, name): an amount in DEVICE_AMOUNTS, or a resource of the host, which is device -1."""
 
 _Lack = dict[Resource, int]
-"""How much has to go until there is room."""
+"""How much must become free until there is room."""
 
 _HOST = -1
-_MEMORY, _CORES = "memory", "cores"
 _OF_A_PLACE = 50
-"""Steps of one decision where a pod goes; a look at a pod is one, 5 to 10 us."""
+"""Steps of one placement decision; a look at a pod is one step, 5 to 10 us."""
 
 
 class Host:
-    """What kube-scheduler itself enforces on the rows of a cluster.
+    """The limits that kube-scheduler itself enforces on the rows of a cluster.
 
-    This one keeps no pod out: CPU and memory of a cluster in memory count without it. rows: their
-    number.
+    This class excludes no pod: a MutableCluster counts CPU and memory itself. rows: number of rows.
     """
 
     def __init__(self, rows: int) -> None:
         self._every = np.ones(rows, dtype=bool)
 
     def open_to(self, _demands: Demands) -> Bools:
-        """Return bool (N,): the rows that are not kept from such pods, whatever is free there."""
+        """Return bool (N,): the rows that allow such pods, regardless of free amounts."""
         return self._every
 
     def among(self, _request: Request, _demands: Demands = NO_DEMANDS) -> Bools:
-        """Return bool (N,): the rows of these that have what the pod asks of the host, too."""
+        """Return bool (N,): the rows of `open_to` that also have the requested host resources."""
         return self._every
 
     def lacks(self, _row: int, _request: Request) -> Mapping[str, int]:
-        """Return by resource how much too little the row has for the request, if it has."""
+        """Return by resource the amount that the row lacks for the request; empty if none."""
         return {}
 
     def take(self, row: int, request: Request, pods: int = 1) -> None:
-        """Count what so many pods take of a row; -1: give back what one took."""
+        """Charge a row for `pods` pods with this request; -1: release one pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,16 @@ class Mover:
     """A pod that may be moved."""
 
     name: str
-    """Of this pod alone; of equally good plans that of the first names is chosen."""
+    """Unique; of equally good plans the one with the first names is chosen."""
     placement: Placement
-    """Exactly what the cluster counts for it."""
+    """Exactly the charge of the pod on the cluster."""
     cost: float = 0.0
     demands: Demands = NO_DEMANDS
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A pod that is moved, and its new place."""
+    """A pod to move, and the new place."""
 
     mover: Mover
     to: Placement
@@ -86,7 +87,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Moves in their order, and the place that is open once all are made."""
+    """Moves in order, and the place that is free after all of them."""
 
     hole: Placement
     moves: tuple[Move, ...]
@@ -98,7 +99,7 @@ class Plan:
 
 
 class Planner:
-    """Finds plans on one cluster, on which nothing changes meanwhile.
+    """Finds plans on one cluster that nothing else changes meanwhile.
 
     movers: each is on a row of the cluster, and counted there.
     """
@@ -123,40 +124,38 @@ class Planner:
         return bool(np.delete(self._rooms[kind], mover.placement.row).any())
 
     def rows_for(self, request: Request, demands: Demands = NO_DEMANDS) -> list[int]:
-        """Return the rows that would fit the request if they were empty, those that miss least
-        memory first.
-        """
+        """Return the rows that would fit the request when empty, the least missing memory first."""
         view = self._cluster.view
-        every = np.arange(len(view.names))
-        missing = missing_units(view, every, request, view.open)
-        able = (missing < NO_ROOM) & has_accepted_model(view, every, request)
+        rows_of_view = np.arange(len(view.names))
+        missing = missing_units(view, rows_of_view, request, view.open)
+        able = (missing < NO_ROOM) & has_accepted_model(view, rows_of_view, request)
         rows = np.flatnonzero(able & self._host.open_to(demands))
         nearest: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
         return nearest
 
     def plan(
-        self, request: Request, most: int, steps: StepBudget, demands: Demands = NO_DEMANDS
+        self, request: Request, max_moves: int, steps: StepBudget, demands: Demands = NO_DEMANDS
     ) -> Plan | None:
-        """Return the best plan of at most so many moves; None if none is found.
+        """Return the best plan of at most `max_moves` moves; None if none is found.
 
-        It has no moves if the request fits now. steps: if none are left afterwards, not everything
-        was tried.
+        The plan has no moves if the request fits now. steps: if none remain afterwards, the search
+        was incomplete.
         """
         now = self._cluster.place(request, self._host.among(request, demands))
         if now is not None:
             self._cluster.release(now)
             return Plan(now, ())
         nodes: dict[int, _Node] = {}
-        for size in range(1, most + 1):
-            # The best, by what it is sorted by: its cost, units and names.
+        for size in range(1, max_moves + 1):
+            # (sort key, plan) of the best plan; the key is cost, units and names.
             best: tuple[tuple[float, int, list[str]], Plan] | None = None
             for row in self.rows_for(request, demands):
-                if steps.left <= 0:
+                if steps.remaining <= 0:
                     break
                 if row not in nodes:
-                    movers = [each for each in self._movers.get(row, ()) if self.has_place(each)]
+                    movers = [pod for pod in self._movers.get(row, ()) if self.has_place(pod)]
                     nodes[row] = _Node(self._cluster, self._host, row, movers, request)
-                    steps.left -= len(self._movers.get(row, ()))
+                    steps.remaining -= len(self._movers.get(row, ()))
                 for chosen in nodes[row].sets(size, steps):
                     units = sum(mover.placement.request.total for mover in chosen)
                     names = sorted(mover.name for mover in chosen)
@@ -171,8 +170,9 @@ class Planner:
     def _tried(
         self, row: int, chosen: Sequence[Mover], request: Request, steps: StepBudget
     ) -> Plan | None:
-        """Return the plan that moves these pods off the row, in the first order in which each has
-        a place; None if there is none.
+        """Return the plan that moves these pods off the row, in the first order that works.
+
+        None if no order gives each pod a place.
         """
         kinds = set()
         for order in permutations(chosen):
@@ -180,13 +180,13 @@ class Planner:
             if kind in kinds:
                 continue
             kinds.add(kind)
-            with ExitStack() as taken:
-                moves = self._moves(row, order, steps, taken)
+            with ExitStack() as undo:
+                moves = self._moves(row, order, steps, undo)
                 if moves is None:
                     continue
                 for mover in order:
                     self._cluster.release(mover.placement)
-                    taken.callback(self._cluster.put, *mover.placement)
+                    undo.callback(self._cluster.put, *mover.placement)
                 hole = self._cluster.place_on(row, request)
                 if hole is not None:
                     self._cluster.release(hole)
@@ -194,29 +194,32 @@ class Planner:
         return None
 
     def _moves(
-        self, row: int, order: Sequence[Mover], steps: StepBudget, taken: ExitStack
+        self, row: int, order: Sequence[Mover], steps: StepBudget, undo: ExitStack
     ) -> tuple[Move, ...] | None:
-        """Place the pods anew, one after the other; None if one has no place. taken: gives back."""
+        """Place the pods anew, one after the other; None if one has no place.
+
+        undo: collects the callbacks that release the new places.
+        """
         moves = []
         for mover in order:
-            if steps.left <= 0:
+            if steps.remaining <= 0:
                 return None
-            steps.left -= _OF_A_PLACE
-            wanted = mover.placement.request
-            among = self._host.among(wanted, mover.demands).copy()
+            steps.remaining -= _OF_A_PLACE
+            request = mover.placement.request
+            among = self._host.among(request, mover.demands).copy()
             among[row] = False
-            to = self._cluster.place(wanted, among)
+            to = self._cluster.place(request, among)
             if to is None:
                 return None
-            self._host.take(to.row, wanted)
-            taken.callback(self._host.take, to.row, wanted, -1)
-            taken.callback(self._cluster.release, to)
+            self._host.take(to.row, request)
+            undo.callback(self._host.take, to.row, request, -1)
+            undo.callback(self._cluster.release, to)
             moves.append(Move(mover, to))
         return tuple(moves)
 
 
 class _Node:
-    """The pods of one node that may be moved, and the sets of them that make room there."""
+    """The movable pods of one node, and the sets of these pods that make room there."""
 
     def __init__(
         self,
@@ -231,73 +234,78 @@ class _Node:
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
         self._gives = [_gives(mover) for mover in self._movers]
-        most = Counter[Resource]()
+        available = Counter[Resource]()
         for gives in self._gives:
-            most.update(gives)
+            available.update(gives)
         # (units, how many) of the parts of the request, the largest first.
         self._parts = [*Counter(request.parts).items()]
-        # By the units of a part and by device, what has to go for it, if it can.
+        # By units of a part and by device, the amounts to free, if the movable pods can free them.
         self._lacks = {
             units: {
                 device: lack
                 for device, lack in _lacks(cluster.view, row, request.part(units)).items()
-                if _is_covered(lack, most)
+                if _is_covered(lack, available)
             }
             for units, _ in self._parts
         }
         view = cluster.view
         host_lacks = dict(host.lacks(row, request))
-        for resource, wanted, free in (
+        for resource, requested, free in (
             (CPU, request.cpu, int(view.cpu_free[row])),
             (MEMORY, request.memory, int(view.memory_free[row])),
         ):
-            if wanted > free:
-                host_lacks[resource] = max(host_lacks.get(resource, 0), wanted - free)
+            if requested > free:
+                host_lacks[resource] = max(host_lacks.get(resource, 0), requested - free)
         self._host = {(_HOST, name): amount for name, amount in host_lacks.items()}
 
     def sets(self, size: int, steps: StepBudget) -> Iterator[tuple[Mover, ...]]:
-        """Yield each set of so many pods that makes room and has none without need, as long as
-        there are steps.
+        """Yield each minimal set of `size` pods that makes room, as long as steps remain.
 
-        Of equal pods in equal places the cheapest go first.
+        Of equal pods in equal places the cheapest are moved first.
         """
         yielded: set[tuple[int, ...]] = set()
         widest = max((len(mover.placement.devices) for mover in self._movers), default=0)
         for lack in self._targets(self._parts, size * widest, frozenset()):
             for chosen in self._covers(lack, size, (), frozenset(), steps):
-                if steps.left <= 0:
+                if steps.remaining <= 0:
                     return
                 key = tuple(sorted(chosen))
-                # Each of them is needed: without it the others make no room.
+                # Each pod of a minimal set is needed: without it the set makes no room.
                 if key not in yielded and not any(
                     self._make_room(at for at in chosen if at != left_out) for left_out in chosen
                 ):
                     yielded.add(key)
                     yield tuple(self._movers[at] for at in key)
-            if steps.left <= 0:
+            if steps.remaining <= 0:
                 return
 
     def _targets(
-        self, parts: Sequence[tuple[int, int]], most: int, taken: frozenset[int]
+        self, parts: Sequence[tuple[int, int]], max_devices: int, used_devices: frozenset[int]
     ) -> Iterator[_Lack]:
-        """Yield what is lacking, on the host too, for each choice of devices for these parts.
+        """Yield the lack, of the host too, for each choice of devices for these parts.
 
-        most: how many devices can be freed. taken: those that larger parts have.
+        max_devices: how many devices can be freed. used_devices: the devices of larger parts.
         """
         if not parts:
             yield self._host
             return
         (units, count), *smaller = parts
-        free = {device: lack for device, lack in self._lacks[units].items() if device not in taken}
-        # A device that lacks nothing is taken in any case: any other one lacks more, and would do
-        # as well for the smaller part that could have had it.
+        free = {
+            device: lack
+            for device, lack in self._lacks[units].items()
+            if device not in used_devices
+        }
+        # A device that lacks nothing is always used: any other device lacks more, and suits a
+        # smaller part just as well.
         ready = [device for device, lack in free.items() if not lack][:count]
-        wanted = count - len(ready)
-        if wanted > most:
+        missing = count - len(ready)
+        if missing > max_devices:
             return
-        for chosen in combinations([device for device, lack in free.items() if lack], wanted):
+        for chosen in combinations([device for device, lack in free.items() if lack], missing):
             lacking = {name: amount for at in chosen for name, amount in free[at].items()}
-            for lack in self._targets(smaller, most - wanted, taken.union(ready, chosen)):
+            for lack in self._targets(
+                smaller, max_devices - missing, used_devices.union(ready, chosen)
+            ):
                 yield lack | lacking
 
     def _covers(
@@ -308,7 +316,7 @@ class _Node:
         barred: frozenset[int],
         steps: StepBudget,
     ) -> Iterator[tuple[int, ...]]:
-        """Yield each set of `size` pods more that covers what is lacking, as positions."""
+        """Yield each extension of `chosen` by `size` pods that covers the lack, as positions."""
         lack = {name: amount for name, amount in lack.items() if amount > 0}
         if not lack or not size:
             if not lack and not size:
@@ -322,14 +330,14 @@ class _Node:
             ]
             for name in lack
         }
-        steps.left -= len(self._movers)
+        steps.remaining -= len(self._movers)
         for name, pods in helpful.items():
             largest = sorted((self._gives[at][name] for at in pods), reverse=True)
-            if sum(largest[:size]) < lack[name] or steps.left <= 0:
+            if sum(largest[:size]) < lack[name] or steps.remaining <= 0:
                 return
         name = min(lack, key=lambda resource: len(helpful[resource]))
         for at in helpful[name]:
-            if not any(self._alike[at] == self._alike[other] for other in barred):
+            if not any(self._alike[at] == self._alike[barred_pod] for barred_pod in barred):
                 gives = self._gives[at]
                 still_lacking = {
                     resource: amount - gives.get(resource, 0) for resource, amount in lack.items()
@@ -337,18 +345,21 @@ class _Node:
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
 
-    def _make_room(self, gone: Iterable[int]) -> bool:
+    def _make_room(self, pods: Iterable[int]) -> bool:
         """Return whether the request fits once these pods are gone."""
         freed = Counter[Resource]()
-        for at in gone:
+        for at in pods:
             freed.update(self._gives[at])
         if not _is_covered(self._host, freed):
             return False
-        wanted = 0
+        needed_devices = 0
         for units, count in self._parts:
-            wanted += count
+            needed_devices += count
             # A device with room for a part has room for each smaller one.
-            if sum(_is_covered(lack, freed) for lack in self._lacks[units].values()) < wanted:
+            if (
+                sum(_is_covered(lack, freed) for lack in self._lacks[units].values())
+                < needed_devices
+            ):
                 return False
         return True
 
@@ -358,27 +369,30 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
 
 
 def _gives(mover: Mover) -> dict[Resource, int]:
-    """Return what a node has more once the pod is gone."""
+    """Return the amounts that become free on the node when the pod leaves."""
     request = mover.placement.request
     gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        gives[device, _MEMORY] = units
-        gives[device, _CORES] = request.cores
+        gives[device, DEVICE_MEMORY.name] = units
+        for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
+            gives[device, amount.name] = percent
     return {name: amount for name, amount in gives.items() if amount}
 
 
 def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
-    """Return what has to go from each device that has room for the one part if it is empty."""
+    """Return by device the amounts to free for one part; only devices that fit it when empty."""
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
     by_device = {}
     for device in np.flatnonzero(usable).tolist():
-        used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
+        used = int(view.used[row, device])
         room = 0 if part.alone else int(view.capacity[row, device]) - part.units
-        lack = {
-            (device, _MEMORY): used - room,
-            (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
-        }
+        lack = {(device, DEVICE_MEMORY.name): used - room}
+        for amount, percents_used, percent in zip(
+            PERCENT_AMOUNTS, view.percents_used, part.every_percent, strict=True
+        ):
+            left = amount.whole - int(percents_used[row, device])
+            lack[device, amount.name] = amount.needed(percent) - left
         by_device[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
     return by_device

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpushare.core import decide
-from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Reason, Request, Shares
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
+from gpushare.core.model import ANY_CARD, Pinned, Reason, Request, Shares
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
@@ -28,8 +29,8 @@ from gpushare.core.snapshot import (
     Snapshot,
     has_accepted_model,
     has_cards,
-    has_cores,
     has_devices,
+    has_percents,
     has_room,
 )
 from gpushare.core.states.entry import Entry, NodeBooks
@@ -94,11 +95,12 @@ class Explanation:
     largest: FreeDevice | None = None
     """Of the nodes in question, the device with the most free memory; None if all are full."""
     fits_now: int = 0
-    """The most units on each device with which a request of as many devices, with the same cores,
-    would fit now, 0 for none."""
+    """The most units on each device with which a request of as many devices, with the same
+    percents, would fit now, 0 for none."""
     parts_now: tuple[int, ...] = ()
     """Of a split request, as much of each part as one node has now on as many devices, with the
-    same cores: the node that lacks least. () if the request is not split, or no node has them."""
+    same percents: the node that lacks least. () if the request is not split, or no node has such
+    devices."""
     most_units: int = 0
     """The same as `fits_now` on empty nodes with all devices healthy."""
     most_parts: tuple[int, ...] = ()
@@ -114,13 +116,13 @@ class Explanation:
     """Each alone is enough; () if the pod fits now, or never."""
     with_memory: int = 0
     """Open devices of the nodes in question with room for the memory, of a split request for its
-    least part, whatever cores they have."""
-    with_cores: int = 0
-    """The same with room for the cores, whatever memory they have."""
+    smallest part, whatever percents they have."""
+    with_percents: int = 0
+    """The same with room for the percents, whatever memory they have."""
     with_both: int = 0
     """The same with room for both."""
-    most_cores: int = 0
-    """The most percent free on a device with room for the memory."""
+    most_percents: Percents = ()
+    """For each of `PERCENT_AMOUNTS`, the most percent free on a device with room for the memory."""
     models: tuple[str, ...] = ()
     """The models that there are on the nodes in question, sorted, if the request wants certain
     cards."""
@@ -212,8 +214,8 @@ def explain(
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
     memory = snapshot.open[rows] & wanted & (unused >= max(request.least, 1))
-    cores = wanted & has_cores(snapshot, rows, request)
-    free = np.where(cores, snapshot.free[rows], 0)
+    percents = wanted & has_percents(snapshot, rows, request)
+    free = np.where(percents, snapshot.free[rows], 0)
     explanation = Explanation(
         request,
         fit=fit,
@@ -229,9 +231,11 @@ def explain(
         most_devices=_most_devices(capacity, request),
         most_alone=int(capacity.max(initial=0)),
         with_memory=int(memory.sum()),
-        with_cores=int(cores.sum()),
-        with_both=int((memory & cores).sum()),
-        most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
+        with_percents=int(percents.sum()),
+        with_both=int((memory & percents).sum()),
+        most_percents=tuple(
+            int(np.where(memory, left[rows], 0).max(initial=0)) for left in snapshot.percents_free
+        ),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
     )
     if explanation.never:
@@ -302,11 +306,17 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
 
 def _split(capacity: Ints, request: Request) -> int:
     """Return the least number of devices of one row of (K, D), more than asked for if these have
-    equal parts, on which the same total would fit in equal parts, the cores too; 0 for none.
+    equal parts, on which the same total would fit in equal parts, the percents too; 0 for none.
     """
-    total, cores = request.total, request.cores * request.devices
+    total = request.total
+    percents = [
+        (amount, percent * request.devices)
+        for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False)
+    ]
     for devices in range(1 if request.split else request.devices + 1, capacity.shape[1] + 1):
-        if total % devices or cores % devices or cores > ALL_CORES * devices:
+        if total % devices or any(
+            percent % devices or percent > amount.whole * devices for amount, percent in percents
+        ):
             continue
         if _most_units(capacity, devices) >= total // devices > 0:
             return devices
@@ -541,10 +551,11 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     pairs = row in snapshot.pinned
     one = _WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
-    cores_used = snapshot.cores_used.copy()
+    percents_used = tuple(used.copy() for used in snapshot.percents_used)
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]
-    cores_used[row, : one.used.shape[1]] = one.cores_used[0]
+    for percents, of_one in zip(percents_used, one.percents_used, strict=True):
+        percents[row, : one.used.shape[1]] = of_one[0]
     kinds[row] = one.kinds[0]
     cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
@@ -555,7 +566,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     return replace(
         snapshot,
         used=used,
-        cores_used=cores_used,
+        percents_used=percents_used,
         kinds=kinds,
         cpu_free=cpu_free,
         memory_free=memory_free,

@@ -14,8 +14,9 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, Request, Shares
-from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import Request, Shares
+from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, pod_kind
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "kinds", "cpu_free", "memory_free")
@@ -31,7 +32,7 @@ class HeldSnapshot(Snapshot):
 
     base: Snapshot
     """The books."""
-    held: Bools
+    is_held: Bools
     """bool (N,) rows that differ from the books."""
     stamps: Ints
     """int64 (N,) a number that differs after each change of the row, in any builder; 0 for a row
@@ -40,25 +41,25 @@ class HeldSnapshot(Snapshot):
     @property
     def rows(self) -> Rows:
         """intp (K,): the rows that differ from the books."""
-        return np.flatnonzero(self.held)
+        return np.flatnonzero(self.is_held)
 
     @property
-    def takes_cores(self) -> bool:
-        """Whether holds take cores; otherwise the array of cores is that of the books."""
-        return self.cores_used is not self.base.cores_used
+    def takes_percents(self) -> bool:
+        """Whether holds take percents; otherwise `percents_used` is that of the books."""
+        return self.percents_used is not self.base.percents_used
 
     @cached_property  # type: ignore[misc]  # computed on demand, not passed to the constructor
     def used(self) -> Ints:
-        """int64 (N, D): units in use or held; all units of a device whose cores are all held."""
+        """int64 (N, D): units in use or held; all units of a device that a hold has alone."""
         return self.base.used + (self.base.free - self.free)
 
-    def differing_rows(self, other: "HeldSnapshot") -> Rows:
+    def differing_rows(self, snapshot: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that may differ from those of another held snapshot of the
         same layout.
         """
-        differs = self.stamps != other.stamps
-        if self.base is not other.base:
-            differs |= self.base.row_generation != other.base.row_generation
+        differs = self.stamps != snapshot.stamps
+        if self.base is not snapshot.base:
+            differs |= self.base.row_generation != snapshot.base.row_generation
         return np.flatnonzero(differs)
 
 
@@ -77,44 +78,49 @@ class HeldSnapshotBuilder:
         self.kinds = values.kinds.copy()
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
-        self._cores_used: npt.NDArray[np.int32] | None = None
+        self._percents_used: tuple[PercentArray, ...] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
-            self.held = np.zeros(len(base.names), dtype=bool)
+            self.is_held = np.zeros(len(base.names), dtype=bool)
             self.stamps = np.zeros(len(base.names), dtype=np.int64)
             return
-        self.held, self.stamps = start.held.copy(), start.stamps.copy()
-        if start.takes_cores:
-            self._cores_used = start.cores_used.copy()
+        self.is_held, self.stamps = start.is_held.copy(), start.stamps.copy()
+        if start.takes_percents:
+            self._percents_used = tuple(array.copy() for array in start.percents_used)
         rows = np.flatnonzero(base.row_generation != start.base.row_generation)
-        self.changed_rows = set(rows[self.held[rows]].tolist())
+        self.changed_rows = set(rows[self.is_held[rows]].tolist())
         self.reset(rows)
 
     @property
-    def takes_cores(self) -> bool:
-        """Whether cores were taken; otherwise the array of cores is that of the books."""
-        return self._cores_used is not None
+    def takes_percents(self) -> bool:
+        """Whether percents were taken; otherwise `percents_used` is that of the books."""
+        return self._percents_used is not None
 
     @property
-    def cores_used(self) -> npt.NDArray[np.int32]:
-        """int32 (N, D): percent of the compute in use or held."""
-        return self.base.cores_used if self._cores_used is None else self._cores_used
+    def percents_used(self) -> tuple[PercentArray, ...]:
+        """For each of `PERCENT_AMOUNTS` int32 (N, D): percent in use or held."""
+        return self.base.percents_used if self._percents_used is None else self._percents_used
 
-    def own_cores(self) -> npt.NDArray[np.int32]:
-        """Return the builder's own array of cores, a copy of the books' at the first call."""
-        if self._cores_used is None:
-            self._cores_used = self.base.cores_used.copy()
-        return self._cores_used
+    def own_percents(self) -> tuple[PercentArray, ...]:
+        """Return the builder's own arrays of percents, copies of the books' at the first call."""
+        if self._percents_used is None:
+            self._percents_used = tuple(array.copy() for array in self.base.percents_used)
+        return self._percents_used
 
     def take(self, row: int, shares: Shares, request: Request) -> None:
-        """Take these units of the row's devices, the request's cores there, its CPU and memory."""
+        """Take these units of the row's devices, the request's percents there, and the request's
+        CPU and host memory.
+        """
         self.hold(row)
         free, devices = self.free[row], [device for device, _ in shares]
         free[devices] -= [units for _, units in shares]
-        if request.cores:
-            cores = self.own_cores()[row]
-            cores[devices] += request.cores
-            free[cores >= ALL_CORES] = 0
+        if request.percents:
+            for amount, used, percent in zip(
+                PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True
+            ):
+                used[row, devices] += percent
+                if amount.is_exclusive:
+                    free[used[row] >= amount.whole] = 0
         self.kinds[row, pod_kind(request, int(self.base.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
@@ -124,50 +130,52 @@ class HeldSnapshotBuilder:
         self.hold(row)
         devices = [device for device, _ in shares]
         self.free[row, devices] += [units for _, units in shares]
-        if request.cores:
-            self.own_cores()[row, devices] -= request.cores_on(len(shares))
+        if request.percents and shares:
+            by_device = zip(*request.percents_on(shares), strict=True)
+            for used, percents in zip(self.own_percents(), by_device, strict=True):
+                used[row, devices] -= np.array(percents, dtype=np.int32)
 
     def hold(self, row: int) -> None:
         """Mark the row as different from the books, even if nothing could be taken there."""
-        self.held[row] = True
+        self.is_held[row] = True
         self.stamps[row] = next(_STAMPS)
 
     def reset(self, rows: Rows | int) -> None:
         """Make these rows equal to the books."""
-        self.held[rows] = False
+        self.is_held[rows] = False
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
-        if self._cores_used is not None:
-            self._cores_used[rows] = self.base.cores_used[rows]
+        if self._percents_used is not None:
+            for used, of_base in zip(self._percents_used, self.base.percents_used, strict=True):
+                used[rows] = of_base[rows]
 
     def draft(self) -> HeldSnapshot:
         """Return the snapshot so far, to choose the next place from; it is valid until the next
         change, and nobody keeps it.
         """
         arrays: dict[str, npt.NDArray[np.generic]] = {
-            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "held", "stamps")
+            name: getattr(self, name).view() for name in (*_COPIED_ARRAYS, "is_held", "stamps")
         }
-        if self._cores_used is not None:
-            arrays["cores_used"] = self._cores_used.view()
-        for array in arrays.values():
+        percents_used = tuple(array.view() for array in self._percents_used or ())
+        for array in (*arrays.values(), *percents_used):
             array.flags.writeable = False
         snapshot = object.__new__(HeldSnapshot)
         # With the properties that the books have computed, such as `open`.
         values = vars(snapshot)
         values.update(vars(self.base) | arrays, base=self.base)
         del values["used"]
-        if self._cores_used is not None:
-            values["any_cores"] = True
-            values.pop("cores_free", None)
+        if percents_used:
+            values.update(percents_used=percents_used, any_percents=True)
+            values.pop("percents_free", None)
         return snapshot
 
     def build(self) -> HeldSnapshot:
         """Return the snapshot. Every later change of this builder raises ValueError."""
-        for name in (*_COPIED_ARRAYS, "held", "stamps"):
+        for name in (*_COPIED_ARRAYS, "is_held", "stamps"):
             getattr(self, name).flags.writeable = False
-        if self._cores_used is not None:
-            self._cores_used.flags.writeable = False
+        for array in self._percents_used or ():
+            array.flags.writeable = False
         return self.draft()
 
 
@@ -181,19 +189,22 @@ class RowStates:
     def __init__(self, like: Snapshot) -> None:
         self._arrays = {
             name: np.empty((0, *getattr(like, name).shape[1:]), getattr(like, name).dtype)
-            for name in (*_COPIED_ARRAYS, "cores_used")
+            for name in _COPIED_ARRAYS
         }
+        self._percents = [
+            np.empty((0, array.shape[1]), dtype=np.int32) for array in like.percents_used
+        ]
         self._rows = np.empty(0, dtype=np.intp)
         self._stamps = np.empty(0, dtype=np.int64)
         self._spare_slots: list[int] = []
-        self._takes_cores = False
+        self._takes_percents = False
         # By row, the slots of its states; by slot, its priority.
         self._slots: dict[int, list[int]] = {}
         self._priorities: dict[int, int] = {}
         # Slots and their negated priorities, the highest priority first; None: to be sorted again.
         self._order: tuple[Rows, Ints] | None = None
 
-    def save(self, offered: HeldSnapshotBuilder, row: int, priority: int) -> None:
+    def save(self, builder: HeldSnapshotBuilder, row: int, priority: int) -> None:
         """Keep the row as it is in the builder, for pods of that priority and of lower priorities
         down to the next kept one.
         """
@@ -201,9 +212,11 @@ class RowStates:
             self._grow()
         slot = self._spare_slots.pop()
         for name, values in self._arrays.items():
-            values[slot] = getattr(offered, name)[row]
-        self._rows[slot], self._stamps[slot] = row, offered.stamps[row]
-        self._takes_cores |= offered.takes_cores
+            values[slot] = getattr(builder, name)[row]
+        for percents, used in zip(self._percents, builder.percents_used, strict=True):
+            percents[slot] = used[row]
+        self._rows[slot], self._stamps[slot] = row, builder.stamps[row]
+        self._takes_percents |= builder.takes_percents
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -228,17 +241,17 @@ class RowStates:
         count = int(np.searchsorted(ranks, -priority, side="right"))
         if count == len(slots):
             return None
-        offered, slots = HeldSnapshotBuilder(books), slots[:count]
+        builder, slots = HeldSnapshotBuilder(books), slots[:count]
         # Of a row with several slots the last one counts.
         rows = self._rows[slots]
-        if self._takes_cores:
-            offered.own_cores()
         for name, values in self._arrays.items():
-            if name != "cores_used" or self._takes_cores:
-                getattr(offered, name)[rows] = values[slots]
-        offered.held[rows] = True
-        offered.stamps[rows] = self._stamps[slots]
-        return offered.build()
+            getattr(builder, name)[rows] = values[slots]
+        if self._takes_percents:
+            for used, percents in zip(builder.own_percents(), self._percents, strict=True):
+                used[rows] = percents[slots]
+        builder.is_held[rows] = True
+        builder.stamps[rows] = self._stamps[slots]
+        return builder.build()
 
     def _grow(self) -> None:
         """Double the slots."""
@@ -246,6 +259,7 @@ class RowStates:
         larger = max(2 * size, 64)
         for name, values in self._arrays.items():
             self._arrays[name] = np.resize(values, (larger, *values.shape[1:]))
+        self._percents = [np.resize(values, (larger, values.shape[1])) for values in self._percents]
         self._rows = np.resize(self._rows, larger)
         self._stamps = np.resize(self._stamps, larger)
         self._spare_slots = list(range(larger - 1, size - 1, -1))

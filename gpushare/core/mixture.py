@@ -1,10 +1,10 @@
-"""What the pods of one namespace ask for, learned from those that it creates, and how long they
-stay.
+"""The mixture of pod classes of one namespace, and the lifetimes of the pods.
 
-Pure values; times are arguments, in any one unit. A mixture has *phases*: when the latest pods
-differ from what was known by more than chance, another phase begins, and the old one fades; when
-they are again as in an earlier phase, the mixture alternates (day and night, a weekly run), and
-from then on its phases count together.
+The classes are learned from created pods. Pure values; times are arguments, in any one unit. A
+mixture has *phases*: when the latest pods differ from earlier pods by more than chance, a new phase
+begins, and the old phase fades. When the latest pods resemble those of an earlier phase, the
+mixture alternates (day and night, a weekly run), and from then on all alternating phases count
+together.
 
 Tested in `tests/unit/core/test_mixture.py`.
 """
@@ -16,31 +16,32 @@ from collections.abc import Iterable, Sequence
 from gpushare.core.workload import PodClass
 
 RECENT = 64
-"""The latest pods, which are held against those before them."""
+"""Number of latest pods that are compared with the pods before."""
 _TEST_EVERY = 16
 """Pods from one test to the next."""
 _SURE = 4.5
-"""Standard deviations beyond which the latest pods are other ones: with a test every 16 pods chance
-does that once in some five million pods. A burst of equal pods does it too, and is an alternation
-from the second time on."""
+"""Standard deviations beyond which the latest pods are a new phase: with a test every 16 pods
+chance exceeds this once in some five million pods. A burst of equal pods exceeds this too, and
+counts as an alternation from the second time on."""
 _ALIKE = 3.0
-"""Standard deviations up to which the latest pods may be those of an earlier phase."""
+"""Standard deviations up to which the latest pods count as an earlier phase."""
 _YOUNG = 4 * RECENT
-"""Pods of a phase that was perhaps only the passage from one to the next: it is not kept."""
-_MOST_PHASES = 4
+"""A phase with fewer pods may be only the passage between two phases, and is dropped."""
+_MAX_PHASES = 4
 _CARRIED = RECENT // 2
-"""Pods that a phase that has ended still counts as, until it comes again."""
+"""Weight of an ended phase, in pods, until the phase comes again."""
 _MANY = 500.0
-"""Pods that came or left before older ones count half."""
-_MOST_LIVES = 64
-"""Classes of one namespace whose lives are known."""
+"""When a count of pods exceeds this number, the counts are halved."""
+_MAX_LIVES = 64
+"""Upper bound of the classes of one namespace with recorded lifetimes."""
 
 _Kind = tuple[int, int]
 
 
 def _kind(cls: PodClass) -> _Kind:
-    """Return in what classes must differ to be told apart: devices, and size to half an octave,
-    which is the same whether memory is counted in GiB or in MiB.
+    """Return the key that distinguishes classes: devices, and size rounded to half an octave.
+
+    Counting in GiB or in MiB gives the same distinctions.
     """
     return cls.devices, round(2 * math.log2(cls.units)) if cls.devices else 0
 
@@ -54,33 +55,33 @@ class _Phase:
         self.alternates = False
         self.extend(pods, math.inf)
 
-    def extend(self, pods: Iterable[PodClass], most: float) -> None:
+    def extend(self, pods: Iterable[PodClass], max_pods: float) -> None:
         for cls in pods:
             self.pods.append(cls)
             self.kinds[_kind(cls)] += 1
-        while len(self.pods) > most:
+        while len(self.pods) > max_pods:
             self.kinds[_kind(self.pods.popleft())] -= 1
 
     def take_latest(self, number: int) -> list[PodClass]:
-        """Remove the latest pods and return them, oldest first."""
-        taken = [self.pods.pop() for _ in range(min(number, len(self.pods)))]
-        self.kinds.subtract(map(_kind, taken))
-        return taken[::-1]
+        """Remove and return the latest pods, oldest first."""
+        latest = [self.pods.pop() for _ in range(min(number, len(self.pods)))]
+        self.kinds.subtract(map(_kind, latest))
+        return latest[::-1]
 
 
-def difference(one: Counter[_Kind], other: Counter[_Kind]) -> float:
+def difference(one: Counter[_Kind], two: Counter[_Kind]) -> float:
     """Return by how many standard deviations two samples differ, by a chi-squared test.
 
-    Kinds that are too rare to tell count as one. Wilson and Hilferty's approximation, 1931.
+    Rare kinds are pooled. Wilson and Hilferty's approximation, 1931.
     """
-    n, m = one.total(), other.total()
+    n, m = one.total(), two.total()
     if not n or not m:
         return 0.0
-    pooled = one + other
+    pooled = one + two
     rare = {kind for kind, both in pooled.items() if both * min(n, m) < 3 * (n + m)}
-    cells = [(one[kind], other[kind]) for kind in pooled if kind not in rare]
+    cells = [(one[kind], two[kind]) for kind in pooled if kind not in rare]
     if rare:
-        cells.append((sum(one[kind] for kind in rare), sum(other[kind] for kind in rare)))
+        cells.append((sum(one[kind] for kind in rare), sum(two[kind] for kind in rare)))
     free = len(cells) - 1
     if free < 1:
         return 0.0
@@ -98,21 +99,21 @@ class Mixture:
         self._untested = 0
         self.placed = 0.0
         self.left = 0.0
-        """Pods that came to nodes, and that left them; both are halved when they are many."""
+        """Pods that left nodes; `placed`: pods that came. Both are halved at _MANY."""
         self._lives: dict[PodClass, _Lives] = {}
 
     @property
     def pods(self) -> int:
-        """Pods that are remembered of the phases that count in full."""
+        """Number of remembered pods of the phases that count in full."""
         return sum(len(phase.pods) for phase in self._counting())
 
-    def observe(self, cls: PodClass, most: int) -> bool:
-        """Count a created pod; return whether another phase begins with it.
+    def observe(self, cls: PodClass, max_pods: int) -> bool:
+        """Count a created pod; return whether a new phase begins.
 
-        most: how many pods of each phase are remembered.
+        max_pods: upper bound of the remembered pods of each phase.
         """
         now = self._phases[-1]
-        now.extend([cls], most)
+        now.extend([cls], max_pods)
         self._recent.append(cls)
         self._untested += 1
         if self._untested < _TEST_EVERY or len(self._recent) < RECENT:
@@ -122,37 +123,37 @@ class Mixture:
         before = now.kinds - recent
         if before.total() < RECENT or difference(recent, before) < _SURE:
             return False
-        self._begin_phase(recent, most)
+        self._begin_phase(recent, max_pods)
         return True
 
-    def adopt(self, running: Sequence[tuple[PodClass, float]], most: int) -> None:
-        """Take pods that run already, as (class, age), for evidence of those that come.
+    def adopt(self, running: Sequence[tuple[PodClass, float]], max_pods: int) -> None:
+        """Estimate the created pods from the running pods, as (class, age).
 
-        Of pods that stay long more are found running: a class comes as often as its pods that run,
-        divided by their mean life, which for pods found at a random moment is their mean age. The
-        fewer they are, the more their age is taken to be that of all.
+        Long-lived pods are overrepresented among running pods: the rate of a class is the number of
+        running pods divided by their mean lifetime, which at a random moment equals their mean age.
+        The fewer the pods of a class, the more their mean age is shrunk towards the mean of all.
         """
         if not running:
             return
         ages: dict[PodClass, list[float]] = {}
         for cls, age in running:
             ages.setdefault(cls, []).append(max(age, 0.0))
-        every = [age for some in ages.values() for age in some]
-        mean = max(sum(every) / len(every), 1e-9)
+        all_ages = [age for some in ages.values() for age in some]
+        mean = max(sum(all_ages) / len(all_ages), 1e-9)
         often = {
             cls: len(some) * (len(some) + 1) / (sum(some) + mean) for cls, some in ages.items()
         }
-        number = min(len(every), most)
+        number = min(len(all_ages), max_pods)
         scale = number / sum(often.values())
-        # Evenly mixed, as no order of theirs is known.
+        # Evenly mixed, since the order of creation is unknown.
         order = sorted(
             ((place + 0.5) / count, cls)
             for cls, count in ((cls, max(round(scale * o), 1)) for cls, o in often.items())
             for place in range(count)
         )
-        self._phases[-1].extend((cls for _, cls in order), most)
-        self.placed += len(every)
-        self.left += len(every) * _turnover_of(every)
+        self._phases[-1].extend((cls for _, cls in order), max_pods)
+        self.placed += len(all_ages)
+        self.left += len(all_ages) * _turnover_of(all_ages)
 
     def came(self, cls: PodClass, now: float) -> None:
         """Count a pod that has come to a node."""
@@ -160,13 +161,13 @@ class Mixture:
         self.runs(cls, now)
 
     def runs(self, cls: PodClass, since: float) -> None:
-        """Note a pod that is on a node since then."""
-        if cls not in self._lives and len(self._lives) >= _MOST_LIVES:
+        """Record a pod that has been on a node since `since`."""
+        if cls not in self._lives and len(self._lives) >= _MAX_LIVES:
             del self._lives[min(self._lives, key=lambda pod_class: self._lives[pod_class].running)]
         self._lives.setdefault(cls, _Lives()).came(since)
 
     def went(self, cls: PodClass, since: float | None, now: float) -> None:
-        """Count a pod that has left its node; since: when it came to it, None if unknown."""
+        """Count a pod that left a node; since: when the pod came there, None if unknown."""
         self.left += 1
         if self.placed > _MANY or self.left > _MANY:
             self.placed, self.left = self.placed / 2, self.left / 2
@@ -176,20 +177,21 @@ class Mixture:
 
     @property
     def turnover(self) -> float:
-        """Pods that left for each that was placed, at most 1.
+        """Pods that left per placed pod, at most 1.
 
-        Pods that fit nowhere and wait do not count: they would hide that all others come and go.
+        Pending pods do not count: otherwise many of them would hide that all other pods come and
+        go.
         """
         return min(self.left / max(self.placed, 1.0), 1.0)
 
     def counts(self) -> dict[PodClass, float]:
         """Return how often each class counts."""
-        counting = self._counting()
+        full_phases = self._counting()
         counts: dict[PodClass, float] = {}
-        for phase in counting:
+        for phase in full_phases:
             for cls in phase.pods:
                 counts[cls] = counts.get(cls, 0) + 1
-        faded = [phase for phase in self._phases if phase not in counting]
+        faded = [phase for phase in self._phases if phase not in full_phases]
         if faded and faded[-1].pods:
             share = min(_CARRIED / len(faded[-1].pods), 1.0)
             for cls in faded[-1].pods:
@@ -197,15 +199,15 @@ class Mixture:
         return counts
 
     def lives(self, now: float) -> dict[PodClass, tuple[float, float]]:
-        """Return by class (the time that its pods have spent on nodes, how many have left)."""
+        """Return by class (total time that pods spent on nodes, number of pods that left)."""
         return {cls: lives.known(now) for cls, lives in self._lives.items()}
 
     def _counting(self) -> list[_Phase]:
         now = self._phases[-1]
         return [phase for phase in self._phases if phase.alternates] if now.alternates else [now]
 
-    def _begin_phase(self, recent: Counter[_Kind], most: int) -> None:
-        """Take the latest pods for those of an earlier phase if they are like them, or for new."""
+    def _begin_phase(self, recent: Counter[_Kind], max_pods: int) -> None:
+        """Move the latest pods to the most similar earlier phase, or to a new phase."""
         now = self._phases[-1]
         latest = now.take_latest(RECENT)
         if len(now.pods) < _YOUNG and not now.alternates and len(self._phases) > 1:
@@ -217,13 +219,13 @@ class Mixture:
             now.alternates = now.alternates or now in self._phases
             self._phases.remove(alike)
             self._phases.append(alike)
-            alike.extend(latest, most)
+            alike.extend(latest, max_pods)
         else:
-            self._phases = [*self._phases[1 - _MOST_PHASES :], _Phase(latest)]
+            self._phases = [*self._phases[1 - _MAX_PHASES :], _Phase(latest)]
 
 
 class _Lives:
-    """How long pods of one class stay: those that run now, and those that have left."""
+    """Sums over the lifetimes of one class: pods that run now and pods that have left."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -251,10 +253,10 @@ class _Lives:
 
 
 def _turnover_of(ages: Sequence[float]) -> float:
-    """Return the turnover of pods with these ages.
+    """Return the turnover that running pods with these ages suggest, 0 to 1.
 
-    Where all stay, pods that came at an even rate have even ages, whose standard deviation is
-    1/sqrt(3) of their mean; where they leave at random, it is their mean.
+    Pods that come at an even rate and stay have uniform ages: the standard deviation is 1/sqrt(3)
+    of the mean. Pods that leave at random have exponential ages: the deviation equals the mean.
     """
     mean = sum(ages) / len(ages)
     if len(ages) < 2 or mean <= 0:

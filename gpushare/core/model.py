@@ -1,10 +1,10 @@
 """The values that all modules share: pods, requests, placements, nodes, reasons.
 
-Knows the standard library, and what pods demand of nodes. All values are frozen, so they can be
-kept and shared. Memory is a whole number of *units*. A unit (GiB, MiB, a chunk) is one setting of
-the cluster, and only the device plug-in and the command line convert it. *Cores* are what a pod has
-of a device's compute, in percent of one device. CPU is in thousandths of a core (milli), host
-memory in bytes.
+Imports the standard library, the demands of pods and the table of amounts. All values are frozen,
+so they can be cached and shared. Memory is a whole number of *units*. A unit (GiB, MiB, a chunk) is
+one setting of the cluster, and only the device plug-in and the command line convert units. *Cores*
+are the compute of a device, in percent of one device; amounts.py has a row for memory, for compute
+and for whatever else devices have. CPU is in thousandths of a core (milli), host memory in bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from gpushare.core.amounts import (
+    COMPUTE,
+    MEMORY,
+    NO_PERCENTS,
+    PERCENT_AMOUNTS,
+    Percents,
+    of_one_device,
+)
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
 MAX_UNITS = 2**31 - 1
@@ -20,8 +28,8 @@ MAX_UNITS = 2**31 - 1
 HOST_BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
-ALL_CORES = 100
-"""The compute of one device, in percent; who asks for all of it has the device to itself."""
+ALL_CORES = COMPUTE.whole
+"""The compute of one device, in percent."""
 
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
@@ -65,8 +73,10 @@ class Cards(NamedTuple):
 
 ANY_CARD = Cards()
 
-Kind = tuple[int, int, int, int, tuple[str, ...], int, Cards, tuple[int, ...]]
-"""Units per device, devices, CPU, memory, accepted models, cores per device, wanted cards, the
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
+
+Kind = tuple[int, int, int, int, tuple[str, ...], Percents, Cards, tuple[int, ...]]
+"""Units per device, devices, CPU, memory, accepted models, percents per device, wanted cards, the
 split."""
 
 Amounts = Mapping[str, int]
@@ -84,9 +94,10 @@ class Reason(Enum):
     names. The first one is the original's, to the letter.
     """
 
-    INSUFFICIENT_MEMORY = "Insufficient GPU Memory in one device"
+    INSUFFICIENT_MEMORY = MEMORY.reason
     INSUFFICIENT_DEVICES = "Insufficient GPU Memory in enough devices"
-    INSUFFICIENT_CORES = "Insufficient GPU Cores in one device"
+    # A member for each other amount: INSUFFICIENT_CORES.
+    vars().update({f"INSUFFICIENT_{row.title.upper()}": row.reason for row in PERCENT_AMOUNTS})
     INSUFFICIENT_TOGETHER = "Insufficient GPU Memory and Cores in one device"
     WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
     NO_DEVICE = "no shared GPU"
@@ -113,7 +124,7 @@ _RESOLVABLE = frozenset(
     {
         Reason.INSUFFICIENT_MEMORY,
         Reason.INSUFFICIENT_DEVICES,
-        Reason.INSUFFICIENT_CORES,
+        *(Reason(amount.reason) for amount in PERCENT_AMOUNTS),
         Reason.INSUFFICIENT_TOGETHER,
         Reason.WAITS_FOR_PLUGIN,
     }
@@ -156,10 +167,11 @@ class Request:
     resources: tuple[tuple[str, int], ...] = ()
     """(name, amount) of all that kube-scheduler counts besides CPU and memory, what is managed here
     among it."""
-    cores: int = 0
-    """Percent of the compute of *each* device, at most ALL_CORES; 0: it asks for no part of it."""
-    core_containers: Shares = ()
-    """(index in spec.containers, percent) of each regular container that asks for cores."""
+    percents: Percents = ()
+    """Percent of each amount on *each* device, at most the whole; () if the pod asks for none."""
+    percent_containers: tuple[Shares, ...] = ()
+    """For each of `PERCENT_AMOUNTS`, (index in spec.containers, percent) of each regular container
+    that asks for the amount; () if none asks for any."""
     cards: Cards = ANY_CARD
     """Which cards it wants."""
     split: tuple[int, ...] = ()
@@ -191,23 +203,83 @@ class Request:
         return replace(self, units=sizes[0], devices=len(sizes), split=() if even else sizes)
 
     @property
-    def alone(self) -> bool:
-        """Whether it takes devices that nobody else uses, and shares them with nobody."""
-        return self.cores >= ALL_CORES
+    def cores(self) -> int:
+        """Percent of the compute of *each* device, at most ALL_CORES; 0 if the pod asks for none.
 
-    def cores_on(self, devices: int) -> int:
-        """Return the cores that it takes of each device if its placement names so many.
-
-        A placement says where, not how much. If it names another number of devices than the
-        request, whoever wrote it may have split the cores in any way: each counts with all of them.
+        Policies read this.
         """
-        return self.cores if devices == self.devices else min(self.cores * self.devices, ALL_CORES)
+        return self.percents[_COMPUTE] if self.percents else 0
+
+    @property
+    def every_percent(self) -> Percents:
+        """The percent of each of `PERCENT_AMOUNTS` on each device, zeros included."""
+        return self.percents or NO_PERCENTS
+
+    @property
+    def alone(self) -> bool:
+        """Whether the pod takes devices that no other pod uses, and shares them with no pod."""
+        amounts = zip(PERCENT_AMOUNTS, self.percents, strict=False)
+        return any(amount.is_exclusive and percent >= amount.whole for amount, percent in amounts)
+
+    @property
+    def all_percents(self) -> Percents:
+        """The percents of all devices together, at most the whole of one device for each amount:
+        the charge of a device on which the pod may have everything.
+        """
+        return of_one_device(self._percent_totals)
+
+    def percents_on(self, shares: Shares) -> tuple[Percents, ...]:
+        """Return the percents of each device of a placement, in the order of the shares.
+
+        The percents are where the memory is: a device with a third of the pod's units has a third
+        of the pod's percents, rounded up. A placement tells only units. So where a container has
+        not as large a part of the percents as of the units, and the placement is not of as many
+        devices with the requested units, each device counts with all percents.
+        """
+        is_like_asked = len(shares) == self.devices
+        return tuple(
+            self.percents
+            if (units in self.split and is_like_asked if self.split else units == self.units)
+            else self._percents_of_part(units)
+            for _, units in shares
+        )
+
+    @property
+    def _percent_totals(self) -> Percents:
+        """The percents over all devices; those of the containers where these are more.
+
+        They are more if the number of devices cannot be read: such a pod asks for one device.
+        """
+        if not self.percents:
+            return ()
+        of_containers = self.percent_containers or ((),) * len(self.percents)
+        return tuple(
+            max(percent * self.devices, sum(share for _, share in shares))
+            for percent, shares in zip(self.percents, of_containers, strict=True)
+        )
+
+    def _percents_of_part(self, units: int) -> Percents:
+        """Return the percents of a device with so many of the pod's units."""
+        if self.split or not self.percent_containers:
+            return self.all_percents
+        of_container = dict(self.containers)
+        percents = []
+        for amount, total, shares in zip(
+            PERCENT_AMOUNTS, self._percent_totals, self.percent_containers, strict=True
+        ):
+            is_even = all(
+                percent * self.total == total * of_container.get(container, 0)
+                for container, percent in shares
+            )
+            part = -(-total * units // self.total) if is_even else total
+            percents.append(min(part, amount.whole))
+        return tuple(percents)
 
     @property
     def kind(self) -> Kind:
         """The part of the request that a policy may read: equal kinds have equal scores."""
         host = (self.cpu, self.memory)
-        return (self.units, self.devices, *host, self.models, self.cores, self.cards, self.split)
+        return (self.units, self.devices, *host, self.models, self.percents, self.cards, self.split)
 
     @property
     def sizes(self) -> frozenset[int]:

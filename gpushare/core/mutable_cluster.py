@@ -78,7 +78,8 @@ class MutableCluster:
         moved: Callable[[Placement, int], None] | None = None,
     ) -> None:
         view.free.flags.writeable = True
-        view.cores_free.flags.writeable = True
+        for free in view.percents_free:
+            free.flags.writeable = True
         self.view = view
         self.scorer = scorer
         self._moved = moved
@@ -134,11 +135,14 @@ class MutableCluster:
         for device, units in shares:
             view.used[row, device] += sign * units
             view.free[row, device] -= sign * units
-        if request.cores and shares:
-            view.cores_used[row, placement.devices] += sign * request.cores
-            view.cores_free[row] = view.cores_left(np.array([row]))[0]
-            view.__dict__["any_cores"] = True
-        if view.any_cores:  # a device whose cores are all given has no memory free
+        if request.percents and shares:
+            for used, percent in zip(view.percents_used, request.percents, strict=True):
+                used[row, placement.devices] += sign * percent
+            left = view.percents_left(np.array([row]))
+            for free, percent_left in zip(view.percents_free, left, strict=True):
+                free[row] = percent_left[0]
+            view.__dict__["any_percents"] = True
+        if view.any_percents:  # a device without any of an exclusive amount has no memory free
             view.free[row] = view.left(np.array([row]))[0]
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory

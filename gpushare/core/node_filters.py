@@ -1,8 +1,8 @@
-"""Could this pod run there: kube-scheduler's own filters, as far as nodes and pods tell.
+"""kube-scheduler's own node filters, as far as the objects of nodes and pods allow.
 
-They look at cordons, readiness, taints, node selectors and sums of requests; not at devices, which
-are the extender's part, nor at what other pods, volumes or ports forbid. What was too large to be
-kept (None) keeps nobody out.
+The filters check cordons, readiness, taints, node selectors and sums of requests. They do not check
+devices, which are the extender's part, nor inter-pod affinity, volumes or ports. A field of a node
+that was too large to keep (None) excludes no pod.
 
 Tested in `tests/unit/core/test_node_filters.py`.
 """
@@ -19,39 +19,39 @@ CPU, MEMORY, PODS = "cpu", "memory", "pods"
 """Names of resources: CPU counts in thousandths of a core, memory in bytes, pods one by one."""
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""What a cordoned node counts as."""
+"""The taint that a cordon is equivalent to."""
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
-"""What kube-controller-manager writes on a node that is not ready."""
+"""The taint that kube-controller-manager adds to a node that is not ready."""
 
-_MOST_TAINTS = 2
+_MAX_TAINTS = 2
 _OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What kube-scheduler's own filters look at in a node."""
+    """The fields of a node that kube-scheduler's own filters check."""
 
     name: str
     labels: Mapping[str, str] | None = None
-    """None if they were too many to keep."""
+    """None if there were too many to keep."""
     taints: tuple[Taint, ...] = ()
-    """Without that of a cordon."""
+    """Without the taint of a cordon."""
     cordoned: bool = False
-    """spec.unschedulable, or that taint."""
+    """spec.unschedulable, or the taint of a cordon."""
     ready: bool = True
-    """Its condition Ready does not say otherwise."""
+    """False if the condition Ready is False or Unknown."""
     allocatable: Mapping[str, int] | None = None
-    """By name of the resource; None if they were too many to keep."""
+    """By name of the resource; None if there were too many to keep."""
 
     def label(self, resource: str, capacity: int) -> str:
-        """Return, in few words, what keeps pods from it whoever asks; "" if nothing does.
+        """Return in few words why the node accepts no pods at all; "" if it accepts some.
 
-        resource, capacity: the managed one, and units that its devices have together.
+        resource: the managed resource. capacity: units of all devices of the node.
         """
         reasons = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
         hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
-        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MOST_TAINTS]]
+        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MAX_TAINTS]]
         usable = capacity if self.allocatable is None else self.allocatable.get(resource, 0)
         if usable < capacity:
             reasons.append(f"allocatable {usable} of {capacity}")
@@ -59,7 +59,7 @@ class NodeState:
 
 
 class NodeStates(Mapping[str, NodeState]):
-    """The states of all nodes, by name. One thread changes them, any may read.
+    """The states of all nodes, by name. One thread changes the states, any thread may read them.
 
     version: differs after each change.
     """
@@ -81,7 +81,7 @@ class NodeStates(Mapping[str, NodeState]):
         return len(self._states)
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
-        """Take over all nodes; those to keep stay as they were, if no other state is given."""
+        """Replace all states; a node of `keep` that is not in `states` keeps the old state."""
         before = {name: self._states[name] for name in keep if name in self._states}
         self._states = before | {state.name: state for state in states}
         self.version += 1
@@ -104,12 +104,12 @@ class Obstacle:
 
     text: str
     cure: str = ""
-    """What has to be for it to go, after "once"; "" while the pod and the labels of the node stay
-    as they are."""
+    """Text after "once" that says when the obstacle ends; "" if only a change of the pod or of the
+    node's labels can end it."""
     resource: str = ""
-    """The one of which too little is free."""
+    """The resource that is short."""
     lasting: bool = True
-    """It does not matter which pods end there."""
+    """Whether the obstacle stays even if all pods of the node end."""
 
 
 CORDONED = Obstacle("cordoned", "it is uncordoned")
@@ -121,25 +121,25 @@ _NOTHING: Amounts = MappingProxyType({})
 
 
 def amounts_of(request: Request) -> dict[str, int]:
-    """Return all that a pod with this request takes of its node, by resource."""
+    """Return the amounts that a pod with this request takes of a node, by resource."""
     return {CPU: request.cpu, MEMORY: request.memory, PODS: 1, **dict(request.resources)}
 
 
 class OwnFilters:
-    """kube-scheduler's own filters over the nodes as they are now. Any thread may ask.
+    """kube-scheduler's own filters over the current nodes. Any thread may call the methods.
 
-    states: by name; a node without one keeps nobody out. taken: returns the amounts that the pods
-    of a node take of it. ignored: resources that kube-scheduler is told not to count.
+    states: a node without a state excludes no pod. used_amounts: returns the amounts that the pods
+    of a node use. ignored: resources that kube-scheduler is configured not to count.
     """
 
     def __init__(
         self,
         states: NodeStates | None = None,
-        taken: Callable[[str], Amounts] = lambda _node: {},
+        used_amounts: Callable[[str], Amounts] = lambda _node: {},
         ignored: frozenset[str] = frozenset(),
     ) -> None:
         self.states = NodeStates() if states is None else states
-        self._taken = taken
+        self._taken = used_amounts
         self._ignored = ignored
 
     def obstacles(
@@ -149,23 +149,27 @@ class OwnFilters:
         demands: Demands = NO_DEMANDS,
         more: Amounts = _NOTHING,
     ) -> tuple[Obstacle, ...]:
-        """Return all that keeps the pod from the node, the gravest first.
+        """Return all reasons that exclude the node, the gravest first.
 
-        more: amounts that count as taken.
+        more: amounts that count as used in addition.
         """
         state = self.states.get(node)
         if state is None:
             return ()
-        refusals = list(_refusals(state, demands)) if demands.known else []
+        refusals = list(_refusals(state, demands)) if demands.is_complete else []
         return (*refusals, *self.shortages(node, request, more=more))
 
     def refuses(self, node: str, demands: Demands) -> bool:
-        """Return whether the node is kept from a pod with these demands, whatever is free there."""
+        """Return whether the node excludes a pod with these demands, regardless of free amounts."""
         state = self.states.get(node)
-        return state is not None and demands.known and any(True for _ in _refusals(state, demands))
+        return (
+            state is not None
+            and demands.is_complete
+            and any(True for _ in _refusals(state, demands))
+        )
 
     def free(self, node: str, resource: str) -> int | None:
-        """Return how much of a resource is left for pods; None if it is not counted there."""
+        """Return the free amount of a resource; None if the node's amount is not counted."""
         state = self.states.get(node)
         if state is None or state.allocatable is None or resource in self._ignored:
             return None
@@ -174,33 +178,34 @@ class OwnFilters:
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:
-        """Return the resources of which the node has too little for the request.
+        """Return an obstacle for each resource that the node is short of for the request.
 
-        less: the requests of pods there that count as gone. more: amounts that count as taken.
+        less: requests of pods there that count as ended. more: amounts that count as used in
+        addition.
         """
         state = self.states.get(node)
         if state is None or state.allocatable is None:
             return ()
-        taken = Counter(self._taken(node))
-        taken.update(more)
-        for gone in less:
-            taken.subtract(amounts_of(gone))
+        used = Counter(self._taken(node))
+        used.update(more)
+        for removed_request in less:
+            used.subtract(amounts_of(removed_request))
         shortages = []
-        for name, wanted in amounts_of(request).items():
+        for name, requested in amounts_of(request).items():
             allocatable = state.allocatable.get(name, 0)
-            if 0 < wanted > allocatable - taken[name] and name not in self._ignored:
-                shortages.append(_shortage(name, lasting=wanted > allocatable))
+            if 0 < requested > allocatable - used[name] and name not in self._ignored:
+                shortages.append(_shortage(name, lasting=requested > allocatable))
         return tuple(shortages)
 
 
 def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
-    """Yield what keeps the pod from the node whatever is free there."""
+    """Yield the reasons that exclude the node regardless of free amounts."""
     if state.labels is not None and not demands.selects(state.name, state.labels):
         yield UNSELECTED
     if state.cordoned and untolerated((CORDON,), demands.tolerations):
         yield CORDONED
     taint = untolerated(state.taints, demands.tolerations)
-    # kube-controller-manager writes the taint within seconds; from then on it says which.
+    # kube-controller-manager adds its taint within seconds after the condition changes.
     if not state.ready and (untolerated((NOT_READY,), demands.tolerations) or taint):
         yield UNREADY
     elif taint:
@@ -212,6 +217,6 @@ def _shortage(name: str, *, lasting: bool) -> Obstacle:
     text = "too many pods" if name == PODS else f"too little {name}"
     if not lasting:
         return Obstacle(text, f"more of its {name} is free", name, lasting=False)
-    # The host stays as it is; what a device plug-in offers may return.
+    # CPU and memory of a host do not change; the devices of a device plug-in may return.
     cure = f"it offers more {name}" if "/" in name else ""
     return Obstacle(f"{text} even if empty", cure, name)

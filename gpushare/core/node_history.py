@@ -1,12 +1,12 @@
 """The effective NodeSpec of a node, given its history: a half-written node must not free memory.
 
-A node's total and its count come in two writes (the kubelet writes one, the original's device
-plug-in the other), so for a moment its devices seem larger. If an inventory is removed for a
-moment, the devices have no names and an average size. Cards do not grow. So sizes computed from a
-total and a count are believed only up to what the node was known to have, unless both have changed;
-and cards keep their names while the number of devices stays and nothing contradicts them.
+The total and the count of a node's devices come in two writes (the kubelet writes one, the
+original's device plug-in the other), so for a moment the devices seem larger. If an inventory is
+removed for a moment, the devices have no names and an average size. Cards do not grow. So sizes
+computed from a total and a count are trusted only up to the earlier size, unless both have changed;
+and cards keep their names while the number of devices stays and nothing contradicts the names.
 
-Values only; the Ledger keeps one for each known node.
+Values only; the Ledger keeps one history for each node.
 
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
@@ -18,19 +18,19 @@ from gpushare.core.model import NodeSpec, Reason
 
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
-    """What is remembered of a node."""
+    """The last trusted devices of a node."""
 
     uuids: tuple[str, ...] = ()
-    """The last ones that an inventory named."""
+    """The uuids of the last inventory."""
     total: int = 0
-    """The units that were last believed."""
+    """Units of all devices when last trusted."""
     count: int = 0
-    """The devices that were last believed."""
+    """Number of devices when last trusted."""
     size: int = 0
-    """The most units that a device without an inventory may have."""
+    """Upper bound of the units of a device without an inventory."""
 
     def effective_spec(self, spec: NodeSpec) -> NodeSpec:
-        """Return the spec that counts, for a node that the API server shows like this."""
+        """Return the spec to use for a node that the API server reports with this spec."""
         if not spec.capacity:
             return spec
         if not any(spec.uuids) and len(self.uuids) == len(spec.capacity):
@@ -40,12 +40,12 @@ class NodeHistory:
         return spec
 
     def updated(self, spec: NodeSpec) -> "NodeHistory":
-        """Return the history after the API server has shown the node like this."""
+        """Return the history after the API server reported the node with this spec."""
         if not spec.capacity or spec.closed is not None or self._has_grown(spec):
             return self
         total, count = sum(spec.capacity), len(spec.capacity)
-        named = any(spec.uuids) or len(self.uuids) != count
-        uuids = spec.uuids if named else self.uuids
+        has_new_uuids = any(spec.uuids) or len(self.uuids) != count
+        uuids = spec.uuids if has_new_uuids else self.uuids
         if spec.counted:
             return NodeHistory(uuids, total, count, max(*spec.capacity, self.size))
         size = min((units for units in spec.capacity if units), default=0)

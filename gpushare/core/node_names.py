@@ -1,7 +1,7 @@
 """Names of nodes as kube-scheduler lists them: the same names for each pod, in any order.
 
-Its sixteen goroutines append to one list, so the order differs from pod to pod. prioritize is
-called with exactly the list that filter returned.
+The sixteen goroutines of kube-scheduler append to one list, so the order differs from pod to pod.
+kube-scheduler calls prioritize with exactly the list that filter returned.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from gpushare.core.layout import NodeRows
 from gpushare.core.snapshot import Bools, Rows
 
 MAX_PARTS = 8
-"""Parts of a list that are remembered: the nodes that fit, for this many kinds of pod."""
+"""Cached parts of a list: the nodes that fit, for this many kinds of pod."""
 _TABLES = 4
-"""Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
+"""Cached tables of mappings by name: the rows of each resource, the bits of tickets."""
 
 
 class NodeNames(tuple[str, ...]):
@@ -24,8 +24,8 @@ class NodeNames(tuple[str, ...]):
     The names never change. If two threads look up at once, both compute; either result is right.
     """
 
-    known: "tuple[KnownNames, Rows] | None" = None
-    """Where each name is among names that were seen before, if all were."""
+    known_names: "tuple[KnownNames, Rows] | None" = None
+    """(names seen before, place of each name among them); None if a name is new."""
     _packed: tuple[object, bytes] | None = None
     _last_rows: tuple[Mapping[str, int], Rows] | None = None
     _parts: tuple[tuple[bytes, "NodeNames"], ...] | None = ()
@@ -33,7 +33,7 @@ class NodeNames(tuple[str, ...]):
     def rows(self, row: Mapping[str, int]) -> Rows:
         """Return intp (len(self),): the row of each name, -1 for an unknown one.
 
-        row: of a snapshot; recognized by identity, since snapshots share it.
+        row: `Snapshot.row`; recognized by identity, since snapshots share one mapping.
         """
         last = self._last_rows
         if last is None or last[0] is not row:
@@ -41,9 +41,9 @@ class NodeNames(tuple[str, ...]):
         return last[1]
 
     def bits(self, numbers: dict[str, int]) -> bytes:
-        """Return the names as a set: a bit for each, by its number, from the lowest on.
+        """Return the names as a bit set: bit n, from the lowest on, is the name with number n.
 
-        numbers: by name, from 0 on; new names get the next ones. It may only grow.
+        numbers: number of each name, from 0 on; new names are added. The dict may only grow.
         """
         if not self:
             return b""
@@ -60,34 +60,34 @@ class NodeNames(tuple[str, ...]):
         return packed[1]
 
     def part(self, mask: Bools) -> "NodeNames":
-        """Return the names where bool (len(self),) is true: itself, if it is so everywhere.
+        """Return the names where the mask, bool (len(self),), is true; self if all are.
 
-        For one of the last MAX_PARTS masks it returns the same object again.
+        Returns the identical object for each of the last MAX_PARTS masks.
         """
         if mask.all():
             return self
         key = np.packbits(mask).tobytes()
         parts = self._parts
-        names = next((names for known, names in parts or () if known == key), None)
+        names = next((names for cached_key, names in parts or () if cached_key == key), None)
         if names is None:
             names = NodeNames(compress(self, mask.tolist()))
-            names._parts = None  # one level is remembered: parts of parts would be many
-            if self.known is not None:
-                names.known = self.known[0], self.known[1][mask]
+            names._parts = None  # one level is cached: parts of parts would be many
+            if self.known_names is not None:
+                names.known_names = self.known_names[0], self.known_names[1][mask]
             if self._last_rows is not None:
                 rows = self._last_rows[1][mask]
                 rows.flags.writeable = False
                 names._last_rows = self._last_rows[0], rows
         if parts is not None:
-            others = (part for part in parts if part[0] != key)
-            self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
+            older = (part for part in parts if part[0] != key)
+            self._parts = ((key, names), *islice(older, MAX_PARTS - 1))
         return names
 
 
 class KnownNames:
-    """Names that were seen before, recognized in any order.
+    """Names of nodes from earlier requests, recognized in any order.
 
-    Only the tables of lookups change.
+    The names are fixed; only the tables of lookups change.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -101,39 +101,39 @@ class KnownNames:
         return len(self._places)
 
     def find(self, names: Sequence[str]) -> tuple[NodeNames, int] | None:
-        """Return the names and their characters in total; None if one is unknown or comes twice."""
+        """Return (names, total characters); None if a name is unknown or comes twice."""
         places = looked_up(names, self._places)
-        seen = np.zeros(len(self._names), dtype=bool)
-        seen[places] = True
-        if seen[-1] or np.count_nonzero(seen) < len(names):
+        is_listed = np.zeros(len(self._names), dtype=bool)
+        is_listed[places] = True
+        if is_listed[-1] or np.count_nonzero(is_listed) < len(names):
             return None
-        named = NodeNames(self._names[places].tolist())
-        named.known = self, places
-        return named, int(self._lengths[places].sum())
+        found_names = NodeNames(self._names[places].tolist())
+        found_names.known_names = self, places
+        return found_names, int(self._lengths[places].sum())
 
     def joined(self, names: Sequence[str]) -> "KnownNames":
-        """Return these names together with the given ones."""
+        """Return these names and the names of `names`."""
         return KnownNames([*self._places, *names])
 
     def table(self, mapping: Mapping[str, int]) -> Rows:
-        """Return intp: the mapping's value for each name, -1 if it has none."""
+        """Return intp (len(self),): the mapping's value for each name, -1 if missing."""
         size, tables = len(mapping), self._tables
-        for known, length, table in tables:
-            if known is mapping and length == size:
+        for cached_mapping, length, table in tables:
+            if cached_mapping is mapping and length == size:
                 return table
         table = self._table_again(mapping)
-        others = (each for each in tables if each[0] is not mapping)
-        self._tables = ((mapping, size, table), *islice(others, _TABLES - 1))
+        older = (entry for entry in tables if entry[0] is not mapping)
+        self._tables = ((mapping, size, table), *islice(older, _TABLES - 1))
         return table
 
     def _table_again(self, mapping: Mapping[str, int]) -> Rows:
-        """Return the table of a mapping that has none, from that of an earlier one if it can."""
+        """Return a new table of a mapping, derived from an earlier table if possible."""
         if isinstance(mapping, NodeRows):
-            for known, _, earlier in self._tables:
-                changed = mapping.changed_since(known)
-                if changed is not None:
+            for earlier_mapping, _, earlier in self._tables:
+                changed_names = mapping.changed_since(earlier_mapping)
+                if changed_names is not None:
                     table = earlier.copy()
-                    for name in self._places.keys() & set(changed):
+                    for name in self._places.keys() & set(changed_names):
                         table[self._places[name]] = mapping.get(name, -1)
                     table.flags.writeable = False
                     return table
@@ -141,13 +141,13 @@ class KnownNames:
 
 
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
-    """Return intp (len(names),): the mapping's value for each name, -1 if it has none.
+    """Return intp (len(names),): the mapping's value for each name, -1 if missing.
 
-    mapping: of NodeNames one that never changes, or only grows.
+    mapping: for NodeNames a mapping that never changes or only grows.
     """
-    if isinstance(names, NodeNames) and names.known is not None:
-        known, places = names.known
-        values = known.table(mapping)[places]
+    if isinstance(names, NodeNames) and names.known_names is not None:
+        all_names, places = names.known_names
+        values = all_names.table(mapping)[places]
     else:
         values = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
     values.flags.writeable = False

@@ -1,7 +1,8 @@
-"""On which devices of each row pairing lets a request, kept by kind of request.
+"""A cache of the devices that pairing allows to each kind of request, for all rows.
 
-A row is looked at again when it has changed: pins come and go with the charges of their pods. Knows
-what a snapshot shows of pins (see pairing.py). Tested in `tests/unit/core/test_paired_rows.py`.
+Only changed rows are computed again: pins come and go with the charges of pods (see pairing.py).
+
+Tested in `tests/unit/core/test_paired_rows.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,13 @@ from gpushare.core.model import Pinned, Request
 from gpushare.core.pairing import paired_devices
 
 _KINDS = 16
-"""Kinds of request that are kept: some 50 KiB each for 5,000 nodes."""
+"""Upper bound of the cached kinds of request: some 50 KiB each for 5,000 nodes."""
 
 _Kind = tuple[frozenset[int], int]
 
 
 class Pinning(Protocol):
-    """What is read of a Snapshot."""
+    """The part of a Snapshot that this module reads."""
 
     @property
     def generation(self) -> int:
@@ -41,63 +42,66 @@ class Pinning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Where one kind of request may go, for one generation; immutable."""
+    """The devices that one kind of request may use, for one generation; immutable."""
 
     generation: int
     limited: npt.NDArray[np.bool_]
-    """(N,), rows on which pairing excludes devices."""
+    """(N,), rows in which pairing excludes devices."""
     devices: npt.NDArray[np.bool_]
-    """(N, D), the devices that pairing leaves."""
+    """(N, D), the devices that pairing allows."""
 
 
 class PairedRows:
-    """What snapshots of the same arrays share. Any thread may ask: entries are replaced whole."""
+    """The cache that snapshots of the same arrays share.
+
+    Any thread may call the methods: entries are immutable, and replaced whole.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[_Kind, _Allowed] = {}
 
     def devices(self, snapshot: Pinning, request: Request) -> npt.NDArray[np.bool_] | None:
-        """Return bool (N, D), the devices that pairing leaves; None if that is all of them."""
+        """Return bool (N, D), the devices that pairing allows; None if pairing allows all."""
         if not snapshot.pinned or not request.devices:
             return None
         kind = request.sizes, request.devices
-        kept = self._kept.pop(kind, None)
-        if kept is None or kept.devices.shape[1] != snapshot.capacity.shape[1]:
-            kept = None
-        if kept is not None and kept.generation > snapshot.generation:
-            # Of an earlier snapshot, which somebody still holds.
-            self._keep(kind, kept)
+        cached = self._kept.pop(kind, None)
+        if cached is None or cached.devices.shape[1] != snapshot.capacity.shape[1]:
+            cached = None
+        if cached is not None and cached.generation > snapshot.generation:
+            # A thread still uses an earlier snapshot: keep the newer entry.
+            self._keep(kind, cached)
             return _result(_judged(None, snapshot, request))
-        if kept is None or kept.generation != snapshot.generation:
-            kept = _judged(kept, snapshot, request)
-        self._keep(kind, kept)
-        return _result(kept)
+        if cached is None or cached.generation != snapshot.generation:
+            cached = _judged(cached, snapshot, request)
+        self._keep(kind, cached)
+        return _result(cached)
 
-    def _keep(self, kind: _Kind, allowed: _Allowed) -> None:
-        self._kept[kind] = allowed
+    def _keep(self, kind: _Kind, entry: _Allowed) -> None:
+        self._kept[kind] = entry
         for old in list(self._kept)[:-_KINDS]:
             self._kept.pop(old, None)
 
 
-def _result(allowed: _Allowed) -> npt.NDArray[np.bool_] | None:
-    return allowed.devices if allowed.limited.any() else None
+def _result(entry: _Allowed) -> npt.NDArray[np.bool_] | None:
+    return entry.devices if entry.limited.any() else None
 
 
-def _judged(kept: _Allowed | None, snapshot: Pinning, request: Request) -> _Allowed:
-    """Return where the request may go; of what was kept only rows that have changed are new."""
+def _judged(cached: _Allowed | None, snapshot: Pinning, request: Request) -> _Allowed:
+    """Return the allowed devices; with a cached entry only changed rows are computed again."""
     shape, pinned = snapshot.capacity.shape, snapshot.pinned
     limited, devices = np.zeros(shape[0], dtype=bool), np.ones(shape, dtype=bool)
     rows: Sequence[int] = list(pinned)
-    if kept is not None:
-        limited[: len(kept.limited)] = kept.limited
-        devices[: len(kept.devices)] = kept.devices
-        changed = snapshot.changed_since(kept.generation)
-        limited[changed], devices[changed] = False, True
-        rows = [row for row in changed.tolist() if row in pinned]
+    if cached is not None:
+        limited[: len(cached.limited)] = cached.limited
+        devices[: len(cached.devices)] = cached.devices
+        changed_rows = snapshot.changed_since(cached.generation)
+        limited[changed_rows], devices[changed_rows] = False, True
+        rows = [row for row in changed_rows.tolist() if row in pinned]
     for row in rows:
-        allowed = paired_devices(pinned[row], request)
-        if allowed is not None:
+        allowed_devices = paired_devices(pinned[row], request)
+        if allowed_devices is not None:
             limited[row], devices[row] = True, False
-            devices[row, [device for device in allowed if device < shape[1]]] = True
+            devices[row, [device for device in allowed_devices if device < shape[1]]] = True
     devices.flags.writeable = False
     return _Allowed(snapshot.generation, limited, devices)

@@ -1,15 +1,15 @@
-"""A policy's scores of the whole cluster, by kind of request, kept up to date.
+"""A policy's scores of the whole cluster, by kind of request, cached up to date.
 
-It is only a memo: dropping it changes no answer, only how long the answer takes. A score depends on
-the state of its row, the kind of request, and the shapes of all nodes. So only rows that changed
-since the kind was last scored are scored again; and all rows after a shape changed, unless the
-policy says that nothing has changed that it takes from other nodes (`KeyedByShapes`).
-Prices that depend on the whole cluster are computed at each request (`core/cluster_prices.py`).
+A cache only: without it all answers are the same, and take longer. A score depends on the state of
+the row, the kind of request, and the shapes of all nodes. So the rows that changed since the kind
+was last scored are scored again; all rows are scored again after a shape changed, unless the policy
+says that its inputs from other nodes have not changed (`KeyedByShapes`). Prices that depend on the
+whole cluster are computed at each request (`core/cluster_prices.py`).
 
-Of each row it keeps the best device, not all of them: the best in use and the best idle one if
-prices differ between the two.
+The cache has the best device of each row, and no other device: the best device in use and the best
+idle device, if prices differ between these.
 
-A policy may be anybody's code: it may raise, or return NaN. The pod must still be placed, so there
+A policy may be foreign code: it may raise, or return NaN. The pod must still be placed, so there
 are scorers with fallbacks. Tested in `tests/unit/core/test_ranking.py` and, with policies that
 fail, in `tests/integration/test_broken_policies.py`.
 """
@@ -38,37 +38,37 @@ Fits = Callable[[Snapshot, Rows, Request], Bools]
 """Returns bool (K, D): where the request fits, for the given rows, by the state of each row."""
 
 Pause = Callable[[], object]
-"""Called between two steps of some rows."""
+"""A function that is called between two steps of _STEP rows."""
 
-_KINDS, _MOST_KINDS = 64, 1024
-"""Kinds for which scores are kept at least, and at most."""
+_KINDS, _MAX_KINDS = 64, 1024
+"""Lower and upper bound of the kinds with cached scores."""
 
 _KEPT_ROWS = 1_280_000
-"""Rows for which scores are kept, of all kinds together: some 24 bytes each, 30 MB."""
+"""Upper bound of the cached rows of all kinds together: some 24 bytes each, 30 MB."""
 
 _HELD_KINDS = 8
-"""Kinds for which scores with holds are kept: each keeps a copy of the arrays."""
+"""Upper bound of the kinds with cached scores with holds: each has a copy of the arrays."""
 
 _Kept = tuple[Kind, frozenset[int]]
-"""A kind of request, and the sizes by which pairing tells it apart."""
+"""The key of the cache: a kind of request, and the container sizes that pairing depends on."""
 
 _UNPAIRED: frozenset[int] = frozenset()
 
 _T = TypeVar("_T")
 
 _STEP = 500
-"""Rows scored at once: more do not stay in the processor's cache, fewer need more calls."""
+"""Rows scored at once: more rows do not fit the processor's cache, fewer rows need more calls."""
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): devices with room for the request, on rows with enough of them.
+    """Return bool (K, D): the devices with room for the request, on rows with enough such devices.
 
     Devices that pairing excludes are left out.
     """
     mask = has_room(snapshot, rows, request)
-    allowed = snapshot.paired_rows.devices(snapshot, request)
-    if allowed is not None:
-        mask &= allowed.take(rows, axis=0)
+    paired = snapshot.paired_rows.devices(snapshot, request)
+    if paired is not None:
+        mask &= paired.take(rows, axis=0)
     if request.devices > 1:
         mask &= has_devices(mask, request, snapshot.free, rows)[:, None]
     return mask
@@ -79,12 +79,12 @@ class Scores:
     """The scores of a request on all nodes."""
 
     values: Floats
-    """The best of each row, float64 (N,); -inf where it does not fit."""
+    """float64 (N,): the best score of each row; -inf where the request does not fit."""
     by_state: Floats
-    """The best among devices in use and among idle ones, float64 (V, N); V is 1 if they are not
-    separated."""
+    """float64 (V, N): the best score among devices in use and among idle devices; V is 1 if the
+    policy does not separate these."""
     devices: npt.NDArray[np.int16]
-    """Those best devices, int16 (V, N)."""
+    """int16 (V, N): the best devices."""
 
     def device(self, row: int) -> int:
         """Return the best single device of a row, the lowest index among equals."""
@@ -93,19 +93,19 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The scores kept for a kind of request, for one generation; immutable."""
+class CachedScores:
+    """The cached scores of a kind of request, for one generation; immutable."""
 
     generation: int
-    asked: Kind
-    """Of the request that they were computed for last; others may share them."""
+    kind: Kind
+    """The kind of the last request; other kinds may share the scores."""
     shapes: ShapesSeen
     best: Floats
-    """The value of the best device, (V, N); V is 1, or 2 for those in use and idle ones."""
+    """float64 (V, N): the value of the best device; V is 1, or 2 for devices in use and idle."""
     devices: npt.NDArray[np.int16]
-    """Its index, (V, N)."""
-    taken: PatternRows | None
-    """What a placement takes from each row, if that has prices."""
+    """int16 (V, N): the index of the best device."""
+    takes: PatternRows | None
+    """The priced pattern that a placement takes from each row; None without prices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,33 +113,33 @@ class _Scored:
     """The scores of K rows."""
 
     best: Floats
-    """As in Known, (V, K)."""
+    """float64 (V, K), as in CachedScores."""
     devices: npt.NDArray[np.int16]
-    """The same, (V, K)."""
-    taken: Taken | None
-    """What a placement takes from each row, (K, Y)."""
+    """int16 (V, K), as in CachedScores."""
+    takes: Taken | None
+    """int64 (K, Y): the amounts that a placement takes from each row."""
 
 
 class Scorer(Protocol):
-    """Something that scores placements: a Ranking, or what a simulation uses instead."""
+    """An object that scores placements: a Ranking, or the scorer of a simulation."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the value of each device of these rows, fitting or not."""
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
-        """Return the best single device of a row if it is known without scoring again."""
+        """Return the best single device of a row from cached scores, or None."""
 
 
 class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request; None: by the nodes' number.
 
-    Policies know no split requests: nodes where one fits are ranked by its largest part.
+    Policies know no split requests: a split request is ranked by its largest part.
 
-    Any thread may call it. If two need one kind at once, both compute it; each result is right for
-    its own snapshot, and the one that is kept is brought up to date by its generation.
+    Any thread may call any method. Two threads may compute one kind at once; each result is right
+    for the snapshot of its thread, and the cached result is brought up to date by its generation.
     """
 
     def __init__(
@@ -155,37 +155,37 @@ class Ranking:
         # Another `fits` may read CPU and memory, as that of simulations does.
         self._ignores_host = fits is fits_devices and bool(getattr(policy, "ignores_host", False))
         self._fits = fits
-        self._memo: dict[_Kept, Known] = {}
-        self._held_memo: dict[_Kept, tuple[HeldSnapshot, Known]] = {}
+        self._memo: dict[_Kept, CachedScores] = {}
+        self._held_memo: dict[_Kept, tuple[HeldSnapshot, CachedScores]] = {}
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
-        """The kinds whose scores are kept, the last one used at the end."""
-        return tuple(dict.fromkeys(known.asked for known in list(self._memo.values())))
+        """The kinds with cached scores, in the order of their last use."""
+        return tuple(dict.fromkeys(scores.kind for scores in list(self._memo.values())))
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
-        known = self._known_anew(snapshot, request, pause)
-        self._keep(snapshot, request, known)
+        scores = self._computed(snapshot, request, pause)
+        self._keep(snapshot, request, scores)
         if self._prices is not None:
             self._prices.totals(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
         if isinstance(snapshot, HeldSnapshot):
-            known = self._known_held(snapshot, request)
+            cached = self._cached_with_holds(snapshot, request)
         else:
-            known = self._known(snapshot, request)
-        worth = known.best
-        if self._prices is not None and known.taken is not None:
-            worth = self._prices.charge(snapshot, _scored(request), worth, known.taken)
+            cached = self._cached(snapshot, request)
+        worth = cached.best
+        if self._prices is not None and cached.takes is not None:
+            worth = self._prices.charge(snapshot, _scored(request), worth, cached.takes)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
-        return Scores(values, worth, known.devices)
+        return Scores(values, worth, cached.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the value for each device of these rows, whether it fits or not.
+        """Return float64 (K, D): the value of each device of these rows, fitting or not.
 
-        It is always computed again.
+        The values are not cached.
         """
         request = _scored(request)
         scores = self.policy.score(snapshot, rows, request)
@@ -194,154 +194,156 @@ class Ranking:
         return self._prices.charge_devices(snapshot, rows, request, scores)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
-        """Return the best single device of a row from the memo, the lowest index among equals.
+        """Return the best single device of a row from the cache, the lowest index among equals.
 
-        None if the memo does not have the row as it is, or if the request fits no device; use
+        None if the cached row is out of date, or if the request fits no device; use
         `score_devices` then.
         """
-        known = self._memo.get(self._kind(snapshot, request))
+        cached = self._memo.get(self._kind(snapshot, request))
         if (
-            known is None
-            or known.shapes.capacity is not snapshot.capacity
+            cached is None
+            or cached.shapes.capacity is not snapshot.capacity
             or isinstance(snapshot, HeldSnapshot)
-            or known.generation > snapshot.generation
-            or snapshot.row_generation[row] > known.generation
+            or cached.generation > snapshot.generation
+            or snapshot.row_generation[row] > cached.generation
         ):
             return None
-        worth = known.best[:, row]
+        worth = cached.best[:, row]
         # A price of the whole row changes nothing between its devices.
-        taken = known.taken
-        if self._prices is not None and taken is not None and len(worth) > 1 and taken.index[row]:
-            worth = self._prices.charge_row(snapshot, row, request, worth, taken.row(row))
+        patterns, prices = cached.takes, self._prices
+        if prices is not None and patterns is not None and len(worth) > 1 and patterns.index[row]:
+            worth = prices.charge_row(snapshot, row, request, worth, patterns.row(row))
         highest = worth.max()
         if not highest > -np.inf:
             return None
-        return int(known.devices[:, row][worth == highest].min())
+        return int(cached.devices[:, row][worth == highest].min())
 
     def _kind(self, snapshot: Snapshot, request: Request) -> _Kept:
-        """Return by what the scores of the request are kept, for snapshots like this one."""
-        # CPU and memory make a kind of nearly each pod.
+        """Return the cache key of the request, for snapshots like this one."""
+        # With CPU and memory nearly every pod would be a kind.
         kind = replace(request, cpu=0, memory=0).kind if self._ignores_host else request.kind
-        # Pairing tells pods apart by the sizes of their containers.
+        # Pairing distinguishes pods by the sizes of the containers.
         return kind, request.sizes if snapshot.pinned else _UNPAIRED
 
-    def _keep(self, snapshot: Snapshot, request: Request, known: Known) -> None:
-        most = self._kinds
-        if most is None:
-            most = max(_KINDS, min(_MOST_KINDS, _KEPT_ROWS // max(len(snapshot.names), 1)))
-        _keep_last(self._memo, self._kind(snapshot, request), known, most)
+    def _keep(self, snapshot: Snapshot, request: Request, scores: CachedScores) -> None:
+        max_kinds = self._kinds
+        if max_kinds is None:
+            max_kinds = max(_KINDS, min(_MAX_KINDS, _KEPT_ROWS // max(len(snapshot.names), 1)))
+        _keep_last(self._memo, self._kind(snapshot, request), scores, max_kinds)
 
-    def _known(self, snapshot: Snapshot, request: Request) -> Known:
+    def _cached(self, snapshot: Snapshot, request: Request) -> CachedScores:
         kind = self._kind(snapshot, request)
-        known = self._memo.get(kind)
-        if known is not None and known.generation > snapshot.generation:
-            return self._known_anew(snapshot, request)
-        if known is None or not known.shapes.hold_for(snapshot, self._keys):
-            known = self._known_anew(snapshot, request)
-        elif known.generation != snapshot.generation:
-            rows = snapshot.changed_since(known.generation)
-            known = self._patched(known, snapshot, rows, request)
-        self._keep(snapshot, request, known)
-        return known
+        cached = self._memo.get(kind)
+        if cached is not None and cached.generation > snapshot.generation:
+            return self._computed(snapshot, request)
+        if cached is None or not cached.shapes.hold_for(snapshot, self._keys):
+            cached = self._computed(snapshot, request)
+        elif cached.generation != snapshot.generation:
+            rows = snapshot.changed_since(cached.generation)
+            cached = self._patched(cached, snapshot, rows, request)
+        self._keep(snapshot, request, cached)
+        return cached
 
-    def _known_held(self, snapshot: HeldSnapshot, request: Request) -> Known:
+    def _cached_with_holds(self, snapshot: HeldSnapshot, request: Request) -> CachedScores:
         """Return the scores of a snapshot with holds.
 
-        They are kept apart from those of the books, for the last kinds asked for: only rows that
-        differ from the last such snapshot are scored again.
+        A cache of their own has the last kinds: the rows that differ from the last such snapshot
+        are scored again.
         """
         kind = self._kind(snapshot, request)
         last = self._held_memo.get(kind)
         if last is None or last[1].shapes.capacity is not snapshot.capacity:
-            known, rows = self._known(snapshot.base, request), snapshot.rows
+            cached, rows = self._cached(snapshot.base, request), snapshot.rows
         else:
-            known, rows = last[1], snapshot.differing_rows(last[0])
+            cached, rows = last[1], snapshot.differing_rows(last[0])
         if len(rows):
-            known = self._patched(known, snapshot, rows, request)
-        _keep_last(self._held_memo, kind, (snapshot, known), _HELD_KINDS)
-        return known
+            cached = self._patched(cached, snapshot, rows, request)
+        _keep_last(self._held_memo, kind, (snapshot, cached), _HELD_KINDS)
+        return cached
 
-    def _known_anew(
+    def _computed(
         self, snapshot: Snapshot, request: Request, pause: Pause | None = None
-    ) -> Known:
+    ) -> CachedScores:
         scored = self._score(snapshot, np.arange(len(snapshot.names)), request, pause)
-        taken = None if scored.taken is None else PatternRows.of(scored.taken)
-        return Known(
+        patterns = None if scored.takes is None else PatternRows.of(scored.takes)
+        return CachedScores(
             generation=snapshot.generation,
-            asked=request.kind,
+            kind=request.kind,
             shapes=ShapesSeen.of(snapshot, self._keys),
             best=scored.best,
             devices=scored.devices,
-            taken=taken,
+            takes=patterns,
         )
 
-    def _patched(self, known: Known, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
-        """Return the kept scores, with those of these rows as they are now."""
+    def _patched(
+        self, cached: CachedScores, snapshot: Snapshot, rows: Rows, request: Request
+    ) -> CachedScores:
+        """Return the cached scores with fresh scores for these rows."""
         fresh = self._score(snapshot, rows, request)
         # Rows are only added: that of a node that goes is used again.
-        more = len(snapshot.names) - known.best.shape[1]
+        more = len(snapshot.names) - cached.best.shape[1]
         best, devices = (
             np.concatenate([array, np.zeros((len(array), more), array.dtype)], axis=1)
-            for array in (known.best, known.devices)
+            for array in (cached.best, cached.devices)
         )
         best[:, rows], devices[:, rows] = fresh.best, fresh.devices
-        taken = known.taken
-        if taken is not None and fresh.taken is not None:
-            taken = taken.patched(rows, fresh.taken, more)
-        return Known(
+        patterns = cached.takes
+        if patterns is not None and fresh.takes is not None:
+            patterns = patterns.patched(rows, fresh.takes, more)
+        return CachedScores(
             generation=snapshot.generation,
-            asked=request.kind,
+            kind=request.kind,
             shapes=ShapesSeen.of(snapshot, self._keys),
             best=best,
             devices=devices,
-            taken=taken,
+            takes=patterns,
         )
 
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
     ) -> _Scored:
-        parts, asked = [], _scored(request)
+        parts, scored_request = [], _scored(request)
         for start in range(0, len(rows) or 1, _STEP):
             step = rows[start : start + _STEP]
             fits = self._fits(snapshot, step, request)
             if request.split:
-                fits &= has_room(snapshot, step, asked)
+                fits &= has_room(snapshot, step, scored_request)
             scores = np.full(fits.shape, -np.inf)
             if fits.any():
-                np.copyto(scores, self.policy.score(snapshot, step, asked), where=fits)
+                np.copyto(scores, self.policy.score(snapshot, step, scored_request), where=fits)
             if self._prices is None:
-                by_state, taken = scores[None], None
+                by_state, takes = scores[None], None
             else:
-                by_state, taken = self._prices.split(snapshot, step, asked, scores)
+                by_state, takes = self._prices.split(snapshot, step, scored_request, scores)
             devices = by_state.argmax(axis=2).astype(np.int16)
-            parts.append(_Scored(by_state.max(axis=2), devices, taken))
+            parts.append(_Scored(by_state.max(axis=2), devices, takes))
             if pause is not None:
                 pause()
         return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _scored(request: Request) -> Request:
-    """Return what a policy is asked about in its place."""
+    """Return the request to score: of a split request the largest part."""
     return request.part(request.units) if request.split else request
 
 
-def _keep_last(memo: dict[_Kept, _T], kind: _Kept, value: _T, most: int) -> None:
+def _keep_last(memo: dict[_Kept, _T], kind: _Kept, value: _T, max_kinds: int) -> None:
     """Keep the value; the kind used longest ago is dropped first (a dict keeps the order)."""
     memo.pop(kind, None)
     memo[kind] = value
-    if len(memo) > most:
+    if len(memo) > max_kinds:
         # list() of a dict is atomic; an iterator would fail if another thread added a kind.
-        for old in list(memo)[:-most]:
+        for old in list(memo)[:-max_kinds]:
             memo.pop(old, None)
 
 
 def _joined(parts: list[_Scored]) -> _Scored:
-    """Return the parts joined, for all their rows."""
-    taken = [part.taken for part in parts if part.taken is not None]
+    """Return the scores of all parts as one."""
+    takes = [part.takes for part in parts if part.takes is not None]
     return _Scored(
         np.concatenate([part.best for part in parts], axis=1),
         np.concatenate([part.devices for part in parts], axis=1),
-        np.concatenate(taken) if taken else None,
+        np.concatenate(takes) if takes else None,
     )
 
 
@@ -360,10 +362,10 @@ class FallbackScorer:
     scorers: Sequence[tuple[str, Scorer]]
     """By name, the preferred one first; the last must not fail."""
     failed: Callable[[str, Scorer, BaseException], None]
-    """Called with each failure and the scorer's name, by any thread."""
+    """Called by any thread with a scorer's name, the scorer and its failure."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return what placing the request on each row is worth."""
+        """Return the value of placing the request on each row."""
         for name, scorer in self.scorers[:-1]:
             try:
                 scores = scorer.scores(snapshot, request)

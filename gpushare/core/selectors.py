@@ -1,6 +1,6 @@
-"""What pods demand of nodes: the rules of core/v1 for taints, tolerations and node selectors.
+"""The demands of pods on nodes: rules of core/v1 for taints, tolerations and node selectors.
 
-Values and rules only, shared by all that reads pods and nodes. Standard library only.
+Values and rules only, shared by all readers of pods and nodes. Standard library only.
 
 Tested in `tests/unit/core/test_node_filters.py`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
-"""Effects of a taint that keep pods out; the third one only asks them to go elsewhere."""
+"""Effects of a taint that exclude pods; the third one, PreferNoSchedule, is only a preference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels meet it; an operator that nobody knows is never met."""
+        """Return whether the labels meet the requirement; an unknown operator is never met."""
         value = labels.get(self.key)
         match self.operator:
             case "Gt" | "Lt":
                 try:
-                    have, bound = int(value or ""), int(self.values[0])
-                except (ValueError, IndexError):  # what is no integer is neither
+                    have, limit = int(value or ""), int(self.values[0])
+                except (ValueError, IndexError):  # kube-scheduler: not an integer, no match
                     return False
-                return have > bound if self.operator == "Gt" else have < bound
+                return have > limit if self.operator == "Gt" else have < limit
             case "In":
                 return value in self.values
             case "NotIn":
@@ -79,60 +79,62 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A node selector term: requirements of labels, and of fields, of which there is the name."""
+    """A node selector term: requirements of labels, and of fields (only metadata.name exists)."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether all of it holds for a node; an empty term matches none."""
+        """Return whether a node meets all requirements; an empty term matches no node."""
         if not self.labels and not self.fields:
             return False
-        named = {"metadata.name": name}
+        fields_of_node = {"metadata.name": name}
         return all(requirement.holds(labels) for requirement in self.labels) and all(
-            requirement.holds(named) for requirement in self.fields
+            requirement.holds(fields_of_node) for requirement in self.fields
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a pod demands of nodes, besides amounts."""
+    """The demands of a pod on nodes, besides amounts."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     """(key, value) of each label."""
     terms: tuple[Term, ...] | None = None
-    """Alternatives, of which one must match; None: none is required."""
+    """Alternative terms; at least one must match. None: no term is required."""
     tolerations: tuple[Toleration, ...] = ()
     gated: bool = False
-    """Scheduling gates hold it back."""
-    known: bool = True
-    """What it says was kept; it is not if it was too much, and then keeps no node out."""
+    """Whether the pod has scheduling gates."""
+    is_complete: bool = True
+    """False if the demands were too large to keep; then they exclude no node."""
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node is one of those that the pod may use."""
+        """Return whether the node selector and the terms allow a node."""
         return all(labels.get(key) == value for key, value in self.node_selector) and (
             self.terms is None or any(term.matches(name, labels) for term in self.terms)
         )
 
-    def both(self, other: "Demands") -> "Demands":
-        """Return what pods demand of one node that is to take all of them.
+    def both(self, second: "Demands") -> "Demands":
+        """Return the combined demands on one node that must accept both pods.
 
-        Of tolerations those count that all of them have to the letter.
+        Only tolerations that both pods have literally count.
         """
-        terms = self.terms if other.terms is None else other.terms
-        if self.terms is not None and other.terms is not None:
+        terms = self.terms if second.terms is None else second.terms
+        if self.terms is not None and second.terms is not None:
             terms = tuple(
                 Term(one.labels + another.labels, one.fields + another.fields)
                 for one in self.terms
-                for another in other.terms
+                for another in second.terms
                 if (one.labels or one.fields) and (another.labels or another.fields)
             )
         return Demands(
-            tuple(sorted({*self.node_selector, *other.node_selector})),
+            tuple(sorted({*self.node_selector, *second.node_selector})),
             terms,
-            tuple(toleration for toleration in self.tolerations if toleration in other.tolerations),
-            self.gated or other.gated,
-            self.known and other.known,
+            tuple(
+                toleration for toleration in self.tolerations if toleration in second.tolerations
+            ),
+            self.gated or second.gated,
+            self.is_complete and second.is_complete,
         )
 
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, DeviceAmount
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
-    ALL_CORES,
     ANY_CARD,
     HOST_BOUND,
     Cards,
@@ -36,11 +36,13 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
+PercentArray = npt.NDArray[np.int32]
 
 REASONS: tuple[Reason | None, ...] = (None, *Reason)
 """The reasons by their number in `Snapshot.closed`."""
 
 KINDS = 5
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 _ROWS = 64
 """Nodes that have room at first; doubled whenever all rows are in use."""
@@ -64,14 +66,15 @@ def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
 
 
 def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): devices with room for the request's memory and, there too, its cores.
+    """Return bool (K, D): devices with room for the request's memory and, there too, its percents.
 
-    Of a split one each has room for the least part: `has_devices` tells whether all have room. One
-    whose cores are all given has no memory free, so a pod without cores needs no second look.
+    For a split request each device has room for the smallest part: `has_devices` tells whether all
+    parts have room. `free` is 0 where all of an exclusive amount is given, so a request without
+    percents needs no second look.
     """
     room: Bools = snapshot.free.take(rows, axis=0) >= max(request.least, 1)
-    if request.cores:
-        room &= has_cores(snapshot, rows, request)
+    if request.percents:
+        room &= has_percents(snapshot, rows, request)
     if request.cards != ANY_CARD:
         room &= has_cards(snapshot, rows, request.cards)
     return room
@@ -97,14 +100,26 @@ def has_devices(
     return fits
 
 
-def has_cores(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): open devices with room for the request's cores, whatever memory is free.
-
-    Who asks for all cores of a device gets one that nobody uses: a pod without cores uses them too.
+def has_percents(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): open devices with room for the request's percents, whatever memory is
+    free.
     """
-    taken = snapshot.cores_used.take(rows, axis=0)
-    room: Bools = snapshot.open[rows] & (taken <= ALL_CORES - max(request.cores, 1))
-    if request.alone:
+    room: Bools = snapshot.open[rows]
+    for index, percent in enumerate(request.every_percent):
+        room &= has_percent(snapshot, rows, index, percent)
+    return room
+
+
+def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> Bools:
+    """Return bool (K, D): devices with room for so much of the amount PERCENT_AMOUNTS[index].
+
+    A pod that takes the whole of an exclusive amount needs a device that no pod uses: pods that ask
+    for nothing of such an amount use some of it too.
+    """
+    amount = PERCENT_AMOUNTS[index]
+    used = snapshot.percents_used[index].take(rows, axis=0)
+    room: Bools = used <= amount.whole - amount.needed(percent)
+    if amount.is_exclusive and percent >= amount.whole:
         room &= snapshot.used.take(rows, axis=0) == 0
     return room
 
@@ -140,10 +155,11 @@ def contested_cards(snapshot: "Snapshot") -> dict[str, dict[str, str]]:
     return contested
 
 
-def stranded_by_compute(snapshot: "Snapshot") -> int:
-    """Return the units that nobody has, on open devices whose cores are all given."""
-    raw = np.maximum(snapshot.capacity - snapshot.used, 0)
-    return int(raw[snapshot.open & (snapshot.cores_used >= ALL_CORES)].sum())
+def units_stranded_by(snapshot: "Snapshot", amount: DeviceAmount) -> int:
+    """Return the units that no pod has, on open devices of which the whole amount is given."""
+    unused = np.maximum(snapshot.capacity - snapshot.used, 0)
+    used = snapshot.percents_used[PERCENT_AMOUNTS.index(amount)]
+    return int(unused[snapshot.open & (used >= amount.whole)].sum())
 
 
 def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
@@ -169,8 +185,9 @@ class Snapshot:
     """int64 (N, D) units."""
     used: Ints
     """int64 (N, D) units."""
-    cores_used: npt.NDArray[np.int32]
-    """int32 (N, D) percent of each device's compute; pods that ask for no cores count 0."""
+    percents_used: tuple[PercentArray, ...]
+    """For each of `PERCENT_AMOUNTS` int32 (N, D) percent of each device; pods that ask for nothing
+    of the amount count 0."""
     healthy: Bools
     """bool (N, D), False beyond a node's devices."""
     model: npt.NDArray[np.int16]
@@ -226,7 +243,8 @@ class Snapshot:
     def free(self) -> Ints:
         """int64 (N, D): units that can be given out, never negative.
 
-        0 if a device is not open, or if its cores are all given: then its memory is no use.
+        0 if a device is not open, or if all of an exclusive amount of the device is given: then no
+        pod can use the memory.
         """
         return self.left(slice(None))
 
@@ -244,27 +262,52 @@ class Snapshot:
         return places
 
     @cached_property
+    def any_percents(self) -> bool:
+        """Whether a pod has a part of an amount that is counted in percent."""
+        return any(bool(used.any()) for used in self.percents_used)
+
+    @property
     def any_cores(self) -> bool:
-        """Whether a pod holds cores."""
-        return bool(self.cores_used.any())
+        """Whether a pod has a part of the compute."""
+        return self.any_percents and bool(self.cores_used.any())
+
+    @property
+    def cores_used(self) -> PercentArray:
+        """int32 (N, D) percent of the compute of each device. Policies read this."""
+        return self.percents_used[_COMPUTE]
 
     @cached_property
+    def percents_free(self) -> tuple[Ints, ...]:
+        """For each of `PERCENT_AMOUNTS` int64 (N, D): percent that can be given out; 0 if a device
+        is not open.
+        """
+        return self.percents_left(slice(None))
+
+    @property
     def cores_free(self) -> Ints:
-        """int64 (N, D): percent of the compute that can be given out; 0 if a device is not open."""
-        return self.cores_left(slice(None))
+        """int64 (N, D): what `percents_free` says of the compute. Policies read this."""
+        return self.percents_free[_COMPUTE]
 
     def left(self, rows: Rows | slice) -> Ints:
         """Return int64 (K, D): what `free` is for these rows, counted anew."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
-        if self.any_cores:
-            free[self.cores_used[rows] >= ALL_CORES] = 0
+        if self.any_percents:
+            for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
+                if amount.is_exclusive:
+                    free[used[rows] >= amount.whole] = 0
         free.flags.writeable = False
         return free
 
-    def cores_left(self, rows: Rows | slice) -> Ints:
-        """Return int64 (K, D): what `cores_free` is for these rows, counted anew."""
-        percent: Ints = np.maximum(ALL_CORES - self.cores_used[rows].astype(np.int64), 0)
+    def percents_left(self, rows: Rows | slice) -> tuple[Ints, ...]:
+        """Return what `percents_free` is for these rows, int64 (K, D) each, counted anew."""
+        return tuple(
+            self._percent_left(rows, amount, used)
+            for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True)
+        )
+
+    def _percent_left(self, rows: Rows | slice, amount: DeviceAmount, used: PercentArray) -> Ints:
+        percent: Ints = np.maximum(amount.whole - used[rows].astype(np.int64), 0)
         percent[~self.open[rows]] = 0
         percent.flags.writeable = False
         return percent
@@ -283,8 +326,8 @@ def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
     is_open = view.healthy is last.healthy and view.closed is last.closed
     if is_open:
         known["open"] = last.open
-    if view.cores_used is last.cores_used:
-        known["any_cores"] = last.any_cores
+    if view.percents_used is last.percents_used:
+        known["any_percents"] = last.any_percents
     rows = view.changed_since(last.generation)
     vars(view).update(known)
     more = len(view.names) - len(last.names)
@@ -322,7 +365,7 @@ class Sums(NamedTuple):
     row: dict[str, int]
     capacity: Ints
     used: Ints
-    cores: npt.NDArray[np.int32]
+    percents: tuple[PercentArray, ...]
     healthy: Bools
     host: Ints
     """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
@@ -340,9 +383,10 @@ class NodeArrays:
         self._empty_rows: list[int] = []
         self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
         self._used = np.zeros((_ROWS, 1), dtype=np.int64)
-        # Percent; the same array as in the last snapshot until a pod with cores comes or goes.
-        self._cores = np.zeros((_ROWS, 1), dtype=np.int32)
-        self._cores_shown: npt.NDArray[np.int32] | None = None
+        # By PERCENT_AMOUNTS.
+        self._percents = tuple(np.zeros((_ROWS, 1), dtype=np.int32) for _ in PERCENT_AMOUNTS)
+        # The arrays of the last snapshot, until a pod with percents comes or goes.
+        self._percents_shown: tuple[PercentArray, ...] | None = None
         self._healthy = np.zeros((_ROWS, 1), dtype=bool)
         # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
         self._host = np.zeros((_ROWS, 5), dtype=np.int64)
@@ -360,11 +404,14 @@ class NodeArrays:
         spec = self._rows.spec(row)
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
-    def cores(self, node: str) -> tuple[int, ...]:
-        """Return the percent of the compute that is used of each device of a known node."""
+    def percents(self, node: str) -> tuple[tuple[int, ...], ...]:
+        """Return, for each of `PERCENT_AMOUNTS`, the percent in use of each device of a known
+        node.
+        """
         row = self.row[node]
         spec = self._rows.spec(row)
-        return tuple(self._cores[row, : len(spec.capacity) if spec else 0].tolist())
+        count = len(spec.capacity) if spec else 0
+        return tuple(tuple(used[row, :count].tolist()) for used in self._percents)
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
@@ -374,15 +421,22 @@ class NodeArrays:
             memory - memory_used if memory >= 0 else None,
         )
 
-    def has_room(self, node: str, device: int, units: int, cores: int) -> bool:
-        """Return whether the device of a known node has room for so much of it, and is open."""
+    def has_room(self, node: str, device: int, units: int, request: Request) -> bool:
+        """Return whether the device of a known node is open and has room for so many units and the
+        percents of the request.
+        """
         row = self.row[node]
         spec = self._rows.spec(row)
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
-        if self._cores[row, device] > ALL_CORES - max(cores, 1) or (cores >= ALL_CORES and used):
+        if request.alone and used:
             return False
+        for amount, percents, percent in zip(
+            PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
+        ):
+            if percents[row, device] > amount.whole - amount.needed(percent):
+                return False
         return bool(self._capacity[row, device] - used >= units)
 
     def changed(self, node: str) -> int:
@@ -415,14 +469,16 @@ class NodeArrays:
         if row is None:
             self.set_node(spec, charges)
             return
-        capacity, used, cores, healthy = (
-            array[row].copy() for array in (self._capacity, self._used, self._cores, self._healthy)
+        capacity, used, healthy, *percents = (
+            array[row].copy()
+            for array in (self._capacity, self._used, self._healthy, *self._percents)
         )
         closed = self._closed[row]
         self.set_node(spec, charges)
         np.minimum(self._capacity[row], capacity, out=self._capacity[row])
         np.maximum(self._used[row], used, out=self._used[row])
-        np.maximum(self._cores[row], cores, out=self._cores[row])
+        for array, before in zip(self._percents, percents, strict=True):
+            np.maximum(array[row], before, out=array[row])
         self._healthy[row] &= healthy
         self._closed[row] = self._closed[row] or closed
 
@@ -447,16 +503,19 @@ class NodeArrays:
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
-            if request.cores and charge.placement:
+            if request.percents and charge.placement:
                 devices = [device for device, _ in charge.placement]
-                self._cores[row, devices] += sign * request.cores_on(len(devices))
-                self._cores_shown = None
+                by_device = zip(*request.percents_on(charge.placement), strict=True)
+                for array, percents in zip(self._percents, by_device, strict=True):
+                    array[row, devices] += sign * np.array(percents, dtype=np.int32)
+                self._percents_shown = None
         elif request.devices:
             # Its devices are not known: it may be on any of them, so it counts on every one.
             self._used[row, :count] += sign * request.total
-            if request.cores:
-                self._cores[row, :count] += sign * request.cores_on(0)
-                self._cores_shown = None
+            if request.percents:
+                for array, percent in zip(self._percents, request.all_percents, strict=True):
+                    array[row, :count] += sign * percent
+                self._percents_shown = None
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
@@ -491,15 +550,15 @@ class NodeArrays:
             array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
         )
         kinds = self._kinds[:count].copy()
-        if self._cores_shown is None:
-            self._cores_shown = self._cores[:count].copy()
-        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only, self._cores_shown):
+        if self._percents_shown is None:
+            self._percents_shown = tuple(array[:count].copy() for array in self._percents)
+        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only, *self._percents_shown):
             array.flags.writeable = False
         view = Snapshot(
             **self._layout._asdict(),
             generation=self.generation,
             used=used,
-            cores_used=self._cores_shown,
+            percents_used=self._percents_shown,
             cpu_free=cpu_free,
             memory_free=memory_free,
             cpu_only=cpu_only,
@@ -541,16 +600,18 @@ class NodeArrays:
             dict(self.row),
             self._capacity.copy(),
             self._used.copy(),
-            self._cores.copy(),
+            tuple(array.copy() for array in self._percents),
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),
         )
 
     def _clear_row(self, row: int) -> None:
-        for array in (self._capacity, self._used, self._cores, self._host, self._kinds):
+        for array in (self._capacity, self._used, self._host, self._kinds):
             array[row] = 0
-        self._cores_shown = None
+        for percents in self._percents:
+            percents[row] = 0
+        self._percents_shown = None
         self._closed[row] = 0
         self._healthy[row] = False
         self.generation += 1
@@ -558,19 +619,13 @@ class NodeArrays:
 
     def _grow_rows(self) -> int:
         row = self._rows.append()
-        self._cores_shown = None
+        self._percents_shown = None
         if row == len(self._used):
-            self._capacity, self._used, self._cores, self._healthy, self._host, self._kinds = (
+            self._capacity, self._used, self._healthy, self._host, self._kinds = (
                 np.pad(array, ((0, row), (0, 0)))
-                for array in (
-                    self._capacity,
-                    self._used,
-                    self._cores,
-                    self._healthy,
-                    self._host,
-                    self._kinds,
-                )
+                for array in (self._capacity, self._used, self._healthy, self._host, self._kinds)
             )
+            self._percents = tuple(np.pad(array, ((0, row), (0, 0))) for array in self._percents)
             self._closed = np.pad(self._closed, (0, row))
             self._changed = np.pad(self._changed, (0, row))
         return row
@@ -578,9 +633,10 @@ class NodeArrays:
     def _add_columns(self, devices: int) -> None:
         more = devices - self._used.shape[1]
         if more > 0:
-            self._capacity, self._used, self._cores, self._healthy = (
+            self._capacity, self._used, self._healthy = (
                 np.pad(array, ((0, 0), (0, more)))
-                for array in (self._capacity, self._used, self._cores, self._healthy)
+                for array in (self._capacity, self._used, self._healthy)
             )
-            self._cores_shown = None
+            self._percents = tuple(np.pad(array, ((0, 0), (0, more))) for array in self._percents)
+            self._percents_shown = None
             self._layout = None

@@ -1,8 +1,8 @@
 """A trial finds the policy that allocates most on this cluster, by a simulation on its nodes.
 
 Pods are drawn at random from the workload, in several *streams* (core/trial_streams.py). Each
-policy gets the same pods on the same nodes, and is measured by the memory that it allocates, in %
-of the capacity. Streams are run until it is clear which policy is best, or that it will not be.
+policy gets the same pods on the same nodes, and is measured by the allocated memory, in % of the
+capacity. Streams are run until the best policy is clear, or will not become clear.
 """
 
 import math
@@ -25,14 +25,14 @@ AUTO = "auto"
 """The policy that is chosen by trial."""
 
 FALLBACK_POLICY = "device-bestfit"
-"""The policy that ranks until a trial has shown that another one is better: of the simple ones the
-one that is best most often where nothing is known of the pods to come."""
+"""The policy that ranks until a trial shows a better policy: of the simple policies the one that is
+best most often while the pods to come are unknown."""
 
 CANDIDATES = ("shadow-price", FALLBACK_POLICY, "binpack")
-"""The policies that are tried unless others are named."""
+"""The policies that are tried by default."""
 
-_FEWEST_STREAMS = 8
-_FEWEST_PODS = 2_500
+_MIN_STREAMS = 8
+_MIN_PODS = 2_500
 """Pods of all streams: if few pods fill a cluster, the pods that make the difference are rare."""
 _MIN_LEAD = 0.2
 """Points of memory allocated: a smaller lead counts as none and is not worth another stream."""
@@ -40,9 +40,9 @@ _ERRORS = 2.0
 """A lead must be more than this many standard errors."""
 
 MakeScorer = Callable[[Policy, int], Scorer]
-"""Makes a scorer from a policy, for this number of nodes."""
+"""(policy, number of nodes) -> scorer."""
 PolicyTimer = Callable[[str], AbstractContextManager[object]]
-"""Takes the name of a policy; its code runs inside the context, so that its time is limited."""
+"""Name of a policy -> context that limits the time of the policy's code inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class Choice:
 
     policy: str
     since: float
-    """When it was chosen first, in Unix time; in a simulation the number of pods that had come."""
+    """When the policy was first chosen, in Unix time; in a simulation the number of pods so far."""
     second: str
-    """The best of the others, "" if there was none."""
+    """The second best policy, "" if there was only one."""
     lead: float
-    """Points by which the policy allocates more than `second`; below 0 if the lead of the second
-    may be chance."""
+    """Points by which the policy allocates more than `second`; negative if the second allocates
+    more, but not by more than chance."""
     error: float
     """The standard error of the lead."""
     allocated: Mapping[str, float]
-    """The mean of each candidate, in % of the cluster's memory."""
-    refused: Mapping[str, float]
-    """The same of what was refused."""
+    """By candidate, the mean allocated memory, in % of the cluster's memory."""
+    refused_percent: Mapping[str, float]
+    """By candidate, the mean memory of refused pods, in % of the cluster's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +70,39 @@ class Trial:
     """The result of a trial. Entries at the same position are of one stream, with the same pods."""
 
     allocated: Mapping[str, Sequence[float]]
-    """By policy, in % of the cluster's memory, for each stream."""
-    refused: Mapping[str, Sequence[float]]
-    """The same; if pods come and go, what was refused in a mean lifetime."""
+    """By policy, the allocated memory of each stream, in % of the cluster's memory."""
+    refused_percent: Mapping[str, Sequence[float]]
+    """By policy, the memory of the refused pods of each stream, in % of the cluster's memory; if
+    pods come and go, of the pods refused in a mean lifetime."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Why a policy could not be tried, by name; it is in neither of the others."""
+    """By policy without results, the error that ended the trial of the policy."""
 
-    def lead(self, policy: str, other: str) -> tuple[float, float]:
+    def lead(self, policy: str, second: str) -> tuple[float, float]:
         """Return (the points that the policy allocates more on average, the standard error)."""
-        pairs = zip(self.allocated[policy], self.allocated[other], strict=True)
+        pairs = zip(self.allocated[policy], self.allocated[second], strict=True)
         more = [one - two for one, two in pairs]
         return statistics.fmean(more), statistics.stdev(more) / math.sqrt(len(more))
 
-    def is_clear(self, done: float) -> bool:
-        """Whether more streams would change nothing.
+    def is_clear(self, progress: float) -> bool:
+        """Return whether more streams would change nothing.
 
-        The best policy leads each other one by more than chance, or by less than is worth a stream;
-        or its lead would be no clear one after all streams, of which `done` is the share so far.
+        The best policy leads each other policy by more than chance, or by less than is worth a
+        stream; or the lead would not be clear even after all streams. progress: share of the
+        streams that have been run.
         """
         best = self.winner()
         leads = [self.lead(best, name) for name in self.allocated if name != best]
         return all(
             lead > _ERRORS * error
             or lead + _ERRORS * error < _MIN_LEAD
-            or lead + error * math.sqrt(1 - done) < _ERRORS * error * math.sqrt(done)
+            or lead + error * math.sqrt(1 - progress) < _ERRORS * error * math.sqrt(progress)
             for lead, error in leads
         )
 
     def winner(self, current: str = "", errors: float = _ERRORS) -> str:
         """Return the policy that allocates most, or the current one unless the lead is clear.
 
-        Of equal ones the first. current: the policy that ranks now; ignored if it was not tried.
+        Of equal policies the first. current: the policy that ranks now; ignored if not tried.
         errors: a clear lead is more than this many standard errors.
         """
         means = {name: statistics.fmean(values) for name, values in self.allocated.items()}
@@ -111,12 +113,12 @@ class Trial:
         return best if lead > errors * error else current
 
     def choice(self, current: Choice | None, now: float) -> Choice:
-        """Return the choice from now on. current: the one before, None before the first trial."""
+        """Return the new choice. current: the choice before, None before the first trial."""
         ranks = current.policy if current and current.policy in self.allocated else FALLBACK_POLICY
         policy = self.winner(ranks)
         allocated = {name: statistics.fmean(values) for name, values in self.allocated.items()}
-        others = [name for name in allocated if name != policy]
-        second = max(others, key=allocated.__getitem__, default="")
+        runners_up = [name for name in allocated if name != policy]
+        second = max(runners_up, key=allocated.__getitem__, default="")
         lead, error = self.lead(policy, second) if second else (0.0, 0.0)
         return Choice(
             policy,
@@ -125,7 +127,7 @@ class Trial:
             lead,
             error,
             allocated,
-            {name: statistics.fmean(values) for name, values in self.refused.items()},
+            {name: statistics.fmean(values) for name, values in self.refused_percent.items()},
         )
 
 
@@ -151,18 +153,19 @@ def run_trial(
     """Run a trial of the policies with these names; return None if there is nothing to allocate.
 
     `seed`: for all random draws. `make_scorer`: makes a scorer from a policy. `timer`: entered with
-    the policy's name whenever its code runs. `go_on`: asked before each stream but the first two.
-    Raises SettingsError for a policy that cannot be made, and whatever a policy raises.
+    the policy's name whenever the policy's code runs. `go_on`: called before each stream but the
+    first two; false ends the trial. Raises SettingsError for a policy that cannot be made, and any
+    exception that a policy raises.
     """
     policies: dict[str, Policy] = {}
     for name in names:
         with timer(name):
             policies[name] = load_policy(name, workload)
     allocated: dict[str, list[float]] = {name: [] for name in names}
-    refused: dict[str, list[float]] = {name: [] for name in names}
-    trial = Trial(allocated, refused)
+    refused_percent: dict[str, list[float]] = {name: [] for name in names}
+    trial = Trial(allocated, refused_percent)
     number, pods = 0, 0.0
-    # What one node says of its cards must not decide for all.
+    # The cards that a single node reports must not decide for all nodes.
     common = common_nodes(snapshot, workload.devices).snapshot
     for stream in streams(common, workload, np.random.default_rng(seed)):
         if number > 1 and not go_on():
@@ -173,7 +176,7 @@ def run_trial(
             with timer(name):
                 measured = stream.run(make_scorer(policy, len(stream.begin.names)))
             allocated[name].append(100 * measured[0] / stream.capacity)
-            refused[name].append(100 * measured[1] / stream.capacity)
-        if number >= _FEWEST_STREAMS and pods >= _FEWEST_PODS and trial.is_clear(stream.done):
+            refused_percent[name].append(100 * measured[1] / stream.capacity)
+        if number >= _MIN_STREAMS and pods >= _MIN_PODS and trial.is_clear(stream.progress):
             break
     return trial if number else None

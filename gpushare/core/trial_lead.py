@@ -1,13 +1,13 @@
 """The lead of a policy in a trial, as a text for the command line and for simulations.
 
-It needs only the standard library, as `kubectl inspect gpushare` does.
+Imports only the standard library, for `kubectl inspect gpushare`.
 """
 
 
 def lead_text(lead: float, error: float, second: str) -> str:
     """Return a clause such as "it allocated 2.1 points (error 0.4) more than fgd".
 
-    lead: points that the policy allocated more than `second`, below 0 if it allocated less.
+    lead: points that the policy allocated more than `second`, negative if less.
     error: the standard error of the lead.
     """
     points = f"{abs(lead):.1f}"

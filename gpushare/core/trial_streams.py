@@ -1,12 +1,13 @@
 """The streams of a trial (see core/trial.py): pods that come to some nodes, placed by a policy.
 
-In some streams pods stay: they are added to what runs now, until they have asked for all memory. In
-the others pods come and go, at a load of 1, on nodes that are empty at first; their share is the
-workload's turnover. These are the experiments `inflation` and `churn` of the simulator.
+In some streams pods stay: they are added to the running pods until the requests add up to all
+memory. In the other streams pods come and go, at a load of 1, on nodes that are empty at first; the
+share of these streams is the workload's turnover. The two kinds are the experiments `inflation` and
+`churn` of the simulator.
 
-Where the proportions of the classes are known from some pods only, each stream draws its own that
-these pods may have come from (the Bayesian bootstrap), so that a lead which hangs on a few of them
-differs from stream to stream and counts as doubtful. Classes stay as long as theirs were seen to.
+If the proportions of the classes were learned from some pods only, each stream draws proportions
+that these pods may have come from (the Bayesian bootstrap), so that a lead that depends on a few
+pods differs from stream to stream and counts as doubtful. Lifetimes are the learned ones.
 
 The cost is bounded by the number of pods: of a large cluster only some nodes of each group are
 used.
@@ -22,23 +23,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import HOST_BOUND, Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
-MOST_PODS, MOST_PODS_OF_STREAM = 80_000, 20_000
+MAX_PODS, MAX_PODS_OF_STREAM = 80_000, 20_000
 """Pods that come in a trial of one policy, and in one stream, roughly: at most a minute of one core
-for three policies. With fewer pods in a stream, and so fewer nodes, it does not show how some
-policies keep kinds of cards apart.
+for three policies. A stream of fewer pods, and so of fewer nodes, does not show how some policies
+keep kinds of cards apart.
 """
 
-_TOO_MANY_PODS = 2 * MOST_PODS_OF_STREAM
+_TOO_MANY_PODS = 2 * MAX_PODS_OF_STREAM
 """Pods of one stream: if more fit one node of each group, nothing is tried."""
-_MOST_STREAMS = 48
+_MAX_STREAMS = 48
 _FULL = (0.95, 1.05)
-"""If pods stay: memory is measured while they have asked for between these shares of all."""
+"""If pods stay: memory is measured while the requests are between these shares of all memory."""
 _WARMUP, _LIFE = 2.0, 6.0
 """If pods come and go: the measurement's begin and end, in mean lifetimes."""
 
@@ -54,11 +56,11 @@ class Stream:
     gaps: Floats
     """The time before each pod comes."""
     lives: Floats
-    """How long each stays; empty if all stay."""
+    """Lifetime of each pod; empty if all stay."""
     pods: float
-    """How many of them are expected to come."""
-    done: float
-    """The share of all streams that have been yielded with it."""
+    """Expected number of pods that come."""
+    progress: float
+    """Share of all streams up to and with this one."""
 
     @property
     def capacity(self) -> int:
@@ -71,22 +73,24 @@ class Stream:
         return self._flow(cluster) if len(self.lives) else self._fill(cluster)
 
     def _fill(self, cluster: MutableCluster) -> tuple[float, float]:
-        asked = cluster.allocated
+        requested_units = cluster.allocated
         begin, end = (share * cluster.capacity for share in _FULL)
         samples: list[tuple[int, int]] = []
         for index in self.which.tolist():
-            asked += self.requests[index].total
+            requested_units += self.requests[index].total
             cluster.place(self.requests[index])
-            if asked >= begin:
-                samples.append((cluster.allocated, asked - cluster.allocated))
-            if asked >= end:
+            if requested_units >= begin:
+                samples.append((cluster.allocated, requested_units - cluster.allocated))
+            if requested_units >= end:
                 break
-        allocated, refused = zip(*samples, strict=True) if samples else ((cluster.allocated,), (0,))
-        return statistics.fmean(allocated), statistics.fmean(refused)
+        allocated, refused_units = (
+            zip(*samples, strict=True) if samples else ((cluster.allocated,), (0,))
+        )
+        return statistics.fmean(allocated), statistics.fmean(refused_units)
 
     def _flow(self, cluster: MutableCluster) -> tuple[float, float]:
-        now = held = 0.0
-        refused = 0
+        now = allocated_time = 0.0
+        refused_units = 0
         leaving: list[tuple[float, int, Placement]] = []
 
         def pass_to(time: float) -> float:
@@ -97,10 +101,10 @@ class Stream:
             comes = now + float(self.gaps[number])
             while leaving and leaving[0][0] <= min(comes, _LIFE):
                 leaves, _, placement = heapq.heappop(leaving)
-                held += pass_to(leaves)
+                allocated_time += pass_to(leaves)
                 now = leaves
                 cluster.release(placement)
-            held += pass_to(min(comes, _LIFE))
+            allocated_time += pass_to(min(comes, _LIFE))
             now = comes
             if now >= _LIFE:
                 break
@@ -108,19 +112,26 @@ class Stream:
             if placement_ is not None:
                 heapq.heappush(leaving, (now + float(self.lives[number]), number, placement_))
             elif now > _WARMUP:
-                refused += request.total
+                refused_units += request.total
         span = _LIFE - _WARMUP
-        return held / span, refused / span
+        return allocated_time / span, refused_units / span
 
 
 def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) -> Iterator[Stream]:
     """Yield as many streams as the number of pods allows.
 
-    There are none if no pod asks for GPU that the nodes have, or if pods are so small that too many
-    fit one node of each group.
+    Yields none if no pod asks for GPU that the nodes have, or if too many pods fit one node of each
+    group.
     """
     requests = [
-        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models, cores=cls.cores)
+        Request(
+            cls.units,
+            cls.devices,
+            cls.cpu,
+            cls.memory,
+            models=cls.models,
+            percents=compute(cls.cores),
+        )
         for cls, _ in workload.classes
     ]
     counts = np.array([count for _, count in workload.classes], dtype=float)
@@ -130,16 +141,16 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         return
     turnover = workload.turnover
     pods = capacity / (workload.gpu / workload.pods) * (1 + turnover * _LIFE)
-    part = min(1.0, MOST_PODS_OF_STREAM / pods)
+    part = min(1.0, MAX_PODS_OF_STREAM / pods)
     lives = np.array(workload.lives or [1.0] * len(requests))
-    most = min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)
-    for place in range(most):
+    max_streams = min(int(MAX_PODS / (part * pods)), _MAX_STREAMS)
+    for place in range(max_streams):
         goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
         rows = _some(snapshot, part, rng)
         empty = mutable(snapshot, rows, empty=True)
-        every = np.arange(len(rows))
-        # Pods that fit no node even while it is empty wait and change nothing.
-        chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
+        all_rows = np.arange(len(rows))
+        # Pods that fit no empty node stay pending and change nothing.
+        chances = counts * [bool(fits(empty, all_rows, request).any()) for request in requests]
         if not (chances * totals).sum():
             return
         chances = _drawn(chances / chances.sum(), workload.evidence, rng)
@@ -156,11 +167,11 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         which = rng.choice(len(requests), length, p=chances)
         gaps = rng.exponential(1 / lifetimes, length)
         lived = rng.exponential(1, length) * stay[which] if goes else np.zeros(0)
-        yield Stream(begin, requests, which, gaps, lived, expected, (place + 1) / most)
+        yield Stream(begin, requests, which, gaps, lived, expected, (place + 1) / max_streams)
 
 
 def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
-    """Return chances that as many pods as `evidence` may have come from; the same if it is 0."""
+    """Return proportions that a sample of `evidence` pods may have come from; 0: the same."""
     if not evidence:
         return chances
     drawn: Floats = rng.standard_gamma(chances * evidence)
@@ -182,12 +193,12 @@ def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
 
 
 def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
-    """Return these nodes with their pods, or empty; closed devices have no room."""
+    """Return these nodes with the charges of their pods, or empty; closed devices have no room."""
     capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
 
     def host_free(free: Ints, whole: Ints) -> Ints:
-        known: Ints = (whole if empty else free)[rows]
-        return np.where(whole[rows] < 0, HOST_BOUND, known)
+        amounts: Ints = (whole if empty else free)[rows]
+        return np.where(whole[rows] < 0, HOST_BOUND, amounts)
 
     names = tuple(snapshot.names[row] for row in rows.tolist())
     return MutableSnapshot(
@@ -196,7 +207,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.minimum(snapshot.used[rows], capacity) * (not empty),
-        cores_used=snapshot.cores_used[rows] * (not empty),
+        percents_used=tuple(used[rows] * (not empty) for used in snapshot.percents_used),
         healthy=capacity > 0,
         model=snapshot.model[rows],
         models=snapshot.models,
@@ -217,6 +228,9 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
     """Return the same nodes, with copies of the arrays that pods change."""
-    devices, host = ("used", "cores_used", "kinds"), ("cpu_free", "memory_free", "cpu_only")
-    changed = (*devices, *host, "row_generation")
-    return replace(view, **{name: getattr(view, name).copy() for name in changed})
+    array_names = ("used", "kinds", "cpu_free", "memory_free", "cpu_only", "row_generation")
+    return replace(
+        view,
+        percents_used=tuple(used.copy() for used in view.percents_used),
+        **{name: getattr(view, name).copy() for name in array_names},
+    )

@@ -1,6 +1,6 @@
 """The pods to come: classes with counts.
 
-Pure values; it knows no cluster and no policy. How they are learned: workload_estimator.py.
+Pure values, without cluster or policy. workload_estimator.py learns the classes.
 """
 
 import heapq
@@ -22,7 +22,7 @@ _MAX_CATEGORIES = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodClass:
-    """What pods of one class ask for, as in `Request`: to a policy they are all equal."""
+    """The request of all pods of one class, as in `Request`; equal for a policy."""
 
     cpu: int = 0
     """Thousandths of a core."""
@@ -31,7 +31,7 @@ class PodClass:
     devices: int = 0
     """0 for pods without GPU."""
     models: tuple[str, ...] = ()
-    """The GPU models that they accept, sorted; () for any."""
+    """The accepted GPU models, sorted; () for any."""
     memory: int = 0
     """Host memory in bytes."""
     cores: int = 0
@@ -45,26 +45,26 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The pods to expect; it may be empty.
+    """The pods to expect, perhaps none.
 
-    The classes and the capacities are sorted, each only once. A policy prepares for these devices
-    when it is made; a capacity that is missing here costs time when a snapshot first has it.
+    The classes and the capacities are sorted and unique. A policy prepares for these devices when
+    it is made; a capacity that is missing here costs time when a snapshot first has it.
     """
 
     classes: tuple[tuple[PodClass, int], ...] = ()
-    """Each class, and the number of its pods."""
+    """(class, number of pods)."""
 
     capacities: tuple[tuple[int, int], ...] = ()
     """Units of a device, and the number of such devices."""
 
     turnover: float = 0.0
-    """How many pods leave for each that is placed: 0 while a cluster fills, at most 1."""
+    """Pods that leave per placed pod: 0 while a cluster fills, at most 1."""
 
     evidence: int = 0
-    """Pods that were seen to tell these proportions by; 0 if they are known."""
+    """Number of observed pods behind the proportions; 0 if the proportions are exact."""
 
     lives: tuple[float, ...] = ()
-    """How long the pods of each class stay, as a multiple of the mean; () if equally long."""
+    """Mean lifetime of each class as a multiple of the overall mean; () if all are equal."""
 
     @property
     def devices(self) -> dict[int, int]:
@@ -93,13 +93,13 @@ class Workload:
         counts: Counter[PodClass] = Counter()
         for cls, count in self.classes:
             counts[replace(cls, memory=0)] += count * weight(cls)
-        wanted, chosen = cover * counts.total(), []
+        missing_pods, chosen = cover * counts.total(), []
         larger_first = sorted(counts.items(), reverse=True)
         for cls, count in sorted(larger_first, key=lambda item: -item[1]):
-            if wanted <= 0:
+            if missing_pods <= 0:
                 break
             chosen.append((cls, count))
-            wanted -= count
+            missing_pods -= count
         return tuple(chosen)
 
 
@@ -135,18 +135,18 @@ def workload_of(
     )
 
 
-def merge_classes(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
-    """Return the classes with their counts, merged if there are more than `most`.
+def merge_classes(counts: Mapping[PodClass, int], max_classes: int) -> dict[PodClass, int]:
+    """Return the classes with counts, merged if there are more than `max_classes`.
 
-    Only classes with the same number of devices and the same models are merged, into their mean,
-    rounded up. The set with the most pods and the widest range of a size is split at its median pod
-    until there are enough sets: so common sizes stay as they are, and no pod is lost.
+    Only classes with the same number of devices and the same models are merged, into the mean,
+    rounded up. The set with the most pods and the widest range of a size is split at the median pod
+    until there are enough sets: so common sizes are kept, and no pod is lost.
     """
-    if len(counts) <= most:
+    if len(counts) <= max_classes:
         return dict(counts)
     sets = [_ClassGroup.of(members) for members in _by_category(counts).values()]
     heapq.heapify(sets)
-    while len(sets) < most and sets[0].order:
+    while len(sets) < max_classes and sets[0].order:
         for part in heapq.heappop(sets).halves():
             heapq.heappush(sets, part)
     return dict(alike.mean() for alike in sets)
@@ -160,13 +160,13 @@ class _ClassGroup:
     """Classes to be merged."""
 
     order: float
-    """The lowest is split first; 0 if it cannot be split."""
+    """The group with the lowest order is split first; 0 for a group that cannot be split."""
     dimension: str
     members: tuple[tuple[PodClass, int], ...]
 
     @staticmethod
     def of(members: Iterable[tuple[PodClass, int]]) -> "_ClassGroup":
-        """Return the group of these classes, with the size in which they differ by most."""
+        """Return the group of these classes, with the size of the widest range."""
         classes = tuple(members)
         width, dimension = max(
             (_width([getattr(cls, size) for cls, _ in classes]), size) for size in _SIZES
@@ -174,7 +174,7 @@ class _ClassGroup:
         return _ClassGroup(-width * sum(count for _, count in classes), dimension, classes)
 
     def halves(self) -> tuple["_ClassGroup", "_ClassGroup"]:
-        """Split the group between two values of its widest size."""
+        """Split the group between two values of the widest size."""
         ordered = sorted(self.members, key=lambda item: int(getattr(item[0], self.dimension)))
         sizes = [int(getattr(cls, self.dimension)) for cls, _ in ordered]
         cuts = [at for at in range(1, len(sizes)) if sizes[at] > sizes[at - 1]]
@@ -185,7 +185,7 @@ class _ClassGroup:
         return _ClassGroup.of(ordered[:cut]), _ClassGroup.of(ordered[cut:])
 
     def mean(self) -> tuple[PodClass, int]:
-        """Return the mean class of the group, and the number of its pods."""
+        """Return (mean class of the group, number of pods)."""
         pods = sum(count for _, count in self.members)
         cpu, units, memory, cores = (
             -(-sum(getattr(cls, size) * count for cls, count in self.members) // pods)
@@ -200,7 +200,7 @@ def _width(sizes: list[int]) -> float:
 
 
 def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodClass, int]]]:
-    """Return the classes by their devices and models; rare models are dropped."""
+    """Return the classes by (devices, models); rare models are dropped."""
     pods: Counter[object] = Counter()
     ordered = sorted(counts.items())  # so that the result does not depend on the order of arrival
     for cls, count in ordered:
@@ -208,13 +208,13 @@ def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodC
     common = {category for category, _ in pods.most_common(_MAX_CATEGORIES)}
     by_category: dict[object, list[tuple[PodClass, int]]] = defaultdict(list)
     for cls, count in ordered:
-        known = cls if (cls.devices, cls.models) in common else replace(cls, models=())
-        by_category[known.devices, known.models].append((known, count))
+        common_class = cls if (cls.devices, cls.models) in common else replace(cls, models=())
+        by_category[common_class.devices, common_class.models].append((common_class, count))
     return by_category
 
 
 def class_of(request: Request) -> PodClass:
-    """Return the class of a pod that asks for this."""
+    """Return the class of a pod with this request."""
     models = tuple(sorted(request.models)) if request.devices else ()
     units, cores = (request.units, request.cores) if request.devices else (0, 0)
     return PodClass(request.cpu, units, request.devices, models, request.memory, cores)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpushare.daemon.part import Part
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
@@ -263,7 +264,7 @@ class NullRecorder:
         """Do nothing."""
 
 
-class Recorder:
+class Recorder(Part):
     """Writes events of this process, called `instance`; `start` sets it going."""
 
     def __init__(

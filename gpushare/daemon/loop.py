@@ -1,7 +1,8 @@
-"""A thread that does one step again and again, whatever goes wrong in one of them."""
+"""A thread that repeats one step, whatever a step raises."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from gpushare.errors import GpuShareError
@@ -11,9 +12,10 @@ from gpushare.logline import Line
 class Loop:
     """Calls `step` in a thread, from `start` to `stop`.
 
-    step: may return the seconds until it is called next; else these are `every`, as after a step
-    that failed. failed: what `log` says then. at_once: whether the first step is done at once, and
-    not after `every`. `wake` has the next step done now.
+    step: returns the seconds until the next step, or None for `every`. After a step that failed the
+    pause is `every`. failed: the message of the log line about a failed step. at_once: the first
+    step begins at once, instead of after `every`. clock: seconds, monotonic. event: makes the
+    events by which the thread waits.
     """
 
     def __init__(
@@ -25,30 +27,43 @@ class Loop:
         log: logging.Logger,
         failed: str,
         at_once: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._step = step
         self._every = every
         self._log = log
         self._failed = failed
         self._at_once = at_once
-        self._woken = threading.Event()
-        self._stopping = False
+        self._clock = clock
+        self._woken, self._stopped = event(), event()
+        self._last_progress = clock()
         self._name = name
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called: a long step ends early."""
+        return self._stopped.is_set()
+
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         # Made here: Python 3.13 starts no thread that was made before a fork.
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self.note_progress()
+        self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the next step done now; the one after it, if one is under way."""
+        """Begin the next step now, or at the end of the step under way."""
         self._woken.set()
 
+    def rest(self, seconds: float) -> bool:
+        """Sleep within a step; return whether the loop is stopping, then without a long sleep."""
+        return self._stopped.wait(seconds)
+
     def stop(self, seconds: float = 0.0) -> None:
-        """Do no further step; wait at most these seconds for the end of one that is under way."""
-        self._stopping = True
+        """Begin no further step; wait at most `seconds` for the end of a step under way."""
+        self._stopped.set()
         self._woken.set()
         if self._thread not in (None, threading.current_thread()):
             self._thread.join(seconds)
@@ -57,18 +72,28 @@ class Loop:
         """Return whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self) -> None:
+    def seconds_since_progress(self) -> float:
+        """Return the seconds since the last sign of progress: a start, a step, `note_progress`."""
+        return self._clock() - self._last_progress
+
+    def note_progress(self) -> None:
+        """Note that a long step goes on."""
+        self._last_progress = self._clock()
+
+    def run(self) -> None:
+        """Repeat the step in this thread, until `stop`."""
         pause = 0.0 if self._at_once else self._every
         while True:
             self._woken.wait(pause)
             self._woken.clear()
-            if self._stopping:
+            if self.is_stopping:
                 return
-            wanted = None
+            self.note_progress()
+            next_pause = None
             try:
-                wanted = self._step()
+                next_pause = self._step()
             except GpuShareError as error:
                 self._log.warning(Line(self._failed, error=error))
             except Exception:  # the thread must go on
                 self._log.exception(self._failed)
-            pause = self._every if wanted is None else wanted
+            pause = self._every if next_pause is None else next_pause

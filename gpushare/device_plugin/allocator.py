@@ -1,10 +1,10 @@
 """The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
 
-Knows the rules of identity.py, where to read what they need, and what has been answered so far. The
-lock is held for arithmetic only. The kubelet's List is read when it asks for preferred ids, and at
-Allocate only if it did not ask: the List may miss ids that are being given out
-(UpdateAllocatedDevices of its device manager). A pod that the kubelet shows and the watch does not
-is read before it is left out.
+Applies the rules of identity.py to the kubelet's view, the pods and the answers so far. The lock is
+held for arithmetic only. The kubelet's List is read when the kubelet asks for preferred ids, and at
+Allocate only if the kubelet did not ask: the List may miss ids that are being allocated
+(UpdateAllocatedDevices of the device manager). A pod that the kubelet shows and the watch does not
+is read before the pod is left out.
 """
 
 import logging
@@ -42,7 +42,7 @@ _MOST_UNSHOWN = 512
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An answer of Allocate: what was given, for which ids."""
+    """An answer of Allocate: the grant, and the ids of the request."""
 
     grant: Grant
     ids: frozenset[str]
@@ -54,7 +54,7 @@ class AllocationState:
     """The answers so far."""
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
-    """Preferred ids for which Allocate has not come."""
+    """Preferred ids without an Allocate call so far."""
     served: dict[identity.ContainerKey, frozenset[str]] = field(default_factory=dict)
     """The ids of containers."""
     doubtful: set[identity.ContainerKey] = field(default_factory=set)
@@ -62,10 +62,10 @@ class AllocationState:
     refused_uids: set[str] = field(default_factory=set)
     """Uids of pods."""
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
-    """The latest ids whose pod was not certain; they stay until they are given to a pod that is."""
+    """The latest ids of an uncertain pod; kept until a certain pod is served with the ids."""
 
     def note(self, ids: frozenset[str], decided: Decided) -> None:
-        """Remember which container was served with these ids, if it is only one."""
+        """Remember the container that was served with these ids, if there is only one."""
         self.unshown.pop(ids, None)
         if not decided.by_kubelet:
             self.unshown[ids] = None
@@ -77,14 +77,14 @@ class AllocationState:
             (self.doubtful.discard if decided.by_kubelet else self.doubtful.add)(container)
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
-        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
+        """Add the kubelet's record, which shows the owners of uncertain answers."""
         for entry in entries:
             container = (entry.uid, entry.container)
             if self.served.setdefault(container, entry.ids) == entry.ids:
                 self.doubtful.discard(container)
 
     def in_use(self, owners: Sequence[ContainerCandidate]) -> set[str]:
-        """Return the ids that other pods have, or are about to have."""
+        """Return the ids that other pods have, or are about to get."""
         owner_uids = {owner.pod.ref.uid for owner in owners}
         used_ids = [ids for (uid, _), ids in self.served.items() if uid not in owner_uids]
         for ids, decided in self.pending.items():
@@ -110,9 +110,9 @@ class CandidateFinder:
 
     pods: Pods
     pod_devices: Callable[[], identity.PodDevices]
-    """Returns what the kubelet shows; raises GpuShareError."""
+    """Returns the kubelet's view; raises GpuShareError."""
     clock: Callable[[], float] = time.monotonic
-    # Pods that the API server does not have: when to ask it again.
+    # Pods that the API server does not have: the time of the next request for each.
     _unknown: Mapping[PodKey, float] = field(default_factory=dict)
 
     def find(
@@ -159,7 +159,7 @@ class CandidateFinder:
         *,
         excluded: Collection[PodKey] = (),
     ) -> Candidates:
-        """Return the candidates among all pods except those named."""
+        """Return the candidates among all pods except `excluded`."""
         pods, changes = self.pods.now()
         unlisted_pods = [pod for key, pod in pods.items() if key not in excluded]
         return Candidates(
@@ -167,7 +167,7 @@ class CandidateFinder:
         )
 
     def read_again(self, candidates: Sequence[ContainerCandidate]) -> None:
-        """Read again the candidates, and the pods that the kubelet shows without all their ids."""
+        """Read again the candidates, and the pods that the kubelet shows with an id missing."""
         pods, _ = self.pods.now()
         keys = {candidate.pod.key for candidate in candidates}
         with suppress(GpuShareError):
@@ -183,10 +183,10 @@ class CandidateFinder:
     def _known(
         self, pod_devices: identity.PodDevices
     ) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
-        """Return (the pods, how many changes there were, those that could not be read).
+        """Return (the pods, the number of changes, the pods that could not be read).
 
         Pods that the kubelet shows and the watch does not are read first. If the API server has
-        no such pod (a static pod without a mirror), it is not asked again at once.
+        no such pod (a static pod without a mirror), the next request waits.
         """
         pods, changes = self.pods.now()
         now = self.clock()
@@ -206,9 +206,9 @@ class CandidateFinder:
 class Allocator:
     """Decides what each container gets; several threads may call it.
 
-    listed: what the kubelet shows now. record: what it has on record. Both raise GpuShareError.
-    cards: the cards as they are now. other_card_ids: called for a container whose ids are of other
-    cards than its own.
+    pod_devices: returns the kubelet's view. record: returns the kubelet's record. Both raise
+    GpuShareError. cards: returns the present cards. other_card_ids: called for a container with ids
+    of other cards than the granted ones.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Allocator:
         return ids
 
     def allocate(self, ids: Collection[str]) -> Served:
-        """Return what a container gets for these ids.
+        """Return the grant of a container for these ids.
 
         Raises RequestRefused. Makes no call unless the kubelet did not ask for preferred ids.
         """
@@ -284,7 +284,7 @@ class Allocator:
             decided = replace(
                 self._decided(candidates, len(requested_ids), preface), by_kubelet=False
             )
-        # Else it asked the process before this one.
+        # Else the kubelet asked the process before this one.
         decided = decided or self._decide(len(requested_ids))
         served = Served(decided.grant, requested_ids, decided.owners)
         with self._lock:
@@ -294,23 +294,23 @@ class Allocator:
         return served
 
     def certain(self, ids: Collection[str]) -> bool:
-        """Return whether the owner of these ids was known when they were served."""
+        """Return whether the owner of these ids was known when the ids were served."""
         with self._lock:
             return frozenset(ids) not in self._state.unshown
 
     def complete(self, pod: NodePod) -> bool:
-        """Return whether each container of the pod has its answer for certain."""
+        """Return whether each container of the pod certainly has an answer."""
         with self._lock:
             certain = self._state.served.keys() - self._state.doubtful
         return identity.next_container(pod, {}, certain, by_kubelet=False) is None
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
-        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
+        """Add the kubelet's record, which shows the owners of uncertain answers."""
         with self._lock:
             self._state.learn(entries)
 
     def forget(self, alive: Collection[str]) -> None:
-        """Drop what is known of pods that are not among these uids."""
+        """Drop the answers of pods that are not among these uids."""
         with self._lock:
             state = self._state
             state.served = {key: ids for key, ids in state.served.items() if key[0] in alive}
@@ -320,7 +320,7 @@ class Allocator:
     # -- which container --------------------------------------------------------------------------
 
     def _decide(self, units: int) -> Decided:
-        """Return what to give; wait for changes of the pods if that may help.
+        """Return the decision; wait for changes of the pods if that may help.
 
         Raises RequestRefused.
         """
@@ -341,12 +341,13 @@ class Allocator:
                         if len(search.candidates) == 1:
                             self._state.refused_uids.add(search.candidates[0].pod.ref.uid)
                     raise _refused(decision)
-                # A refusal fails the pod for good: make sure that it is no older pod of that name.
+                # A refusal fails the pod for good: make sure that no older pod of that name is
+                # meant.
                 read_again = True
                 self._finder.read_again(search.candidates)
                 continue
             else:
-                # The process before this one may have served it.
+                # The process before this one may have served the pod.
                 self.learn(self._recorded() or ())
             self._pods.wait(search.changes, min(remaining, _AGAIN))
 
@@ -358,7 +359,8 @@ class Allocator:
     def _settle(self) -> None:
         """Look up in the kubelet's record which containers got the doubtful answers.
 
-        The kubelet writes its record before it asks again, so all answers until then are in it.
+        The kubelet writes the record before the next question, so the record has all answers so
+        far.
         """
         with self._lock:
             doubtful = frozenset(self._state.doubtful)
@@ -371,7 +373,7 @@ class Allocator:
                 self._state.learn(entries)
 
     def _recorded(self) -> Sequence[CheckpointEntry] | None:
-        """Return what the kubelet has on record, or None if that cannot be read."""
+        """Return the kubelet's record, or None if the record cannot be read."""
         try:
             return tuple(self._record())
         except GpuShareError as error:
@@ -381,7 +383,7 @@ class Allocator:
     # -- which container, by its ids --------------------------------------------------------------
 
     def _reused(self, requested_ids: frozenset[str]) -> Decided | None:
-        """Return what a container gets that reuses ids of an init container of its pod.
+        """Return the grant of a container that reuses ids of an init container of the same pod.
 
         The kubelet then asks for no preferred ids.
         """
@@ -417,7 +419,7 @@ class Allocator:
 
 
 def _refused(decision: identity.Undecided, preface: str = "") -> RequestRefused:
-    """Return the refusal for the kubelet; the log says which pods it is about."""
+    """Return the refusal for the kubelet; the log names the pods."""
     if decision.details:
         log.warning(Line("undecided", why=decision.reason, whose=decision.details))
     return RequestRefused(f"{preface}{decision.reason}")

@@ -1,8 +1,8 @@
-"""The GPUs of the node, and the units of memory that they are offered in.
+"""The GPUs of the node, in units of memory.
 
-Pure. The kubelet counts devices and has no amounts, so each unit of a card is one device to it. Its
-id is UUID::N with N from 0, the form that dcgm-exporter reads, or UUID-_-N, as the
-original has it. It does not change while the card has as much memory.
+Pure. The kubelet counts devices and has no amounts, so each unit of a card is one device to the
+kubelet. The id of a unit is UUID::N with N from 0, the form that dcgm-exporter reads, or UUID-_-N,
+the original's form. The ids stay the same while the card has as much memory.
 """
 
 import re
@@ -19,7 +19,7 @@ LONGEST_MESSAGE = 4 * 1024 * 1024
 
 NVIDIA_IDS = "::"
 ORIGINAL_IDS = "-_-"
-"""What is between a card's uuid and the number of a unit."""
+"""The separator between the uuid of a card and the number of a unit."""
 
 _ID = re.compile(r"(?P<uuid>.+)(?P<between>-_-|::)(?:0|[1-9][0-9]{0,9})")
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -29,25 +29,26 @@ class Fault(StrEnum):
     """Why a card is unhealthy; the label of a metric."""
 
     GONE = "gone"
-    """NVML does not list it any more."""
+    """NVML does not list the card any more."""
     LOST = "lost"
-    """NVML says that it is lost: it does not answer on its bus."""
+    """NVML says that the card is lost: no answer on the bus."""
     UNREADABLE = "unreadable"
-    """NVML answers a question about it with another error."""
+    """NVML answers a question about the card with another error."""
     NO_ANSWER = "no-answer"
     """NVML does not answer at all."""
     RECOVERY = "recovery"
-    """It says itself that it needs a reset, a reboot, or another recovery."""
+    """The card's recovery action is a reset, a reboot, or another one."""
     XID = "xid"
-    """The driver has reported an error of it."""
+    """The driver has reported an error of the card."""
     REMAP = "remap"
-    """A row of its memory could not be replaced by a spare one."""
+    """A row of the card's memory could not be replaced by a spare one."""
     MIG = "mig"
-    """It is in MIG mode: only its instances, if it has any, are given out."""
+    """The card is in MIG mode: only MIG instances, if there are any, are served."""
     FABRIC = "fabric"
-    """The NVLink fabric that it belongs to is not up: CUDA programs fail."""
+    """The NVLink fabric of the card is not up: CUDA programs fail."""
     SIZE = "size"
-    """It has less memory than it had, or less than a unit, or NVML does not tell its memory."""
+    """The card has less memory than before, or less than a unit, or NVML does not tell the memory.
+    """
     FILE = "file"
     """The devices file says so."""
 
@@ -70,57 +71,56 @@ class Card:
 
     uuid: str
     index: int
-    """NVML's number of it."""
+    """NVML's number of the GPU."""
     unit_count: int
-    """Its memory in units."""
+    """The memory in units."""
     model: str = ""
     numa: int | None = None
-    """Its NUMA node, if known."""
+    """The NUMA node, if known."""
     problem: Problem | None = None
     minor: int | None = None
-    """The number of its device node, if known: N of /dev/nvidiaN."""
+    """The number of the device node, if known: N of /dev/nvidiaN."""
 
     @property
     def healthy(self) -> bool:
-        """Whether new pods may use it."""
+        """Whether new pods may use the card."""
         return self.problem is None
 
     @property
     def is_instance(self) -> bool:
-        """Whether it is a MIG instance: its index is no number of NVML's then."""
+        """Whether the card is a MIG instance: the index is no number of NVML's then."""
         return self.uuid.startswith("MIG-")
 
 
 @dataclass(frozen=True, slots=True)
 class DetectedGpu:
-    """What was read of one GPU, or of one MIG instance, which counts as a GPU of its own.
-
-    None: that is not told, by this GPU or by this driver.
+    """The facts of one GPU, or of one MIG instance, which counts as a GPU. None: this GPU or this
+    driver does not tell.
     """
 
     uuid: str
-    """ "": NVML does not tell it."""
+    """ "": NVML does not tell the uuid."""
     index: int
     memory_mib: int
-    """All of it; 0 if that could not be read."""
+    """All memory; 0 if unreadable."""
     model: str = ""
     numa: int | None = None
     problem: Problem | None = None
     reserved_mib: int = 0
-    """What the driver and the firmware keep of the memory."""
+    """The part of the memory that driver and firmware keep."""
     recovery: int | None = None
-    """What is needed that it may be used again, as NVML numbers it (NVML_GPU_RECOVERY_ACTION_...).
+    """The recovery action, as NVML numbers actions (NVML_GPU_RECOVERY_ACTION_...).
     0: nothing."""
     remap_pending: bool | None = None
-    """Whether rows of its memory are to be replaced at the next reset."""
+    """Whether rows of the memory are to be replaced at the next reset."""
     remap_failed: bool | None = None
     """Whether a row could not be replaced."""
     loads: int = 0
     """How often the driver was seen not to be loaded, and was loaded again."""
     minor: int | None = None
-    """N of its device node /dev/nvidiaN; a MIG instance has nodes of another kind."""
+    """N of the device node /dev/nvidiaN; a MIG instance has nodes of another kind."""
     parent: str = ""
-    """The uuid of the GPU that a MIG instance is of."""
+    """The uuid of the GPU of a MIG instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class NodeCards:
         return unit_mib(self.unit)
 
     def inventory(self) -> Inventory:
-        """Return what the annotation of the node says."""
+        """Return the inventory for the annotation of the node."""
         devices = tuple(
             InventoryDevice(
                 card.unit_count,
@@ -183,8 +183,8 @@ def make_cards(
     reserve_mib: int | None,
     uncounted: Sequence[str] = (),
 ) -> NodeCards:
-    """Return the cards in units. reserve_mib: what of each card is not given out; None: what NVML
-    says that driver and firmware keep of it.
+    """Return the cards in units. reserve_mib: MiB of each card that are not served; None: the MiB
+    that driver and firmware keep, as NVML tells.
 
     Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
@@ -238,7 +238,7 @@ def device_id(uuid: str, number: int, between: str = ORIGINAL_IDS) -> str:
 
 
 def starts_of_ids(uuids: Iterable[str]) -> tuple[str, ...]:
-    """Return how the ids of all units of these cards begin, in each form."""
+    """Return the prefixes of the ids of all units of these cards, in each form."""
     return tuple(f"{uuid}{between}" for uuid in uuids for between in (NVIDIA_IDS, ORIGINAL_IDS))
 
 
@@ -269,9 +269,9 @@ def uuids_of(devices: Iterable[str]) -> frozenset[str]:
 
 
 def message_size(cards: Iterable[Card]) -> int:
-    """Return an upper bound of the bytes of a list of all units, as it goes to the kubelet.
+    """Return an upper bound of the bytes of the message to the kubelet with all units.
 
-    A device is its id, "Unhealthy", perhaps a NUMA node of up to 10 bytes, and tags and lengths.
+    A device is the id, "Unhealthy", perhaps a NUMA node of up to 10 bytes, and tags and lengths.
     """
     size = 0
     for card in cards:

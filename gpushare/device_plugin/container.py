@@ -1,7 +1,7 @@
-"""What a container is told: environment variables, mounts, CDI devices, device nodes.
+"""The answer for one container: environment variables, mounts, CDI devices, device nodes.
 
 Pure. The first group is the original's, to the letter (gpushare-device-plugin, allocate.go), which
-Alibaba Cloud's cGPU reads as well. What limits memory and compute is each maker's own contract:
+Alibaba Cloud's cGPU reads as well. Limits of memory and compute follow the contract of each maker:
 see the function of each kind. The driver has no limit of compute.
 """
 
@@ -9,15 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import Names
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
-COMPUTE_LIMITS = {
-    "hami-core": "CUDA_DEVICE_SM_LIMIT",
-    "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-}
+COMPUTE_LIMITS = COMPUTE.limit_variables
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
 LIST_STRATEGIES = ("auto", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
@@ -33,7 +31,7 @@ VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 _NULL = "/dev/null"
 _CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
 _NO_DEVICES = "void"
-"""To the NVIDIA runtime it means: leave this container alone. The devices come by CDI."""
+"""To the NVIDIA runtime "void" means: leave this container alone. The devices come by CDI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAllocation:
-    """What goes to the kubelet for one container."""
+    """The answer to the kubelet for one container."""
 
     envs: Mapping[str, str]
     mounts: Sequence[Mount] = ()
     cdi_devices: Sequence[str] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     device_nodes: Sequence[str] = ()
-    """Their paths, the same on the node and in the container."""
+    """Paths of the device nodes, the same on the node and in the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +62,27 @@ class Contract:
     names: Names
     unit_mib: int
     isolation: str = "none"
-    """What keeps a container to its memory; auto has been settled."""
+    """The limit of a container's memory: one of ISOLATIONS, never auto."""
     id_strategy: str = "uuid"
     list_strategy: str = "envvar"
     """One of LIST_STRATEGIES; auto has been settled."""
     control_nodes: Sequence[str] | None = None
-    """Device nodes that a container gets besides that of its GPU; None: it gets none at all."""
+    """Device nodes that a container gets besides that of the GPU; None: no device node at all."""
     cdi_kind: str = "nvidia.com/gpu"
     hami_core: str = "/usr/local/vgpu"
     """The folder on the node that has libvgpu.so."""
     mps_pipe: str = ""
     """The folder of the pipes of the user's MPS daemon, "" without one."""
     mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
-    """The folder of its shared memory."""
+    """The folder of the MPS daemon's shared memory."""
     cgpu_disabled: bool = False
     """The label of the node switches cGPU off."""
     driver_guarantee: bool = False
-    """The driver keeps for a container what its limit says."""
+    """Whether the driver keeps the memory up to the limit for the container."""
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
-    """Return what the container is told. uid: of its pod, "" if that is not certain."""
+    """Return the answer for a container. uid: of the pod, "" if the pod is not certain."""
     by_uuid = contract.id_strategy == "uuid"
     ids = [card.uuid if by_uuid else str(card.index) for card, _ in grant.shares]
     envs = _original(grant, contract, ids)
@@ -109,12 +107,12 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
             additions = {_CDI_ANNOTATION: ",".join(names)}
             return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=additions)
     if contract.list_strategy == "volume-mounts":
-        # The runtime takes the variable if it does not accept mounts.
+        # A runtime that does not accept mounts takes the variable.
         mounts += tuple(Mount(f"{VOLUME_MOUNTS}/{device}", _NULL) for device in ids)
     minors = [card.minor for card, _ in grant.shares]
     nodes: Sequence[str] = ()
     if contract.control_nodes is not None and None not in minors:
-        # So that the container keeps its GPUs when systemd sets up the device cgroup again.
+        # So that the container keeps the GPUs when systemd sets up the device cgroup again.
         nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *contract.control_nodes)
     return ContainerAllocation(envs, mounts, device_nodes=nodes)
 
@@ -138,7 +136,7 @@ def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
 
 
 def isolation_of(allocation: ContainerAllocation) -> str:
-    """Return what limits the memory of a container: one of ISOLATIONS, never auto."""
+    """Return the limit of a container's memory: one of ISOLATIONS, never auto."""
     for name, kind in _TELLTALE.items():
         if name in allocation.envs:
             return kind
@@ -172,9 +170,9 @@ def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str,
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
-    It limits no memory of MIG instances. Whole MiB, one number for all cards of the container: so
-    the least that it has on one of them. What it guarantees is a soft limit, which stays on the
-    parent cgroups when the container has ended. Without the variable there is no limit either.
+    The driver limits no memory of MIG instances. Whole MiB, one number for all cards of the
+    container: so the smallest share. The guarantee is a soft limit, which stays on the parent
+    cgroups when the container has ended. Without the variable there is no limit either.
     """
     smallest_units = min(units for _, units in grant.limits)
     limit = str(smallest_units * contract.unit_mib)
@@ -187,8 +185,8 @@ def _hami_core(
 ) -> tuple[dict[str, str], tuple[Mount, ...]]:
     """Return variables and mounts for HAMi-core's libvgpu.so, which the user puts on the node.
 
-    The file that the processes of a container share keeps the limits of its maker, so each
-    container has a folder of its own.
+    The shared file of a container's processes keeps the first limits, so each container has another
+    folder.
     """
     folder = "/usr/local/vgpu"
     envs = {

@@ -1,8 +1,7 @@
-"""Where the GPUs of the node are read from: NVML, or a file on nodes without a GPU of NVIDIA's.
+"""Sources of the node's GPUs: NVML, or a file on nodes without a GPU of NVIDIA's.
 
 Knows NVML (a library of the driver: any call may answer any error at any time, or hang) and the
-file's format. Each read returns what there is at that moment; what that means for pods is decided
-elsewhere.
+file's format. Each read returns the present state; health.py decides what follows for pods.
 
 Tested in `tests/integration/test_device_plugin.py` and `tests/integration/test_nvml_errors.py`.
 """
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
+from gpushare.core.model import ALL_CORES
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
@@ -30,7 +30,10 @@ FILE_FORMAT = (
     '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
     ' "healthy": true}]}'
 )
-"""What a devices file holds; `model` and `healthy` may be left out."""
+"""The form of a devices file; `model` and `healthy` may be left out."""
+
+SM_WINDOW_SECONDS = 10.0
+"""Age of the oldest sample of the SMs that counts."""
 
 _MOST_MIB = 2**31 - 1
 _LONGEST_FILE = 1 << 20
@@ -44,10 +47,10 @@ _NOT_HAD = (
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     pynvml.NVML_ERROR_DEPRECATED,
 )
-"""What a driver or a card that does not have something answers when asked for it."""
+"""The answers of a driver or a card without the feature."""
 
 _REFUSED = (*_NOT_HAD, pynvml.NVML_ERROR_NO_PERMISSION)
-"""Answers that stay the same: of cards without memory of their own, of vGPU guests, of MIG cards.
+"""Permanent answers: of cards without dedicated memory, of vGPU guests, of MIG cards.
 """
 
 _NO_MIG_ANSWER = (pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
@@ -61,12 +64,12 @@ _OF_CARD = {
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(Fault.LOST, "NVML says that it is lost"),
     pynvml.NVML_ERROR_RESET_REQUIRED: Problem(Fault.RECOVERY, "needs a reset, as NVML says"),
 }
-"""What NVML says of the card itself, whatever it is asked."""
+"""NVML's errors that are about the card, whatever the question."""
 
 _RESERVED_STEP_MIB = 64
-"""To which what is kept is rounded up: equal cards are to have as many units, now and later."""
+"""Reserved memory is rounded up to this step: equal cards have as many units, now and later."""
 _RETRY_ROUNDS = 6
-"""After so many waits, cards whose errors could not be waited for are tried again."""
+"""After this number of waits, cards without a registered event set are tried again."""
 
 
 class GpuSource(Protocol):
@@ -74,7 +77,7 @@ class GpuSource(Protocol):
 
     @property
     def unwatched(self) -> Mapping[str, str]:
-        """Why the errors of a card are not waited for, by uuid; cards without that are left out."""
+        """Why the errors of a card cannot be waited for, by uuid; other cards are left out."""
         ...
 
     def read(self) -> Sequence[DetectedGpu]:
@@ -87,7 +90,7 @@ class GpuSource(Protocol):
 
 
 class FileSource:
-    """GPUs by a file, which is read again each time; while it has a mistake they stay as before."""
+    """GPUs by a file, which is read again each time; a malformed file changes nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -97,7 +100,7 @@ class FileSource:
         """No card: a file reports no errors."""
 
     def read(self) -> Sequence[DetectedGpu]:
-        """Return what the file says. Raises SettingsError if it has never made sense."""
+        """Return the GPUs in the file. Raises SettingsError if no read has succeeded yet."""
         try:
             self._last = self._parsed()
         except SettingsError as error:
@@ -160,8 +163,8 @@ class CardMemory:
 class NvmlSource:
     """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet.
 
-    root: where the node's /sys is. memory_mib: the memory of models whose memory NVML does not
-    tell. needs_fabric: whether a card whose NVLink fabric is not up counts as unhealthy.
+    root: the folder with the node's /sys. memory_mib: MiB by model, where NVML does not tell.
+    needs_fabric: whether a card counts as unhealthy while the NVLink fabric is not up.
     """
 
     def __init__(
@@ -178,9 +181,9 @@ class NvmlSource:
         self._needs_fabric = needs_fabric
         self._mig_modes: dict[str, bool] = {}
         self._instances: dict[int, Sequence[DetectedGpu]] = {}
-        """The MIG instances of a GPU when it could be read last, by NVML's number of the GPU."""
+        """The last MIG instances that could be read, by NVML's number of the GPU."""
         self._set_sizes: dict[str, int] = {}
-        """MiB by uuid, of cards whose memory comes from `memory_mib`."""
+        """MiB by uuid, of cards with memory by `memory_mib`."""
         self._pci = root / "sys/bus/pci/devices"
         self._life = self._loads = 0
         self._unloaded = False
@@ -197,7 +200,8 @@ class NvmlSource:
 
         Raises SettingsError if NVML does not tell how many there are.
 
-        NVML is initialized again if it says that it is not: the driver may have been loaded anew.
+        NVML is initialized again after NVML_ERROR_UNINITIALIZED: the driver may have been loaded
+        anew.
         """
         try:
             try:
@@ -214,17 +218,17 @@ class NvmlSource:
         return [replace(gpu, index=place) for place, gpu in enumerate(gpus)]
 
     def driver_major(self) -> int:
-        """Return the first number of the driver's version, 0 if it cannot be told."""
+        """Return the major version of the driver, 0 if unknown."""
         try:
             return int(str(pynvml.nvmlSystemGetDriverVersion()).partition(".")[0])
         except (pynvml.NVMLError, ValueError):
             return 0
 
     def memory(self, uuid: str) -> CardMemory:
-        """Return what is used of a card, and by which processes. Raises SettingsError.
+        """Return the used memory of a card, in all and by process. Raises SettingsError.
 
-        A process counts once: it is in more than one list if it also draws, or is a client of
-        MPS. Pids are of this process's own namespace; others are not listed. The calls are _v3 by
+        A process counts once: a process that also draws, or is a client of MPS, is in several
+        lists. Pids are of this process's own namespace; others are not listed. The calls are _v3 by
         name: with an older driver pynvml's newest form fails, and not with an NVMLError.
         """
         total, used = self._set_sizes.get(uuid, 0) << 20, None
@@ -253,10 +257,31 @@ class NvmlSource:
             used = sum(size or 0 for size in by_process.values())
         return CardMemory(total, used, by_process)
 
-    def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
-        """Return (the limit of a cgroup on a card, what it uses), in bytes.
+    def sm_percents(self, uuid: str) -> Mapping[int, int] | None:
+        """Return the newest sample of each process: percent of the card's SMs by pid.
 
-        Without a limit it is 2**64 - 1. Drivers have this from R615 on
+        Processes without a sample in the last SM_WINDOW_SECONDS are left out. None if NVML has no
+        samples of the card, as of MIG instances (nvmlDeviceGetProcessUtilization).
+        """
+        since = int((time.time() - SM_WINDOW_SECONDS) * 1e6)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError as error:
+            # The binding raises NVML_SUCCESS for an empty list.
+            is_idle = error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND)
+            return {} if is_idle else None
+        newest = {
+            sample.pid: int(sample.smUtil)
+            for sample in sorted(samples, key=lambda sample: int(sample.timeStamp))
+            if sample.timeStamp >= since
+        }
+        return {pid: percent for pid, percent in newest.items() if percent <= ALL_CORES}
+
+    def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
+        """Return (the limit of a cgroup on a card, the used memory), in bytes.
+
+        2**64 - 1 means no limit. Drivers have this call from R615 on
         (nvmlDeviceGetMemoryLimits_v1). Raises SettingsError.
         """
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
@@ -271,11 +296,11 @@ class NvmlSource:
     def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
         """Return the critical errors that come within these seconds.
 
-        A card whose errors cannot be waited for keeps none of the others from it. Raises
-        SettingsError if NVML does not tell how many GPUs there are.
+        A card without an event set does not disturb the other cards. Raises SettingsError if NVML
+        does not tell the number of GPUs.
         """
         watch = self._watch
-        if watch.life != self._life:  # what was had from NVML before is not valid any more
+        if watch.life != self._life:  # handles from before are not valid any more
             watch = self._watch = _Watch(self._life)
         try:
             if watch.rounds % _RETRY_ROUNDS == 0:
@@ -301,7 +326,7 @@ class NvmlSource:
         self._unloaded = False
 
     def _with_instances(self, index: int) -> Sequence[DetectedGpu]:
-        """Return a GPU, or its MIG instances. A GPU that cannot be read has those of before."""
+        """Return a GPU, or its MIG instances; the last known instances if the GPU is unreadable."""
         gpu = self._card(index)
         if gpu.problem is None:
             self._instances.pop(index, None)
@@ -321,7 +346,7 @@ class NvmlSource:
         return instances or [gpu]
 
     def _read_instances(self, index: int, gpu: DetectedGpu) -> Sequence[DetectedGpu]:
-        """Return the MIG instances of a GPU; they have its state. Raises NVMLError."""
+        """Return the MIG instances of a GPU, with the state of the GPU. Raises NVMLError."""
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         instances = []
         for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
@@ -357,7 +382,7 @@ class NvmlSource:
         return instances
 
     def _card(self, index: int) -> DetectedGpu:
-        """Return a GPU, with the answers that NVML gives of it.
+        """Return a GPU with NVML's answers.
 
         The MIG mode is asked first: of a card in that mode NVML may refuse to tell the memory.
         """
@@ -433,7 +458,9 @@ class NvmlSource:
         uuid: str,
         model: str,
     ) -> tuple[int, Problem | None]:
-        """Return (MiB of a card, 0 if no answer tells it; the problem then). Raises NVMLError."""
+        """Return (MiB of a card, 0 if unknown; the problem of an unknown size). May raise
+        NVMLError.
+        """
         size = self._memory_mib.get(model.lower(), 0)
         try:
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
@@ -450,7 +477,8 @@ class NvmlSource:
         return 0, Problem(Fault.UNREADABLE, "NVML says that it has no memory")
 
     def _fabric_problem(self, handle: Any) -> Problem | None:  # noqa: ANN401 -- a handle of the library
-        """Return the problem of a card whose NVLink fabric is not up: CUDA fails with error 802.
+        """Return the problem of a card with an NVLink fabric that is not up: CUDA fails with error
+        802.
 
         Cards without a fabric, and drivers without these calls, have none. Raises NVMLError.
         """
@@ -494,20 +522,20 @@ def _rounded_mib(size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """The errors of each card, in a set of events of its own: so one card's cannot fail with all.
+    """The errors of the cards, one event set for each card: so one failing set leaves the others.
 
     A real driver answers the wait with GPU_IS_LOST at once while a lost card is in the set.
     """
 
     life: int = 0
-    """Of NVML, when it began."""
+    """The number of NVML's initializations at the beginning."""
     rounds: int = 0
     failing: Mapping[str, str] = field(default_factory=dict)
     """Why the errors of a card are not waited for, by uuid."""
     _sets: dict[str, Any] = field(default_factory=dict)
 
     def add(self, count: int) -> None:
-        """Register the cards that are not, as far as they can be."""
+        """Register the unregistered cards as far as possible."""
         failing = {}
         for index in range(count):
             uuid = f"of index {index}"
@@ -566,8 +594,8 @@ class _Watch:
 def _untold(only: Collection[int] | None = None) -> Iterator[None]:
     """Go on without an answer after the errors `only` of NVML. Raises NVMLError after others.
 
-    Without `only` each error will do that says nothing of the card itself: old drivers are not
-    clear about what they do not have.
+    Without `only` any error is accepted except the errors of `_OF_CARD`: old drivers answer missing
+    features with different errors.
     """
     try:
         yield

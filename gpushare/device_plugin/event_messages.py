@@ -1,4 +1,4 @@
-"""Which events are written about pods and the node, and in which words.
+"""Texts of the device plug-in's events about pods and the node.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -21,11 +21,11 @@ class PluginEvents:
 
     def __init__(self, records: EventRecorder, node: str) -> None:
         self._records = records
-        # As the kubelet does: `kubectl describe node` asks for events by this uid.
+        # As the kubelet does: `kubectl describe node` selects events by this uid.
         self._node = ObjectReference("Node", "", node, node)
 
     def wrong_device(self, wrong: WrongDevices) -> None:
-        """Record that a container was told other devices than those of its pod's Binding."""
+        """Record that a container was told other devices than those of the Binding."""
         note = (
             f"container {wrong.container} {wrong.reason}; delete the pod, so that it is started"
             " anew"
@@ -33,7 +33,7 @@ class PluginEvents:
         self._warn(wrong.pod.ref, "GPUShareWrongDevice", "Check", note)
 
     def other_card_ids(self, owner: ContainerCandidate, grant: Grant) -> None:
-        """Record that the kubelet counts a container by ids of other devices than its own."""
+        """Record that the kubelet counts a container by ids of devices that are not granted."""
         note = (
             f"container {owner.container.name} has {grant}; the kubelet had no ids of it free and"
             " counts the container by others"
@@ -41,7 +41,7 @@ class PluginEvents:
         self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
 
     def cards_changed(self, before: NodeCards, after: NodeCards, pods: Iterable[NodePod]) -> None:
-        """Record which cards and pods are concerned by a change of the cards."""
+        """Record a change of the cards, for the node and for the pods on the cards."""
         problems_before = {card.uuid: card.problem for card in before.all}
         failed_uuids = set()
         for card in after.all:
@@ -77,7 +77,7 @@ class PluginEvents:
                     self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
     def memory(self, use: ContainerUse) -> None:
-        """Record that a container uses more than it asked for, or that its limit does not hold."""
+        """Record that a container uses more memory than granted, or that a limit does not hold."""
         if use.exceeded:
             by = f"--isolation {use.isolation} does not keep it to that"
             note = (
@@ -95,7 +95,7 @@ class PluginEvents:
         self._warn(use.pod.ref, "GPUShareMemoryNotLimited", "Memory", note)
 
     def compute(self, unenforced: Unenforced) -> None:
-        """Record that a pod's containers ask for compute, and nothing holds them to it."""
+        """Record that a pod's containers ask for compute without any limit of compute."""
         shares_text = ", ".join(
             f"{container.name} ({container.cores} percent)" for container in unenforced.containers
         )

@@ -1,4 +1,4 @@
-"""The way in which this node hands devices to containers, and the reason.
+"""The strategy with which this node hands devices to containers, and the reason.
 
 Knows the configuration and the CDI files of NVIDIA's container toolkit, and the releases of
 container runtimes and kubelets that take CDI devices. Reads files of the node; a file that is
@@ -33,7 +33,7 @@ CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
 CONTROL_NODES = (
     *("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia-uvm-tools", "dev/nvidia-modeset"),
 )
-"""The device nodes that a program needs besides that of its GPU."""
+"""The device nodes that a program needs besides the node of the GPU."""
 
 _LARGEST_FILE = 1 << 20
 """Bytes of a file that is read; YAML of this size takes seconds and tens of MiB."""
@@ -49,7 +49,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """The configuration of NVIDIA's container toolkit: the requests for devices that it accepts."""
+    """The configuration of NVIDIA's container toolkit: the accepted requests for devices."""
 
     path: str
     accepts_variable: bool = True
@@ -70,7 +70,7 @@ class CdiDevices:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is known of a node."""
+    """Facts of a node that decide the strategy."""
 
     toolkit: Toolkit | None = None
     cdi: CdiDevices = CdiDevices()
@@ -78,9 +78,9 @@ class Setup:
     by_nvml: bool = True
     """Whether the devices are NVIDIA's, and not those of a file."""
     runtime: str = ""
-    """As the Node has it, as containerd://2.1.4; "" before the Node has been read."""
+    """As in the Node's status, such as containerd://2.1.4; "" before the Node has been read."""
     kubelet: str = ""
-    """As v1.34.1."""
+    """Such as v1.34.1."""
 
 
 def choose(
@@ -111,7 +111,7 @@ def choose(
     request_kind = "volume mounts" if toolkit.accepts_mounts else "the variable"
     problem = _problem(strategy, setup, devices)
     if problem and not _cdi_problem(setup, devices):
-        # The one way that may be open: by a setting of the container runtime, which is not seen.
+        # CDI may still work, by a setting of the container runtime that is not visible here.
         return DeviceList("cdi-cri", problem, cdi_problem)
     reason = f"no CDI: {cdi_problem}; {toolkit.path} " + ("refuses" if problem else "accepts")
     return DeviceList(strategy, f"{reason} {request_kind}", problem)
@@ -160,11 +160,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class Handover:
-    """The way that is chosen now. root: where the node's files are.
-
-    setting: a strategy, or auto. kind: of the CDI devices. by_nvml: whether the devices are
-    NVIDIA's, and not those of a file. passes_nodes: whether containers get device nodes besides.
-    needs_limits: the driver is to limit memory.
+    """The chosen strategy. root: folder of the node's files. setting: a strategy, or auto. kind: of
+    the CDI devices. by_nvml: whether the devices are NVIDIA's, not those of a file. passes_nodes:
+    whether containers get device nodes as well. needs_limits: whether the driver is to limit
+    memory.
     """
 
     def __init__(
@@ -187,13 +186,13 @@ class Handover:
         self._cdi_cache: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         self.choice = DeviceList("envvar", "nothing has been looked at yet")
         self.control_nodes: tuple[str, ...] | None = None
-        """Device nodes that containers get besides that of their GPU; None: they get none at all.
+        """Device nodes that containers get besides the node of the GPU; None: no device node at
+        all.
         """
 
     def look(self, devices: Collection[str], runtime: str = "", kubelet: str = "") -> DeviceList:
-        """Look at the node again, and return the strategy for devices of these names.
-
-        runtime, kubelet: as the Node has them; "" leaves them as they were.
+        """Read the node's files again, and return the strategy for devices of these names. runtime,
+        kubelet: as in the Node's status; "" leaves the last value.
         """
         self._runtime, self._kubelet = runtime or self._runtime, kubelet or self._kubelet
         setup = Setup(
@@ -223,11 +222,11 @@ class Handover:
         return self.choice
 
     def _present(self) -> tuple[str, ...]:
-        """Return the control nodes that are there: a container with another one does not start."""
+        """Return the existing control nodes: a container with a missing one does not start."""
         return tuple(f"/{node}" for node in CONTROL_NODES if Path("/", node).exists())
 
     def _cdi_devices(self) -> CdiDevices:
-        """Return the devices that the CDI files name; a file is read again when it has changed."""
+        """Return the devices that the CDI files name; only changed files are read again."""
         entries: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         for path, stamp in _cdi_files(self._root):
             entry = self._cdi_cache.get(path)
@@ -250,7 +249,7 @@ class Handover:
 
 
 def read_toolkit(root: Path) -> Toolkit | None:
-    """Return the toolkit's configuration; None if there is none, or it cannot be read."""
+    """Return the toolkit's configuration; None without a readable one."""
     for name in TOOLKIT_FILES:
         path = root / name
         try:
@@ -281,7 +280,7 @@ def read_cdi(path: Path, kind: str) -> CdiDevices:
 
 
 def _cdi_files(root: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """Yield each CDI file of the node, with what shows whether it has changed."""
+    """Yield each CDI file of the node with (modification time, size)."""
     for folder in CDI_FOLDERS:
         for path in sorted((root / folder).glob("*")):
             if path.suffix not in (".yaml", ".json"):

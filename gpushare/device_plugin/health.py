@@ -1,14 +1,14 @@
-"""The cards as they are now: read again and again, with the errors that the driver reports.
+"""The present state of the cards: polls the source, with the errors that the driver reports.
 
-A card that was found once keeps its index, its ids and its size while this process lives; one that
-could not be read then gets them by its first good read. One that is gone, or has a problem, is
-unhealthy until it is well. Pods on it stay there.
+A card keeps index, ids and size while this process lives; an unreadable card gets ids and size by
+the first good read. A missing card, or one with a problem, is unhealthy until the card is well.
+Pods on an unhealthy card stay there.
 
-What is wrong with a card, a step machine says, by all that was read and reported of it. It knows
-NVIDIA's catalogue of Xid errors and NVML's recovery actions
+A step machine diagnoses a card from all reads and reports. It knows NVIDIA's catalogue of Xid
+errors and NVML's recovery actions
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html and
 https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html).
-Only what heals by itself heals by time. The table for operators is in docs/device-plugin.md.
+Time alone heals passing errors only. The table for operators is in docs/device-plugin.md.
 
 Tested in `tests/unit/device_plugin/test_health.py` and
 `tests/unit/device_plugin/test_diagnosis.py`.
@@ -54,13 +54,13 @@ PASSING = frozenset(
     | {82, 83, 84, 85, 86, 88, 89, 92, 93, 94, *range(96, 109), 121, *range(126, 136), 137, 139}
     | {141, 152, 153, 157, 160, 161}
 )
-"""Those whose immediate action in the catalogue is RESTART_APP or IGNORE: a new program may use
-the card. It rests for a while all the same, as some of them come before something worse."""
+"""Xid errors with the immediate action RESTART_APP or IGNORE in the catalogue: a new program may
+use the card. The card rests for a while all the same, as some of these come before worse errors."""
 
 RESET_ALWAYS = frozenset({46, 54, 79, 119, 140, 143, 151, 158})
-"""Those that need a reset, a reboot or hands, of which the card's recovery action does not tell;
-and 79, after which the card cannot tell it. Of all others the recovery action tells, if the driver
-has it (R565): they need a reset unless the card says that it needs none."""
+"""Xid errors that need a reset, a reboot or hands without a recovery action of the card; and 79,
+after which the card cannot answer. For all others the recovery action decides, if the driver has
+one (R565); else they need a reset."""
 
 _ACTIONS = {
     1: "needs a reset",
@@ -96,7 +96,7 @@ class Diagnosis:
         self._at = now
 
     def on_read(self, gpu: DetectedGpu | None, now: float) -> Problem | None:
-        """Return what is wrong after a read; seen: None if NVML lists all, and it is not there."""
+        """Return the problem after a read. gpu: None if NVML lists the GPUs without this one."""
         if gpu is None:
             self._away = True
             return Problem(Fault.GONE, "is not there any more")
@@ -116,8 +116,8 @@ class Diagnosis:
         return self._of_xid(gpu, now)
 
     def _listen(self, gpu: DetectedGpu) -> None:
-        """Take what a card that can be read says of itself; what it does not tell is as before."""
-        # Without a reset a lost card does not come back; a driver that is loaded resets it.
+        """Take the state of a readable card; values that the card does not tell stay as before."""
+        # Without a reset a lost card does not come back; loading the driver resets the card.
         back = self._away or gpu.loads != self._loads
         if back or (self._needs in _RESETS and gpu.recovery == 0):
             self._xid = 0
@@ -145,7 +145,7 @@ class Diagnosis:
 
 
 def _rank(xid: int) -> int:
-    """Return how bad it is: the worst of several errors counts."""
+    """Return the severity: the worst of several errors counts."""
     return 2 if xid in RESET_ALWAYS else 0 if xid in PASSING else 1
 
 
@@ -184,7 +184,7 @@ class Health:
         self._read_before = {gpu.uuid for gpu in self._last if not _is_unreadable(gpu)}
         """Uuids of the cards that this process could read."""
         self._watched_before: set[str] = set()
-        """Uuids of the cards whose errors this process could wait for."""
+        """Uuids of the cards with errors that this process could wait for."""
         self._failure = ""
         self._watch_failure = ""
         self._watch_failures = 0
@@ -192,7 +192,7 @@ class Health:
         self._unwatched: Mapping[str, str] = {}
         failed = "devices not looked at; tried again"
         self._reads = Loop("devices", self.refresh, poll, log=log, failed=failed)
-        # In threads of their own: either of these two may hang in the driver.
+        # Each in another thread: the first two may hang in the driver.
         self._loops = (
             self._reads,
             Loop("xids", self.watch, _FIRST_PAUSE, log=log, failed=failed, at_once=True),
@@ -201,7 +201,7 @@ class Health:
         self._report(None, self._cards)
 
     def cards(self) -> NodeCards:
-        """Return the cards as they are now."""
+        """Return the present cards."""
         return self._cards
 
     def now(self) -> tuple[NodeCards, int]:
@@ -235,7 +235,8 @@ class Health:
         """Return why this process is to be started anew, or "".
 
         A new process can help if the driver does not answer, or if no card that this process could
-        read can be read any more. It does not help if NVML has never told a card's memory.
+        read can be read any more. A new process does not help if NVML has never told a card's
+        memory.
         """
         silent = self._clock() - self._answered_at
         if silent <= DEAD_SECONDS:
@@ -243,9 +244,9 @@ class Health:
         return f"nothing is told of any GPU for {silent / 60:.0f} min: {self._why()}"
 
     def ready(self) -> str:
-        """Return why not all is known of the cards, or "".
+        """Return why facts of the cards are missing, or "".
 
-        A card whose errors could never be waited for, as in a vGPU guest, is no reason.
+        A card without errors to wait for since the start, as in a vGPU guest, is no reason.
         """
         silent = self._clock() - self._read_at
         if silent > SILENCE_SECONDS:
@@ -262,7 +263,7 @@ class Health:
         )
 
     def unwatched(self) -> Mapping[str, str]:
-        """Return why the driver's errors of a card are not seen, by uuid; none where they are."""
+        """Return why errors of cards are not seen, by uuid; cards with errors seen are left out."""
         if self._watch_failure:
             return dict.fromkeys((card.uuid for card in self._cards.all), self._watch_failure)
         return self._unwatched
@@ -288,7 +289,7 @@ class Health:
             self._take(self._judged())
 
     def on_xid(self, uuid: str, xid: int) -> None:
-        """Record an Xid error, and have the cards read again unless a program caused it."""
+        """Record an Xid error, and have the cards read again unless a program caused the error."""
         if xid in OF_PROGRAMS:
             log.info(Line("xid of a program, the card stays as it is", uuid=uuid, xid=xid))
             return
@@ -346,7 +347,7 @@ class Health:
         return self._failure or "; ".join(sorted(problems)) or "the driver does not answer"
 
     def _judged(self) -> NodeCards:
-        """Return the cards by what was read last. Raises SettingsError at the first read alone."""
+        """Return the cards by the last read. Raises SettingsError at the first read alone."""
         now = self._clock()
         by_uuid = {gpu.uuid: gpu for gpu in self._last if gpu.uuid}
         nameless = {gpu.index: gpu for gpu in self._last if not gpu.uuid}
@@ -376,9 +377,9 @@ class Health:
         return make_cards(gpus, self._unit, self._reserve_mib, uncounted)
 
     def _completed(self, place: int, by_uuid: Mapping[str, DetectedGpu]) -> bool:
-        """Fill in what could not be read of a card before, its uuid and its size.
+        """Fill in the uuid and the size of a card that could not be read before.
 
-        Return whether the kubelet takes a list with them.
+        Return whether the kubelet takes a list with the new units.
         """
         first = self._first[place]
         if first.uuid and first.memory_mib:
@@ -432,5 +433,5 @@ def _is_unreadable(gpu: DetectedGpu) -> bool:
 
 
 def _named(gpus: Sequence[DetectedGpu]) -> Sequence[DetectedGpu]:
-    """Return the GPUs; one without a uuid gets a name by its index."""
+    """Return the GPUs; one without a uuid gets a name by index."""
     return [replace(gpu, uuid=gpu.uuid or f"lost-{gpu.index}") for gpu in gpus]

@@ -1,10 +1,10 @@
-"""Which container the kubelet asks for, and which units of which card it gets.
+"""The container that the kubelet asks for, and the container's units on each card.
 
-Pure. The kubelet's question names a number of units and no pod. But it adds one pod after the other
-to those it manages, and admits each before it adds the next (k8s.io/kubernetes
-pkg/kubelet/allocation). So while it asks, its pod-resources API shows only one pod that has a
-container without its units: this is the pod. If there are several (after a restart, or with a
-kubelet that works otherwise), they count as one if all would get the same; else nothing is decided.
+Pure. The kubelet's question names a number of units and no pod. But the kubelet adds one pod after
+the other to its pods, and admits each pod before the next is added (k8s.io/kubernetes
+pkg/kubelet/allocation). So during the question the pod-resources API shows only one pod with a
+container without units: this is the pod. Several such pods (after a restart, or with a kubelet that
+works otherwise) count as one if all would get the same; else nothing is decided.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -27,16 +27,18 @@ ContainerKey = tuple[str, str]
 """A pod's uid and a container's name."""
 
 PodDevices = Mapping[PodKey, Mapping[str, frozenset[str]]]
-"""What the kubelet shows: by pod, by container that is no plain init container, its ids."""
+"""Device ids by pod and container, as the kubelet's pod-resources API lists them; plain init
+containers are missing.
+"""
 
 _NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """What the kubelet has on record of a container.
+    """The kubelet's record of a container.
 
-    Its pod's uid, its ids, and the ContainerAllocateResponse that it was given.
+    The uid of the pod, the ids, and the ContainerAllocateResponse for the container.
     """
 
     uid: str
@@ -58,38 +60,39 @@ class ContainerCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a container gets: units of each card, of a pod that asks for `total` in all."""
+    """The grant of a container: units of each card, of a pod that asks for `total` in all."""
 
     shares: tuple[tuple[Card, int], ...]
     total: int
     cores: int = 0
-    """Percent of compute on all its cards together; 0 if it asks for none, or if it is not known
-    for which container this is."""
+    """Percent of compute on all cards together; 0 without a request, or if the container is
+    uncertain.
+    """
     whole_cards: bool = False
-    """It may use all memory of its cards."""
+    """The container may use all memory of the cards."""
 
     @property
     def limits(self) -> tuple[tuple[Card, int], ...]:
-        """The units of each card that it may use."""
+        """The usable units of each card."""
         if not self.whole_cards:
             return self.shares
         return tuple((card, card.unit_count) for card, _ in self.shares)
 
     @property
     def uuids(self) -> frozenset[str]:
-        """The uuids of its cards."""
+        """The uuids of the cards."""
         return frozenset(card.uuid for card, _ in self.shares)
 
     @property
     def units(self) -> int:
-        """Units on all its cards."""
+        """Units on all cards."""
         return sum(units for _, units in self.shares)
 
     @property
     def least_percent(self) -> int:
-        """The least percent of compute that it has on one of its cards; 0 if it asks for none.
+        """The smallest percent of compute on any of the cards; 0 without a request.
 
-        Its compute is where its memory is, as the books charge it.
+        Compute is distributed like the memory, as the ledger charges compute.
         """
         if not self.cores:
             return 0
@@ -97,7 +100,7 @@ class Grant:
         return max(1, self.cores * smallest_units // self.units)
 
     def limit_of(self, uuid: str) -> int:
-        """Return the units that it may use of the card of that uuid; 0 if it has none of it."""
+        """Return the usable units of the card of that uuid; 0 for a card of no share."""
         return sum(units for card, units in self.limits if card.uuid == uuid)
 
     def __str__(self) -> str:
@@ -106,25 +109,26 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What to give, and to whom: one container, or several that would all get the same."""
+    """A decision: the grant, and one container, or several that would all get the same."""
 
     grant: Grant
     owners: tuple[ContainerCandidate, ...]
     by_kubelet: bool = True
-    """The kubelet has shown that it asks for them; else an unknown pod may be meant."""
+    """The kubelet's own view shows the containers; else an unknown pod may be meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Why nothing is decided."""
+    """The reason why nothing is decided."""
 
     reason: str
-    """The kubelet writes it into the status of the pod that it asked for, which may not be the one
-    meant here; so it names no pod."""
+    """The kubelet writes the reason into the status of the pod of the question, which may be
+    another pod than the candidate; so the reason names no pod.
+    """
     more_may_help: bool = True
     """Changes of the pods may help."""
     details: str = ""
-    """The containers and what they are to have, for the log."""
+    """The containers and their grants, for the log."""
 
 
 def candidates(
@@ -134,11 +138,11 @@ def candidates(
     refused_uids: Collection[str],
     units: int,
 ) -> tuple[ContainerCandidate, ...]:
-    """Return the containers that a question for this number of units may be about.
+    """Return the containers that a question for this number of units may mean.
 
-    answered: (uid, container) of each that has its answer. refused: uids of pods that got an error,
-    with which a kubelet fails them. These, and pods that have started or are being deleted, count
-    only if there is no other.
+    answered: (uid, container) of each served container. refused_uids: uids of pods that got an
+    error, with which a kubelet fails the pod. These, and pods that have started or are being
+    deleted, count only if there is no other.
     """
     contenders = []
     for key, containers in pod_devices.items():
@@ -157,7 +161,7 @@ def unlisted(
     refused_uids: Collection[str],
     units: int,
 ) -> tuple[ContainerCandidate, ...]:
-    """Return the candidates if the kubelet shows none: any container without an answer."""
+    """Return the candidates without the kubelet's view: any container without an answer."""
     contenders = [
         ContainerCandidate(pod, container)
         for pod in pods
@@ -175,7 +179,7 @@ def next_container(
     *,
     by_kubelet: bool = True,
 ) -> GpuContainer | None:
-    """Return the container that the kubelet asks for next, or None if all have their answer.
+    """Return the container that the kubelet asks for next, or None if all are served.
 
     by_kubelet: whether `containers` comes from the kubelet, which never shows plain init
     containers.
@@ -187,7 +191,7 @@ def next_container(
         else:
             served = bool(containers.get(container.name))
         if served:
-            # Those before it are served too: the kubelet keeps to their order.
+            # The containers before are served too: the kubelet asks in their order.
             return following
         following = container
     return following
@@ -201,8 +205,8 @@ def may_be_another(
 ) -> bool:
     """Return whether the kubelet may mean a newer pod of that name.
 
-    That is so if a container lacks ids although the known pod was served or refused, has started,
-    or is ending.
+    True if a container lacks ids although the known pod was served or refused, has started, or is
+    ending.
     """
     if next_container(pod, containers, answered) is None:
         return False
@@ -218,7 +222,7 @@ def may_be_another(
 def decide(
     contenders: Sequence[ContainerCandidate], units: int, cards: NodeCards
 ) -> Decided | Undecided:
-    """Return what to give to the container that the kubelet means, one of `contenders`."""
+    """Return the grant of the container that the kubelet means, one of the contenders."""
     if not contenders:
         return Undecided(
             f"no pod of this node is known that waits for {units} units; was it bound past the"
@@ -233,7 +237,7 @@ def decide(
             return Undecided(grant, len(contenders) > 1, str(candidate))
         grants.append(grant)
     if len({(grant.cores, grant.whole_cards) for grant in grants}) > 1:
-        # Another's limit of compute is worse than none; of memory what each asks for is safe.
+        # A wrong limit of compute is worse than none; the requested memory is safe for each.
         grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
     if any(grant != grants[0] for grant in grants):
         texts = [
@@ -251,7 +255,7 @@ def decide(
 def granted(
     candidate: ContainerCandidate, cards: NodeCards, *, healthy: bool = True
 ) -> Grant | str:
-    """Return what the Binding gave to the container, by the cards as they are; or why not.
+    """Return the container's grant by the Binding and the present cards; or the reason without one.
 
     healthy: whether only healthy cards will do.
     """
@@ -274,10 +278,10 @@ def choose_ids(
     must_include: Collection[str],
     in_use: Collection[str],
 ) -> tuple[tuple[str, ...], bool]:
-    """Return (ids of as many units as the grant has, whether all are of its cards).
+    """Return (ids of as many units as the grant has, whether all ids are of the granted cards).
 
-    available: what the kubelet may take. must_include: what it takes in any case. in_use: ids that
-    another container still has, as far as is known; they are taken last.
+    available: ids that the kubelet may take. must_include: ids that the kubelet takes in any case.
+    in_use: ids that another container still has, as far as known; taken last.
     """
     chosen = list(dict.fromkeys(must_include))[: grant.units]
 
@@ -295,7 +299,7 @@ def choose_ids(
     for card, units in grant.shares:
         take((card.uuid,), units - sum(uuid_of(device) == card.uuid for device in chosen))
     if len(chosen) < grant.units:
-        # The ids of its cards are taken: another plug-in gave them out for other cards.
+        # No id of the granted cards is free: another plug-in used the ids for other cards.
         take(uuids_of(available) - {""}, grant.units)
     return tuple(chosen), {uuid_of(device) for device in chosen} <= grant.uuids
 
@@ -303,7 +307,7 @@ def choose_ids(
 def _likely(
     contenders: Sequence[ContainerCandidate], refused_uids: Collection[str]
 ) -> tuple[ContainerCandidate, ...]:
-    """Return the candidates whose pods are new, or all if there are none."""
+    """Return the candidates of new pods, or all candidates if there is no new pod."""
     new = [
         candidate
         for candidate in contenders

@@ -1,4 +1,4 @@
-"""The kubelet's sockets: registration, what it shows of pods and their devices, its checkpoint.
+"""The kubelet's sockets: registration, the kubelet's pods and their devices; also the checkpoint.
 
 Knows gRPC as a client. Every failure is a KubeletError that names the socket.
 
@@ -39,11 +39,11 @@ _MessageT = TypeVar("_MessageT", bound=Message)
 
 
 class KubeletError(GpuShareError):
-    """A socket of the kubelet does not answer, or not as its API says."""
+    """A socket of the kubelet does not answer, or against the API."""
 
 
 class Channel:
-    """Calls on one unix socket; connected when it is first used."""
+    """Calls on one unix socket, connected at the first call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class Channel:
 
 
 NO_PROXY = [("grpc.enable_http_proxy", 0)]
-"""Options by which gRPC does not look for a proxy, which no unix socket has."""
+"""Options that keep gRPC from a proxy, which no unix socket has."""
 
 
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -91,7 +91,7 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 def register(folder: Path, endpoint: str, resource: str) -> None:
     """Tell the kubelet that the resource is served on the socket `endpoint` of the folder.
 
-    It connects at once. Raises KubeletError.
+    The kubelet connects at once. Raises KubeletError.
     """
     channel = Channel(folder / SOCKET)
     request = pb.RegisterRequest(
@@ -104,7 +104,7 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
 
 
 class PodResources(Channel):
-    """What the kubelet shows of the ids that containers have (podresources/v1)."""
+    """The ids of containers in the kubelet's pod-resources API (podresources/v1)."""
 
     def __init__(self, socket: Path, resource: str) -> None:
         super().__init__(socket)
@@ -146,12 +146,12 @@ class PodsApi(Channel):
 
 
 def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
-    """Return what the kubelet has on record of a resource. Raises KubeletError, MessageError.
+    """Return the kubelet's record of a resource. Raises KubeletError, MessageError.
 
     A private format of the kubelet (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/checkpoint),
-    which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their
-    message. Unlike its API, it has the pods' uids and plain init containers. A kubelet that has
-    given out nothing yet has no record.
+    unchanged since 1.20: JSON with answers of Allocate as bytes of the message. Unlike the
+    kubelet's API, the record has the pods' uids and plain init containers. A kubelet without any
+    served device has no record.
     """
     try:
         with (folder / CHECKPOINT).open("rb") as file:
@@ -182,7 +182,7 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
 
 
 def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
-    """Return the message of Allocate with what a container is told."""
+    """Return the message of Allocate for the answer."""
     return pb.ContainerAllocateResponse(
         envs=answer.envs,
         mounts=[
@@ -203,7 +203,7 @@ def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
 
 
 def parse_answer(data: bytes) -> ContainerAllocation:
-    """Return what a container was told, from the kubelet's record. Raises MessageError."""
+    """Return the answer for a container, from the kubelet's record. Raises MessageError."""
     try:
         message = pb.ContainerAllocateResponse.FromString(data)
     except DecodeError as error:
@@ -220,7 +220,7 @@ def parse_answer(data: bytes) -> ContainerAllocation:
 def _pod(message: pb.Pod) -> Pod:
     """Return the pod as the API server's JSON would be decoded."""
     meta, status = message.metadata, message.status
-    # Nobody needs the times themselves, only whether they are set.
+    # Nobody needs the times, only whether a time is set.
     deleted, started = meta.HasField("deletion_timestamp"), status.HasField("start_time")
     return Pod(
         Metadata(

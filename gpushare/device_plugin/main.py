@@ -19,11 +19,11 @@ log = logging.getLogger("gpushare.device_plugin")
 
 _LAST_LINES = 2.0
 _SWITCH_INTERVAL = 0.001
-"""Seconds that a thread may run while others wait: the kubelet waits for one of them."""
+"""Seconds that a thread may run while other threads wait: the kubelet waits for one of these."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal ends it. 2: an option is wrong, said in one line on stderr."""
+    """Serve until a signal. 2: an option is wrong, told in one line on stderr."""
     try:
         options = read_options(argv, os.environ)
         writer = configure(options.log_level, options.log_format)

@@ -1,11 +1,11 @@
-"""What is done for pods beside the kubelet's questions: marks, a look for wrong devices, clearing.
+"""Work on pods beside the kubelet's questions: marks, a check for wrong devices, clearing.
 
-Marks pods ASSIGNED once they are served, and reports every 30 s which have wrong devices. On
-request it deletes those that the kubelet failed because the device plug-in was not there.
+Marks served pods ASSIGNED, and reports pods with wrong devices every 30 s. With an option, deletes
+pods that the kubelet failed because the device plug-in was not there.
 
-Knows the API server's calls. One more annotation is written: what a pod was given that it was not
-bound to, which the extender then charges as well. The assume time, which the original writes again,
-stays as the Binding has it: it tells one Binding from another.
+Knows the API server's calls. One more annotation is written: units on devices of no Binding, which
+the extender then charges as well. The assume time, which the original writes again, stays as the
+Binding has it: the time tells one Binding from another.
 
 Tested in `tests/unit/device_plugin/test_marker.py` and `test_rejected_pods.py`.
 """
@@ -44,8 +44,8 @@ _ANOTHER = frozenset({404, 409, 422})
 
 
 class Marker(Loop):
-    """The thread. tell: called once for each container that has wrong devices. clear: called with
-    all pods before each look. look_too: called with the kubelet's record at each look; raises
+    """The thread. tell: called once for each container with wrong devices. clear: called with all
+    pods before each look. look_too: called with the kubelet's record at each look; raises
     GpuShareError.
     """
 
@@ -78,10 +78,10 @@ class Marker(Loop):
         self._mark_at = 0.0
         self._failures = 0
         self.wrong_containers = 0
-        """Containers on record that have other devices than their pods were bound to."""
+        """Containers on record with other devices than those of the Binding."""
 
     def step(self) -> float:
-        """Do what is due; return the seconds to the next step, if no pod is served before.
+        """Do the due steps; return the seconds to the next step, if no pod is served before.
 
         While marks fail, the pauses grow, however many pods are served meanwhile.
         """
@@ -99,7 +99,7 @@ class Marker(Loop):
         return max(0.0, due - now)
 
     def look(self) -> None:
-        """Compare what containers were told with what their pods were bound to."""
+        """Compare the answers to containers with the Bindings of the pods."""
         pods = self._pods.now()[0].values()
         self._clear(pods)
         alive = {pod.ref.uid for pod in pods}
@@ -161,7 +161,7 @@ class Marker(Loop):
 
 
 def _beside(wrongs: Sequence[WrongDevices]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
-    """Yield the pods whose annotation must change, with what their containers have by uuid."""
+    """Yield each pod with an outdated annotation, with the units by uuid to annotate."""
     held_units: dict[str, Counter[str]] = {}
     pods = {wrong.pod.ref.uid: wrong.pod for wrong in wrongs}
     for wrong in wrongs:
@@ -180,16 +180,16 @@ def _beside(wrongs: Sequence[WrongDevices]) -> Iterator[tuple[NodePod, Mapping[s
 class RejectedPods:
     """Deletes pods that the kubelet failed because the device plug-in was not there.
 
-    Only on request, so that nobody has to clean up after a reboot. Only pods of a controller are
-    deleted, which has made new ones; never a pod that this plug-in refused itself: its status says
-    why. Each pod that has ended is read once.
+    Only with an option, so that nobody has to clean up after a reboot. Deletes only pods of a
+    controller, which has created new pods; never a pod that this plug-in refused: the status of
+    that pod has the reason. Each pod that has ended is read once.
     """
 
     api: Api
     _checked_uids: set[str] = field(default_factory=set)
 
     def clear(self, pods: Iterable[NodePod]) -> None:
-        """Delete the pods that were rejected. What fails is tried again next time."""
+        """Delete the rejected pods. A failed request is tried again next time."""
         ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.gpu_containers}
         self._checked_uids &= ended.keys()
         for uid, pod in ended.items():
@@ -201,7 +201,9 @@ class RejectedPods:
                     log.warning(Line("rejected pod not looked at", pod=pod.ref, error=error))
 
     def _look(self, pod: NodePod) -> None:
-        """Delete it if it still is that pod, has a controller, and failed without a plug-in."""
+        """Delete the pod if the uid is the same, a controller owns the pod, and the pod failed
+        without a plug-in.
+        """
         path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
         document: Any = json.loads(self.api.request("GET", path, timeout=_TIMEOUT))
         if not isinstance(document, dict):

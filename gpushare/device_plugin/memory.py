@@ -1,13 +1,13 @@
-"""What containers really use of the cards, whether limits hold, and whether compute is enforced.
+"""Use of the cards by containers, whether limits hold, and whether compute is enforced.
 
-Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
-that NVML shows is compared with the one told; if NVML shows none, only use above what was asked
-proves that a limit does not hold. What NVML does not tell is not guessed: there is no figure then.
+Knows the granted memory (the Binding) and the answer to each container (the kubelet's record). A
+limit that NVML shows is compared with the limit in the answer; if NVML shows none, only use above
+the granted memory proves that a limit does not hold. Without an answer of NVML there is no figure.
 
-Which container a process is in, its cgroup says. Knows the node's /proc and /sys/fs/cgroup, and how
+The cgroup of a process names the container. Knows the node's /proc and /sys/fs/cgroup, and how
 kubelets and runtimes name cgroups: with systemd
 kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope, with cgroupfs kubepods/podUID/ID. A
-container may make cgroups of its own below these, but not beside them.
+container may make further cgroups below these, but not beside.
 
 Tested in `tests/unit/device_plugin/test_memory.py`, `tests/unit/device_plugin/test_cgroups.py` and
 `tests/unit/device_plugin/test_compute.py`.
@@ -41,7 +41,7 @@ STALE_SECONDS = 60.0
 """Figures that are older are not shown: the driver hangs."""
 
 NO_LIMIT = 2**64 - 1
-"""What NVML shows if there is no limit."""
+"""NVML's value without a limit."""
 
 _MIB = 2**20
 _CONTAINER = re.compile(
@@ -57,21 +57,23 @@ _Place = tuple[str, str, str]
 def container_of(path: str) -> str:
     """Return the id of the container in the path of a cgroup, or in the text of /proc/PID/cgroup.
 
-    "" if there is none. The first one counts: a container may run others in cgroups below its own.
+    "" if there is none. The first id counts: a container may run other containers in cgroups below.
     """
     match = _CONTAINER.search(path)
     return match[1] if match else ""
 
 
 class Cgroups:
-    """The cgroups of the node. root: where its /proc and /sys are."""
+    """The cgroups of the node. root: the folder of the node's /proc and /sys."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = root / "proc"
         self._cgroup = root / "sys/fs/cgroup"
 
     def container(self, pid: int) -> str:
-        """Return the id of the container of a process; "" if it is in none, or has ended."""
+        """Return the id of the container of a process; "" without one, or after the end of the
+        process.
+        """
         try:
             with (self._proc / str(pid) / "cgroup").open("rb") as file:
                 return container_of(file.read(_LONGEST).decode("ascii", "replace"))
@@ -89,7 +91,7 @@ class Cgroups:
             try:
                 with os.scandir(folder) as entries:
                     inners = [Path(item) for item in entries if item.is_dir(follow_symlinks=False)]
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the container has ended meanwhile
                 continue
             for inner in inners:
                 path = f"/{inner.relative_to(self._cgroup)}"
@@ -105,7 +107,11 @@ class MemorySource(Protocol):
     """A source of memory figures; see gpushare.device_plugin.devices.NvmlSource."""
 
     def memory(self, uuid: str) -> CardMemory:
-        """Return what is used of a card. Raises SettingsError."""
+        """Return the used memory of a card. Raises SettingsError."""
+        ...
+
+    def sm_percents(self, uuid: str) -> Mapping[int, int] | None:
+        """Return the use of a card's SMs in percent by pid; None if there are no samples."""
         ...
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
@@ -121,10 +127,10 @@ class ContainerUse:
     container: str
     uuid: str
     granted: int
-    """0 on a card that is not its pod's."""
+    """Granted bytes; 0 on a card that is not the pod's."""
     used: int
     isolation: str
-    """What limits it."""
+    """The kind of limit: one of ISOLATIONS."""
     told_limit: int = 0
     """The limit that the driver was given."""
     limit: int | None = None
@@ -132,12 +138,12 @@ class ContainerUse:
 
     @property
     def exceeded(self) -> bool:
-        """Whether it uses more than was asked."""
+        """Whether the container uses more than granted."""
         return self.used > self.granted
 
     @property
     def enforced(self) -> bool | None:
-        """Whether its limit holds; None if it has none, or nothing tells."""
+        """Whether the limit holds; None without a limit, or without a figure."""
         if self.isolation == "none":
             return None
         if self.exceeded:
@@ -146,21 +152,33 @@ class ContainerUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeUse:
+    """The use of a card's SMs by a container."""
+
+    pod: NodePod
+    container: str
+    uuid: str
+    percent: int
+    """Of all SMs of the card, for all processes of the container together."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsageFigures:
     """The figures of one look."""
 
     uses: tuple[ContainerUse, ...] = ()
+    compute_uses: tuple[ComputeUse, ...] = ()
+    """Of containers with a process on a card that NVML has samples of."""
     cards: Mapping[str, int] = field(default_factory=dict)
     """Bytes used of each card, by uuid."""
     at: float = 0.0
-    """When it was."""
+    """The time of the look, by the clock of `Memory`."""
 
 
 class Memory(Loop):
-    """The thread: one of its own, as NVML may hang. record: returns the kubelet's; raises
-    GpuShareError.
-
-    tell: called once for each container that uses more than asked, or whose limit does not hold.
+    """The thread: NVML may hang, so no other work is done here. record: returns the kubelet's
+    record; raises GpuShareError. tell: called once for each container that uses more than granted,
+    or has a limit that does not hold.
     """
 
     def __init__(
@@ -193,12 +211,16 @@ class Memory(Loop):
         return figures if self._clock() <= figures.at + STALE_SECONDS else UsageFigures()
 
     def look(self) -> None:
-        """Read what is used, and report what is more than asked. Raises GpuShareError."""
+        """Read the use of memory, and report use above the grant. Raises GpuShareError."""
         pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
         cards = self._cards()
-        used, of_cards = self._used(pods, cards)
+        used, percents, of_cards = self._used(pods, cards)
         uses = tuple(self._uses(pods, cards, used))
-        self._seen = UsageFigures(uses, of_cards, self._clock())
+        compute_uses = tuple(
+            ComputeUse(pods[uid], container, card, min(percent, ALL_CORES))
+            for (uid, container, card), percent in percents.items()
+        )
+        self._seen = UsageFigures(uses, compute_uses, of_cards, self._clock())
         self._reported = {key for key in self._reported if key[0] in pods}
         for use in uses:
             key = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
@@ -208,14 +230,17 @@ class Memory(Loop):
 
     def _used(
         self, pods: Mapping[str, NodePod], cards: NodeCards
-    ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
-        """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
+    ) -> tuple[Mapping[_Place, int | None], Mapping[_Place, int], Mapping[str, int]]:
+        """Return (bytes by container and card, None if NVML does not tell; percent of SMs by
+        container and card; bytes of each card).
+        """
         owners = {
             container_id: (uid, name)
             for uid, pod in pods.items()
             for container_id, name in (pod.container_names or {}).items()
         }
         used: dict[_Place, int | None] = {}
+        percents: dict[_Place, int] = {}
         of_cards: dict[str, int] = {}
         for card in cards.all:
             try:
@@ -229,6 +254,7 @@ class Memory(Loop):
                 continue
             self._silent.discard(card.uuid)
             of_cards[card.uuid] = memory.used
+            by_pid = self._source.sm_percents(card.uuid)
             for pid, size in memory.by_process.items():
                 owner = owners.get(self._cgroups.container(pid))
                 if owner:
@@ -236,7 +262,9 @@ class Memory(Loop):
                     before = used.get(place, 0)
                     is_known = size is not None and size <= memory.total and before is not None
                     used[place] = (before or 0) + (size or 0) if is_known else None
-        return used, of_cards
+                    if by_pid is not None:
+                        percents[place] = percents.get(place, 0) + by_pid.get(pid, 0)
+        return used, percents, of_cards
 
     def _uses(
         self, pods: Mapping[str, NodePod], cards: NodeCards, used: Mapping[_Place, int | None]
@@ -300,7 +328,7 @@ class Memory(Loop):
             return None, None
 
     def _log_once(self, about: str, text: str) -> None:
-        """Log a problem once, until it has gone in between."""
+        """Log a problem once, and again only after the problem has gone in between."""
         if about not in self._silent:
             self._silent.add(about)
             log.warning(Line("memory of containers", found=text))
@@ -308,37 +336,36 @@ class Memory(Loop):
 
 @dataclass(frozen=True, slots=True)
 class Unenforced:
-    """A pod's containers that ask for compute and were told no limit of it."""
+    """A pod's containers that ask for compute and got no limit of compute."""
 
     pod: NodePod
     containers: tuple[GpuContainer, ...]
     isolation: str
-    """What limits the memory of the first of them."""
+    """The kind of memory limit of the first container."""
 
 
 @dataclass(slots=True, eq=False)
 class ComputeCheck:
-    """Looks by the kubelet's record which containers have a share of compute that nothing holds
-    them to.
+    """Finds containers with a share of compute and no limit, by the kubelet's record.
 
-    Whether a limit that was told holds is not looked at: NVML does not tell.
+    NVML does not tell whether a limit of compute holds.
     """
 
     pods: Pods
     tell: Callable[[Unenforced], None]
     """Called once for each pod."""
     unenforced_containers: int = 0
-    """Containers on record that ask for compute and were told no limit of it."""
+    """Number of containers on record that ask for compute and got no limit."""
     _reported: set[str] = field(default_factory=set)
 
     def look(self, record: Sequence[CheckpointEntry]) -> None:
-        """Count them, and tell of pods that were not told of before. Raises MessageError."""
+        """Count these containers, and report each pod once. Raises MessageError."""
         unenforced: dict[str, list[tuple[GpuContainer, str]]] = {}
         pods = {pod.ref.uid: pod for pod in self.pods.now()[0].values() if not pod.ended}
         for entry in record:
             pod = pods.get(entry.uid)
             container = pod.gpu_container(entry.container) if pod else None
-            # Who asks for all compute of its devices needs no limit.
+            # A container with all compute of the devices needs no limit.
             if container is None or not 0 < container.cores < ALL_CORES * len(container.shares):
                 continue
             answer = parse_answer(entry.response)

@@ -1,4 +1,4 @@
-"""What the device plug-in counts, in Prometheus' text format.
+"""Metrics of the device plug-in, in Prometheus' text format.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -19,9 +19,9 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 class PluginMetrics:
     """The registry of one process.
 
-    wrong: the number of containers that have other devices than their pods. pods: the number of
-    known pods that ask. memory: what is used. unwatched: the cards whose errors are not seen.
-    compute_unenforced: the number of containers with compute that nothing holds them to.
+    wrong: the number of containers with other devices than the Binding's. pods: the number of known
+    GPU pods. memory: the figures of use. unwatched: uuids of the cards without reports of errors.
+    compute_unenforced: the number of containers with compute and without a limit of compute.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PluginMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is a state."""
+        """Return the gauges; called by the registry."""
         cards = self._cards()
         labels = ("device", "uuid")
         healthy = GaugeMetricFamily(
@@ -140,7 +140,7 @@ class PluginMetrics:
 
 
 def _memory(figures: UsageFigures, cards: NodeCards) -> Iterable[Metric]:
-    """Return what is used; labels are bounded by the node's pods that ask, and its cards."""
+    """Return the gauges of use; the node's GPU pods and cards bound the labels."""
     by_card = GaugeMetricFamily(
         "gpushare_device_plugin_device_memory_used_bytes",
         "Memory of the card in use, by whomever, as NVML tells",
@@ -171,4 +171,13 @@ def _memory(figures: UsageFigures, cards: NodeCards) -> Iterable[Metric]:
         granted.add_metric(values, use.granted)
         if use.enforced is not None:
             enforced.add_metric(values, float(use.enforced))
-    return (by_card, used, granted, enforced)
+    compute = GaugeMetricFamily(
+        "gpushare_device_plugin_container_sm_percent",
+        "Percent of the card's SMs that the container's processes use, by NVML's last sample",
+        labels=labels,
+    )
+    for compute_use in figures.compute_uses:
+        ref = compute_use.pod.ref
+        values = (ref.namespace, ref.name, compute_use.container, compute_use.uuid)
+        compute.add_metric(values, compute_use.percent)
+    return (by_card, used, granted, enforced, compute)

@@ -1,5 +1,5 @@
-"""What the device plug-in writes on its Node: inventory, label, number of GPUs, compute, and how
-devices are handed over.
+"""The device plug-in's writes on the Node: inventory, label, number of GPUs, compute, and the
+strategy of handing over devices.
 
 Knows the API server's calls. Written when the cards change, and again when the Node says something
 else: a kubelet that registers its node again drops the number of GPUs and the compute.
@@ -35,10 +35,9 @@ _TIMEOUT = 5.0
 
 
 class NodeWriter(Loop):
-    """The thread. cards: as they are now. every: seconds until the Node is looked at again.
-
-    advertise_cores: whether their compute is written; if not, what was written before stays. look:
-    returns how devices are handed over, given container runtime and kubelet as the Node has them.
+    """The thread. cards: returns the present cards. interval: seconds until the Node is read again.
+    advertise_cores: whether compute is written; if not, an earlier value stays. look: returns the
+    strategy of handing over devices for (container runtime, kubelet) in the Node's status.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class NodeWriter(Loop):
         """Set by the first write."""
         self._failures = 0
         self.uid = ""
-        """The uid of the Node; "" before it has been read."""
+        """The uid of the Node; "" before the first read."""
         self.cgpu_disabled = False
         """Whether the label of the node says so; read with the Node."""
 
@@ -86,7 +85,7 @@ class NodeWriter(Loop):
         return None
 
     def _write(self, cards: NodeCards) -> None:
-        """Write what the Node does not say yet. Raises ApiError, WireError."""
+        """Write the values that differ from the Node's. Raises ApiError, WireError."""
         body = self._api.request("GET", self._path, timeout=_TIMEOUT)
         node = OWN_NODES.decode_answer(body, "", self._node)
         metadata = node.metadata or Metadata()

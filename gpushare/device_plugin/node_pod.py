@@ -1,6 +1,6 @@
-"""A pod of this node as the device plug-in needs it: which containers ask, and what each was given.
+"""A pod of this node for the device plug-in: GPU containers, and the shares of each.
 
-Pure. The spec says how much, the annotations of the Binding say where.
+Pure. The spec has the amounts, the annotations of the Binding have the devices.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ class GpuContainer:
     init: bool = False
     """A plain init container (no sidecar), which ends before the next one starts."""
     shares: Shares = ()
-    """(device index, units) that it was given."""
+    """(device index, units) by the Binding."""
     cores: int = 0
-    """Percent of compute that it asks for, on all its devices together."""
+    """Requested percent of compute, on all devices together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class NodePod:
 
     ref: PodRef
     gpu_containers: tuple[GpuContainer, ...] = ()
-    """Its containers that ask, in the order in which the kubelet asks for them."""
+    """The GPU containers, in the order of the kubelet's questions."""
     total: int = 0
     uuids: Mapping[int, str] | None = None
-    """By device index, as the Binding names them ("" for a device without one)."""
+    """Uuids by device index, as in the Binding ("" for a device without one)."""
     problem: str = ""
-    """Why its devices are not known, or ""."""
+    """Why the pod's devices are unknown, or ""."""
     ended: bool = False
     terminating: bool = False
     started: bool = False
-    """The kubelet has admitted it before."""
+    """The kubelet has admitted the pod before."""
     assigned: bool = False
     extra_devices: Given = ()
-    """Units by uuid that it has besides, as a device plug-in wrote."""
+    """Units by uuid on devices of no Binding, as a device plug-in wrote."""
     container_names: Mapping[str, str] | None = None
     """By the container runtime's ids, if known."""
     whole_cards: bool = False
-    """It may use all memory of its cards."""
+    """The pod may use all memory of the cards."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -67,10 +67,10 @@ class NodePod:
         )
 
     def as_first_seen(self, first: "NodePod | None") -> "NodePod":
-        """Return this pod with the devices of the first time it was seen, if it was.
+        """Return this pod with the devices of `first`, if that is an earlier state of the pod.
 
-        Anybody who may patch pods can edit its annotations later. The kubelet's Pods API has no ids
-        of containers, so those of the watch stay.
+        Anybody who may patch pods can edit annotations later. The kubelet's Pods API has no ids of
+        containers, so the ids of the watch stay.
         """
         if first is None or first.ref.uid != self.ref.uid:
             return self
@@ -88,7 +88,7 @@ class NodePod:
 
 
 def node_pod(pod: Pod, names: Names) -> NodePod:
-    """Return the pod. Raises MessageError if its name, namespace or uid is missing."""
+    """Return the pod. Raises MessageError if name, namespace or uid is missing."""
     ref = pod_ref(pod)
     status = pod.status or PodStatus()
     metadata = pod.metadata
@@ -126,7 +126,7 @@ def _given(
         request = request_of(pod, names)
         containers = tuple(container for _, container in _gpu_containers(pod, names))
     except WireError as error:
-        # The API server checks quantities, so it is the count of devices that makes no sense.
+        # The API server checks quantities, so the count of devices makes no sense.
         return tuple(container for _, container in _gpu_containers(pod, names)), 0, {}, str(error)
     if not containers:
         return (), 0, {}, ""
@@ -166,10 +166,10 @@ def _given(
 def _placed(
     pod: Pod, shares: Shares, grants: Mapping[int, Mapping[int, int]], names: Names
 ) -> tuple[GpuContainer, ...]:
-    """Return the containers with what each was given: by the map, else device after device.
+    """Return the containers with their shares: by the map, else device after device.
 
-    Sidecars and init containers have no place in the map. Sidecars have what it leaves; the units
-    of an init container are used again by those after it.
+    Sidecars and init containers have no place in the map. Sidecars have the units outside the map;
+    later containers use the units of an init container again.
     """
     granted_units: Counter[int] = Counter()
     for grant in grants.values():
@@ -201,7 +201,9 @@ def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[t
 
 
 def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]]:
-    """Yield (index in spec.containers or -1, container) if it asks; init containers first."""
+    """Yield (index in spec.containers or -1, container) of each GPU container; init containers
+    first.
+    """
     spec = pod.spec or PodSpec()
     init_containers = [(-1, container) for container in spec.init_containers or ()]
     for index, container in (*init_containers, *enumerate(spec.containers or ())):

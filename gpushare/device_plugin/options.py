@@ -27,15 +27,15 @@ docs/device-plugin.md tells how it works, and what each failure looks like.
 
 @dataclass(frozen=True)
 class PluginOptions:
-    """What is asked for; each by the flag of its name."""
+    """The options of the command line, by name of the flag."""
 
     node_name: str
     names: Names
     memory_unit: str
     reserve_mib: int | None
-    """None: what NVML says that driver and firmware keep."""
+    """None: the MiB that driver and firmware keep, as NVML tells."""
     memory_mib: Mapping[str, int]
-    """By model, for cards whose memory NVML does not tell."""
+    """MiB by model, for cards without an answer of NVML."""
     needs_fabric: bool
     devices_file: str
     device_plugin_dir: Path

@@ -1,6 +1,6 @@
-"""The device plug-in of one node: its parts, wired up, and their life.
+"""The device plug-in of one node: wiring, start and stop of the parts.
 
-A process has one; the local cluster has one for each of its nodes. Tested in
+A process has one; the local cluster has one for each node. Tested in
 `tests/integration/test_device_plugin.py`.
 """
 
@@ -43,14 +43,14 @@ log = logging.getLogger("gpushare.device_plugin")
 NAME = "gpushare-device-plugin"
 
 _FIRST_SECONDS = 5.0
-"""Seconds to wait for the API server; then the plug-in registers without it."""
+"""Seconds to wait for the API server; then the plug-in registers without an answer."""
 _LIMITING_DRIVER = 615
 _UNIT_IDS = {"nvidia": NVIDIA_IDS, "original": ORIGINAL_IDS}
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 
 
 class DevicePlugin:
-    """Everything that is needed, wired up; `start` sets it going.
+    """All parts, wired up; `start` starts the threads.
 
     health_address: where probes and metrics are answered; "": at all addresses of the node.
     """
@@ -222,7 +222,7 @@ class DevicePlugin:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
     def _answer(self, served: Served) -> ContainerAllocation:
-        """Return what the container is told. Raises RequestRefused."""
+        """Return the answer for the container. Raises RequestRefused."""
         contract = replace(
             self._contract,
             cgpu_disabled=self._node.cgpu_disabled,
@@ -238,7 +238,7 @@ class DevicePlugin:
             folder = Path(hami_core_folder(contract, uid, container))
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(0o777)  # any user of a container may write to it
+                folder.chmod(0o777)  # any user of a container may write there
             except OSError as error:
                 raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
         for candidate in served.owners:
@@ -265,7 +265,7 @@ class DevicePlugin:
         return "uuid" if has_instances else self._options.device_id_strategy
 
     def _look_at_node(self, runtime: str = "", kubelet: str = "") -> DeviceList:
-        """Return how devices are handed over. runtime, kubelet: as the Node has them."""
+        """Return the strategy of handing over devices. runtime, kubelet: of the Node's status."""
         by_uuid = self._id_strategy() == "uuid"
         cards = [card for card in self.health.cards().all if card.healthy]
         devices = [card.uuid if by_uuid else str(card.index) for card in cards]

@@ -40,7 +40,7 @@ class Pods:
         self._news = threading.Condition()
         self._changes = 0
         self._by_key: dict[PodKey, NodePod] = {}
-        # Read directly; the watch does not show them yet.
+        # Pods from direct reads that the watch does not show yet.
         self._ahead: set[PodKey] = set()
         self.listed = False
         """Whether the first list of the watch has come."""
@@ -56,7 +56,7 @@ class Pods:
         return sum(bool(pod.gpu_containers) for pod in self.now()[0].values())
 
     def by_uid(self, uid: str) -> NodePod | None:
-        """Return the pod of that uid, or None if it is not known."""
+        """Return the pod of that uid, or None for an unknown uid."""
         return next((pod for pod in self.now()[0].values() if pod.ref.uid == uid), None)
 
     def wait(self, changes: int, seconds: float) -> None:
@@ -65,10 +65,10 @@ class Pods:
             self._news.wait_for(lambda: self._changes != changes, seconds)
 
     def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, bool]:
-        """Read the pods again, from the kubelet if it shows them, else one by one from the API
-        server.
+        """Read the pods again, from the kubelet if its Pods API has the pod, else one by one from
+        the API server.
 
-        Return whether each of them exists; a pod without an answer is left out, and stays as it is.
+        Return whether each pod exists; a pod without an answer is left out, and stays unchanged.
         """
         wanted_keys = set(keys)
         exists: dict[PodKey, bool] = {}
@@ -92,12 +92,12 @@ class Pods:
                 exists[namespace, name] = False
             except ApiError as error:
                 log.warning(Line("pod not read", pod=f"{namespace}/{name}", error=error))
-                # It would not answer for the others either, and the kubelet waits.
+                # Further requests would fail too, and the kubelet waits.
                 break
         return exists
 
     def trim(self, page: Decoded[Pod]) -> Decoded[NodePod]:
-        """Return what is kept of a page: pods may be large."""
+        """Return the page with the kept part of each pod: pods may be large."""
         pods = [self._read(item) for item in page.items]
         return page.with_items([pod for pod in pods if pod is not None])
 
@@ -154,7 +154,7 @@ class Pods:
             self._put({**self._by_key, pod.key: pod.as_first_seen(cached_pod)})
 
     def _read(self, item: Pod) -> NodePod | None:
-        """Return the pod, if it is of this node."""
+        """Return the pod; None for a pod of another node, or an unreadable one."""
         if item.spec is None or item.spec.node_name != self._node:
             return None
         try:

@@ -1,8 +1,8 @@
 """Keeps the device plug-in registered when the kubelet restarts or our socket is removed.
 
-A kubelet that starts removes all sockets of the folder and makes its own again, so the time of its
-socket shows a restart (its inode number does not: file systems reuse them). When we then register
-again, the kubelet's record says what has been given out.
+A starting kubelet removes all sockets of the folder and creates kubelet.sock again, so the time of
+that socket shows a restart (the inode number does not: file systems reuse numbers). Before the new
+registration, the kubelet's record is read for the served containers.
 """
 
 import contextlib
@@ -28,9 +28,11 @@ ORIGINAL = "aliyungpushare.sock"
 _OURS = "gpushare-"
 _LOOK_SECONDS = 0.1
 _FOLLOWED_LOOK_SECONDS = 0.5
-"""While the kubelet follows us: when it ends, its connection ends, and we see that at once."""
+"""While the kubelet follows us: the end of the kubelet ends the connection, which we notice at
+once.
+"""
 _FIRST_PAUSE = 0.025
-"""Seconds to the second try: a kubelet that starts binds its socket first, and listens then."""
+"""Seconds to the second try: a starting kubelet binds the socket first, and listens then."""
 _LONGEST_PAUSE = 30.0
 _UNWATCHED_SECONDS = 2.0
 _STEADY_SECONDS = 30.0
@@ -43,15 +45,15 @@ Stamp = tuple[int, int]
 def own_socket() -> str:
     """Return a name for the socket of this process, different for each process.
 
-    So a new process can register before the old one ends: a kubelet tells them apart by their
-    sockets (kubernetes#135437; older kubelets: see `Registration`).
+    So a new process can register before the old process ends: a kubelet tells processes apart by
+    the sockets (kubernetes#135437; older kubelets: see `Registration`).
     """
     return f"{_OURS}{secrets.token_hex(4)}.sock"
 
 
 @dataclass(slots=True)
 class _Registered:
-    """The kubelet's socket and ours as they were when we registered, and when that was."""
+    """Stamps of the kubelet's socket and ours at the last registration, with the time."""
 
     kubelet: Stamp
     plugin: Stamp
@@ -59,7 +61,7 @@ class _Registered:
 
 
 class Registration(Loop):
-    """The thread. before: called each time before it registers.
+    """The thread. before: called before each registration.
 
     Kubelets from before kubernetes#135437 drop the newer of two processes when the older one ends;
     so a process that is no longer followed registers again at once.
@@ -111,7 +113,7 @@ class Registration(Loop):
             return min(_LOOK_SECONDS, self._due - now)
         try:
             self._look(kubelet)
-        except Exception as error:  # the thread must go on: without it nothing is served
+        except Exception as error:  # the thread must go on: nothing else registers
             if not isinstance(error, GpuShareError | OSError):
                 log.exception("registration failed")
             self._registered = None
@@ -154,7 +156,7 @@ class Registration(Loop):
             raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
         self._server.stop()
         refuse_others(self._folder)
-        for path in self._folder.glob(f"{_OURS}*.sock"):  # what killed processes of ours have left
+        for path in self._folder.glob(f"{_OURS}*.sock"):  # sockets of killed processes
             with contextlib.suppress(OSError):
                 # A new one may be bound, with nobody listening yet.
                 if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
@@ -171,7 +173,7 @@ class Registration(Loop):
 
 
 def refuse_others(folder: Path) -> None:
-    """Check that the original's device plug-in does not listen. Raises SettingsError if it does."""
+    """Check that the original's device plug-in does not listen. Raises SettingsError otherwise."""
     if _answers(folder / ORIGINAL):
         raise SettingsError(
             f"another device plug-in serves {folder / ORIGINAL}; there can be one: stop it first"
@@ -189,7 +191,7 @@ def _answers(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return (time, inode) of the socket, which a new one does not share; None if there is none."""
+    """Return (time, inode) of the socket, different for each socket; None without one."""
     try:
         status = path.stat()
     except OSError:

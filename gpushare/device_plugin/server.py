@@ -1,7 +1,7 @@
 """The gRPC server that the kubelet calls: deviceplugin/v1beta1 on a unix socket.
 
 Knows gRPC as a server, and the wording of errors. A refusal reaches the user in the pod's status,
-as the kubelet fails the pod with it.
+as the kubelet fails the pod with that text.
 
 Tested in `tests/unit/device_plugin/test_registration.py`.
 """
@@ -30,20 +30,22 @@ log = logging.getLogger("gpushare.server")
 
 THREADS = 16
 SAYS = "gpushare: "
-"""The beginning of our errors; the kubelet writes them into the pod's status."""
+"""The beginning of our errors; the kubelet writes an error into the pod's status."""
 
 _LOOK_SECONDS = 30.0
-"""Seconds until a stream checks whether it is still open; whatever ends it wakes it earlier."""
+"""Seconds until a stream checks whether it is still open; the end of the call wakes the stream
+earlier.
+"""
 
 Observe = Callable[[str, str, float], None]
-"""Called for each call: its name, "ok" or "refused" or "failed", and its seconds."""
+"""Called for each call: the name, "ok" or "refused" or "failed", and the seconds."""
 
 
 class PluginServer:
-    """Serves one socket, from `start` to `stop`; then it can be started again.
+    """Serves one socket, from `start` to `stop`; can be started again.
 
-    check: checks that the container of these ids may start. answer: returns what a served container
-    is told. Both raise RequestRefused.
+    check: checks that the container of these ids may start. answer: returns the answer for a served
+    container. Both raise RequestRefused.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class PluginServer:
         return self._watchers > 0
 
     def start(self, watched_changed: Callable[[], None] = lambda: None) -> None:
-        """Listen on the socket. Raises OSError if it cannot be made.
+        """Listen on the socket. Raises OSError if the socket cannot be created.
 
         watched_changed: called when a kubelet begins or stops to follow the list of devices.
         """
@@ -120,7 +122,7 @@ class PluginServer:
     def _unary(
         self, call: Callable[[Any], Message], request: type[Message]
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Return the call as gRPC wants it: errors as status codes, and counted."""
+        """Return the gRPC handler of the call: errors as status codes, and counted."""
         name = getattr(call, "__name__", "").strip("_")
 
         def handle(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
@@ -203,7 +205,7 @@ class PluginServer:
 
 
 def devices_message(cards: NodeCards, ids: str = ORIGINAL_IDS) -> pb.ListAndWatchResponse:
-    """Return the list of all units. ids: their form, NVIDIA_IDS or ORIGINAL_IDS."""
+    """Return the list of all units. ids: the form of ids, NVIDIA_IDS or ORIGINAL_IDS."""
     message = pb.ListAndWatchResponse()
     for card in cards.all:
         health = "Healthy" if card.healthy else "Unhealthy"

@@ -1,8 +1,8 @@
 """Check that each container was told the devices of its pod's Binding.
 
-The kubelet asks right before it creates a container, each time it starts; it passes the container
-the answer of ours that its checkpoint holds. It asks with the ids only, so their owner is looked up
-in the checkpoint, which has the pods' uids; the kubelet's API has names only.
+The kubelet asks right before each creation of a container, and passes the container the answer in
+the checkpoint. The question has the ids only, so the owner is looked up in the checkpoint, which
+has the pods' uids; the kubelet's API has names only.
 """
 
 import logging
@@ -29,7 +29,9 @@ class WrongDevices:
     container: str
     reason: str
     units_by_uuid: Mapping[str, int]
-    """The cards of this node that it was told of, and the units that it may have on each."""
+    """The cards of this node in the container's answer, and the units that the container may have
+    on each.
+    """
 
     def __str__(self) -> str:
         return f"pod {self.pod.ref} container {self.container}: {self.reason}"
@@ -41,12 +43,12 @@ class StartCheck:
 
     pods: Pods
     record: Callable[[], Sequence[CheckpointEntry]]
-    """Returns the kubelet's; raises GpuShareError."""
+    """Returns the kubelet's record; raises GpuShareError."""
     pod_devices: Callable[[], PodDevices]
-    """Returns what it shows; raises GpuShareError."""
+    """Returns the kubelet's view; raises GpuShareError."""
     cards: Callable[[], NodeCards]
     certain: Callable[[Collection[str]], bool] = lambda ids: True
-    """Returns whether the owner of these ids was known when they were served."""
+    """Returns whether the owner of these ids was known when the ids were served."""
 
     def check(self, ids: Collection[str]) -> None:
         """Check that the container of these ids may start. Raises RequestRefused."""
@@ -66,15 +68,15 @@ class StartCheck:
         for entry in known_entries:
             wrong = self.wrong(entry)
             if wrong:
-                # The kubelet writes it into the status of the pod that has these ids now, which may
-                # be another one.
+                # The kubelet writes the text into the status of the pod that has these ids now,
+                # perhaps another pod.
                 log.warning(Line("wrong devices", found=wrong))
                 raise RequestRefused(
                     f"not started: {wrong.reason}; delete the pod, so that it is started anew"
                 )
         if known_entries:
             return
-        # Where the ids are of the cards that it was told, this plug-in chose them.
+        # If the ids are of the cards in the answer, this plug-in chose the ids.
         if not (
             self.certain(requested_ids)
             and visible_devices(parse_answer(owners[-1].response)) == uuids_of(requested_ids)
@@ -85,7 +87,7 @@ class StartCheck:
             )
 
     def wrong(self, entry: CheckpointEntry) -> WrongDevices | None:
-        """Return what is wrong with a container on record; None if nothing, or its pod is gone.
+        """Return the wrong devices of a container on record; None if right, or if the pod is gone.
 
         Raises MessageError.
         """

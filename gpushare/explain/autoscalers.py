@@ -1,14 +1,13 @@
-"""What autoscalers do not see, since they count sums: which pods need a node that they would not
-bring, and which nodes they must not take away.
+"""Find the pods for which an autoscaler wrongly adds no node, and the nodes that it must keep.
 
-The pods that wait are placed on a copy of the books. Of those without a place the ones are told
-that kube-scheduler's own filters, and so an autoscaler's sums, would let on a node where no device
-has room, but one would if the node were empty: another node like it would do.
+Autoscalers count the sums of a node, not the devices. `node_wishes` places the pending pods on a
+copy of the books. A pod without a place needs a new node if the sums of some node have room, no
+device there has, and an empty node of this kind would have.
 
-All of the nodes that may go could go at once: one after the other is taken out of a copy of the
-books, and its pods are placed on what is left, or it stays. So of two nodes that could each be
-emptied into the other one may go. A node without pods may go, and its room counts for nobody.
-No I/O.
+`must_stay` removes one node after the other from a copy of the books, and places the pods of that
+node on the remaining nodes; a node whose pods find no place stays. So all other nodes may go at
+once, and of two nodes that could be emptied into each other one may go. A node without pods may go,
+and gets no pods of other nodes. No I/O.
 
 Tested in `tests/unit/explain/test_node_wishes.py` and `tests/unit/explain/test_scale_down.py`.
 """
@@ -30,24 +29,24 @@ from gpushare.ledger import LedgerView
 from gpushare.turns import in_turns
 
 MOST_PODS = 500
-"""Pods that are placed, in the turns of their namespaces."""
+"""The most pending pods that are placed, in the turns of their namespaces."""
 
 MOST_NODES = 300
-"""Names that one pod's node affinity may have to list."""
+"""The most nodes that one pod's node affinity may have to list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A pod that needs another node."""
+    """A pod that needs a new node."""
 
     ref: PodRef
     request: Request
     created: float
-    """When it was, in seconds since the epoch."""
+    """Creation of the pod, in seconds since the epoch."""
     full: frozenset[str]
-    """The nodes that sums would let it on and no device has room on."""
+    """The nodes whose sums have room and whose devices have none."""
     nodes: frozenset[str]
-    """They, and if they are not too many all others that no device has room on."""
+    """All nodes whose devices have no room; only `full` if all are more than MOST_NODES."""
 
 
 _Waits = TypeVar("_Waits", Waiting, Wish)
@@ -55,20 +54,20 @@ _Waits = TypeVar("_Waits", Waiting, Wish)
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the pods that wait wish for."""
+    """The wishes of pending pods."""
 
-    found: list[Wish] = field(default_factory=list)
-    """In the turns of namespaces; of each the most important first, then the oldest."""
+    wishes: list[Wish] = field(default_factory=list)
+    """In the turns of namespaces; within a namespace by priority, then the oldest first."""
     why_not: dict[str, str] = field(default_factory=dict)
-    """By uid, why a pod that has no room has no wish."""
+    """Why a pod without a place has no wish, by uid."""
     cut: set[str] = field(default_factory=set)
-    """The namespaces of which a wish was left out because there were too many."""
+    """Namespaces with a wish beyond the limit."""
 
 
 def wish_turns(pods: Iterable[_Waits], last: Collection[str] = ()) -> list[_Waits]:
     """Return pending pods, or wishes, in the turns of their namespaces.
 
-    last: uids of pods that come after all others, again in turns.
+    last: uids of pods that come last, again in turns.
     """
     first, after = list[_Waits](), list[_Waits]()
     for pod in pods:
@@ -78,45 +77,45 @@ def wish_turns(pods: Iterable[_Waits], last: Collection[str] = ()) -> list[_Wait
 
 def node_wishes(
     view: LedgerView,
-    own: OwnFilters,
+    own_filters: OwnFilters,
     policy: Policy,
-    most: int,
+    limit: int,
     last: Collection[str] = (),
 ) -> Wishes:
-    """Return what the pods that wait wish for: so many wishes at most.
+    """Return the wishes of the pending pods, up to the limit.
 
-    last: uids of pods whose wishes come after those of all others.
+    last: uids of pods that get a wish after all other pods.
     """
-    wishes = Wishes()
+    answer = Wishes()
     if not view.waiting:
-        return wishes
-    placer = Placer.over(view.snapshot, own, policy)
-    known: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str], str]] = {}
-    waiting = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
-    waiting.sort(key=_importance)
+        return answer
+    placer = Placer.over(view.snapshot, own_filters, policy)
+    by_kind: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str], str]] = {}
+    pending = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
+    pending.sort(key=_importance)
     without_room = list[Waiting]()
-    for pod in sorted(wish_turns(waiting, last)[:MOST_PODS], key=_importance):
+    for pod in sorted(wish_turns(pending, last)[:MOST_PODS], key=_importance):
         if placer.put(_wanted(pod)):
             continue
         if pod.request.cards.uuids:
-            # It is on the node where it is, and on no other.
-            wishes.why_not[pod.ref.uid] = "no new node has a card that is asked for by its uuid"
+            # The card is on an existing node.
+            answer.why_not[pod.ref.uid] = "no new node has a card that is asked for by its uuid"
         else:
             without_room.append(pod)
     for pod in wish_turns(without_room, last):
-        if len(wishes.found) >= most:
-            wishes.why_not[pod.ref.uid] = f"{most} other pods that need one come first"
-            wishes.cut.add(pod.ref.namespace)
+        if len(answer.wishes) >= limit:
+            answer.why_not[pod.ref.uid] = f"{limit} other pods that need one come first"
+            answer.cut.add(pod.ref.namespace)
             continue
         kind = pod.request, pod.demands
-        if kind not in known:
-            known[kind] = _misleading(placer, _wanted(pod))
-        full, nodes, why_not = known[kind]
-        if why_not:
-            wishes.why_not[pod.ref.uid] = why_not
+        if kind not in by_kind:
+            by_kind[kind] = _misleading(placer, _wanted(pod))
+        full, nodes, refusal = by_kind[kind]
+        if refusal:
+            answer.why_not[pod.ref.uid] = refusal
         else:
-            wishes.found.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
-    return wishes
+            answer.wishes.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
+    return answer
 
 
 def _importance(pod: Waiting) -> int:
@@ -127,10 +126,10 @@ def _wanted(pod: Waiting) -> PodBatch:
     return PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
 
 
-def _misleading(placer: Placer, wanted: PodBatch) -> tuple[frozenset[str], frozenset[str], str]:
-    """Return `full` and `nodes` of a pod's wish, and why it is to have none, or ""."""
+def _misleading(placer: Placer, batch: PodBatch) -> tuple[frozenset[str], frozenset[str], str]:
+    """Return `full` and `nodes` of a pod's wish, and why the pod gets no wish or ""."""
     none = frozenset[str]()
-    by_device = placer.refused_by_device(wanted)
+    by_device = placer.refused_by_device(batch)
     full = frozenset(name for name, (_, lets_in) in by_device.items() if lets_in)
     if not full:
         return none, none, "no node has room by sum, so autoscalers see that it needs one"
@@ -146,62 +145,64 @@ class Books:
     """The books of one managed resource, or of the claims of a DRA driver, at one moment."""
 
     view: LedgerView
-    own: OwnFilters
+    own_filters: OwnFilters
     """kube-scheduler's filters."""
     pods: Mapping[str, Sequence[PodBatch]]
-    """Those that have devices of a node, by its name, in the order in which they are placed."""
+    """The pods with devices by node, in the order of their placement."""
 
     @classmethod
-    def of_pods(cls, view: LedgerView, own: OwnFilters, running: Mapping[str, ObservedPod]) -> Self:
-        """Return those of a managed resource. running: pods on nodes by uid, with their demands."""
+    def of_pods(
+        cls, view: LedgerView, own_filters: OwnFilters, running: Mapping[str, ObservedPod]
+    ) -> Self:
+        """Return the books of a managed resource. running: pods on nodes with demands, by uid."""
         pods = defaultdict[str, list[PodBatch]](list)
         for entry in _in_turn(view.entries.values()):
             if entry.request.devices:
-                shown = running.get(entry.ref.uid)
-                known = NO_DEMANDS if shown is None else shown.demands
-                pod = PodBatch(str(entry.ref), entry.request, 1, known, entry.priority)
+                observed = running.get(entry.ref.uid)
+                demands = NO_DEMANDS if observed is None else observed.demands
+                pod = PodBatch(str(entry.ref), entry.request, 1, demands, entry.priority)
                 pods[entry.node].append(pod)
-        return cls(view, own, pods)
+        return cls(view, own_filters, pods)
 
     @classmethod
     def of_claims(
         cls,
         view: LedgerView,
-        own: OwnFilters,
+        own_filters: OwnFilters,
         running: Mapping[str, ObservedPod],
         reserved: Mapping[str, Collection[str]],
     ) -> Self:
-        """Return those whose holders are claims (claim_books.py).
+        """Return the books of a driver, in which claims hold the devices (claim_books.py).
 
-        running: pods on nodes by uid, with their demands. reserved: by claim, the uids of the pods
-        that it is reserved for. Pods and all claims that they share count as one pod with a device
-        for each part of a claim: two claims may fit on fewer devices, so a node may stay that could
-        go. A claim whose pods are on no node yet is placed by itself.
+        running: pods on nodes with demands, by uid. reserved: the uids of the pods of each claim.
+        Pods that share claims count as one pod with a device for each part of a claim. Two claims
+        may fit on fewer devices, so a node may stay that could go. A claim is placed alone while
+        its pods are on no node.
         """
-        wanted = defaultdict[str, list[PodBatch]](list)
+        batches = defaultdict[str, list[PodBatch]](list)
         groups = defaultdict[str, list[tuple[set[str], list[Entry]]]](list)
         for entry in _in_turn(view.entries.values()):
             uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
             pods = {uid for uid in uids if uid in running and running[uid].node == entry.node}
             if uids and not pods:
-                wanted[entry.node].append(PodBatch(f"claim {entry.ref}", entry.request))
+                batches[entry.node].append(PodBatch(f"claim {entry.ref}", entry.request))
             if pods:
                 on_node = groups[entry.node]
                 joined = [group for group in on_node if group[0] & pods]
-                entries = [entry, *(one for _, others in joined for one in others)]
+                entries = [entry, *(shared for _, claims in joined for shared in claims)]
                 on_node[:] = [group for group in on_node if group not in joined]
-                on_node.append((pods.union(*(others for others, _ in joined)), entries))
+                on_node.append((pods.union(*(group_pods for group_pods, _ in joined)), entries))
         for node, on_node in groups.items():
-            wanted[node] += [
+            batches[node] += [
                 _as_one(_in_turn(running[uid] for uid in uids), entries)
                 for uids, entries in on_node
             ]
-            wanted[node].sort(key=lambda pod: (-pod.priority, pod.name))
-        return cls(view, own, wanted)
+            batches[node].sort(key=lambda pod: (-pod.priority, pod.name))
+        return cls(view, own_filters, batches)
 
 
 def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> PodBatch:
-    """Return pods and the claims that they share as one pod."""
+    """Return pods and their shared claims as one pod."""
     amounts = Counter({PODS: len(pods)} if len(pods) > 1 else {})
     for pod in pods:
         amounts.update(dict(pod.request.resources))
@@ -234,48 +235,49 @@ def must_stay(
     last: Collection[str] = (),
     pause: Callable[[], None] = lambda: None,
 ) -> dict[str, str]:
-    """Return why nodes must stay, by name: a pod that would have no device elsewhere.
+    """Return why nodes must stay, by name: a pod would have no device on another node.
 
-    staying: nodes that nobody takes away; they are not judged, and their room counts. last: nodes
-    that are judged after all others with pods, so that what was found last time holds as long as it
-    can. pause: called after each node.
+    staying: nodes that no autoscaler removes; they get pods, and no answer. last: nodes that are
+    judged last, so that the earlier answer about them remains if possible. pause: called after each
+    node.
     """
-    every = [_OneResource(each, policy) for each in books]
+    resources = [_OneResource(resource_books, policy) for resource_books in books]
     nodes = {
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
     used = {
-        name: sum(pod.request.total for each in every for pod in each.pods[name]) for name in nodes
+        name: sum(pod.request.total for each in resources for pod in each.pods[name])
+        for name in nodes
     }
     order = sorted(
         nodes - {*staying}, key=lambda name: (used[name] > 0, name in last, used[name], name)
     )
     reasons = {}
     for name in order:
-        for number, resource in enumerate(every):
+        for number, resource in enumerate(resources):
             stranded = resource.take_out(name)
             if stranded is not None:
                 reasons[name] = f"{stranded.name} would have no device on another node"
-                for done in every[:number]:
-                    done.put_back(name)
+                for earlier in resources[:number]:
+                    earlier.put_back(name)
                 break
         pause()
     return reasons
 
 
 class _OneResource:
-    """The nodes and pods of some books, while nodes are taken out. pods: by node."""
+    """The nodes and pods of one resource while nodes are removed. pods: by node."""
 
     def __init__(self, books: Books, policy: Policy) -> None:
-        self._placer = Placer.over(books.view.snapshot, books.own, policy)
+        self._placer = Placer.over(books.view.snapshot, books.own_filters, policy)
         self.pods = defaultdict[str, list[PodBatch]](list)
         self.pods |= {node: [*pods] for node, pods in books.pods.items()}
         self._moved: list[Placement] = []
 
     def take_out(self, node: str) -> PodBatch | None:
-        """Place the pods of the node elsewhere: its own, and those that have come meanwhile.
+        """Place all pods of the node elsewhere, also pods of nodes that were removed before.
 
-        Return the first one that has no place; then nothing has changed.
+        Return the first pod without a place; then nothing has changed.
         """
         row = self._placer.view.row.get(node)
         if row is None:
@@ -290,7 +292,7 @@ class _OneResource:
         return None
 
     def put_back(self, node: str) -> None:
-        """Undo the last `take_out`, which was of this node."""
+        """Undo the last `take_out`, of this node."""
         row = self._placer.view.row.get(node)
         if row is None:
             return

@@ -1,4 +1,4 @@
-"""The devices of DRA drivers and the claims that hold them, as the API server last showed them.
+"""The books of claims: devices of DRA drivers, and claims, as the API server last showed both.
 
 The books keep slices, device classes, taint rules and claims of all drivers, and for each node the
 values that first fit needs. An incremental state equals one that is built anew. The devices with
@@ -13,7 +13,7 @@ Tested in `tests/unit/explain/test_claim_books.py`.
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from gpushare.core.claims.model import (
     Amounts,
     ClaimRequest,
     ClassRecord,
-    Device,
     DeviceKey,
     Holding,
     NodeDevices,
@@ -56,12 +55,12 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 class ClaimBooks:
     """The books of claims.
 
-    driver: whose devices count in the ledger. unit: bytes of a memory unit. labels: returns the
-    labels of a node, for slices that select nodes by labels. published: called with each node of
-    which the driver publishes a card.
+    driver: the devices of this driver count in the ledger. unit: bytes of a memory unit. labels:
+    returns the labels of a node, for slices that select nodes by labels. published: called with
+    each node that the driver publishes a card of.
 
-    ledger: the driver's nodes; its pods are claims, one record for each node of a claim, with the
-    uid `CLAIM_UID/NODE`. A device that a taint closes is not healthy there.
+    ledger: the driver's nodes; the pods there are claims, one record for each node of a claim, with
+    the uid `CLAIM_UID/NODE`. A device that a taint closes is not healthy there.
     """
 
     def __init__(
@@ -89,8 +88,8 @@ class ClaimBooks:
         self._nodes: dict[str, NodeDevices] = {}
         self._serial = itertools.count()
         self.versions: dict[str, int] = {}
-        """By modelled node, a number that changes with its devices and their use; only to be read.
-        """
+        """By modelled node, a number that changes with the devices and with what claims hold; only
+        to be read."""
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
         # By node: several nodes can use a device that is attached by a network.
         self._cards: dict[DeviceKey, dict[str, Card]] = defaultdict(dict)
@@ -99,23 +98,25 @@ class ClaimBooks:
         self._claims: dict[str, ClaimRecord] = {}
         self._uids: dict[tuple[str, str], str] = {}
         self._holders: dict[DeviceKey, dict[str, tuple[Holding, ...]]] = defaultdict(dict)
+        # The sum of the holdings of a device; a cache.
+        self._device_uses: dict[DeviceKey, Use] = {}
         self._charged: dict[str, frozenset[str]] = {}
 
-    # -- what is shown --------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------
 
     def replace_slices(self, slices: Iterable[Slice]) -> None:
         """Take over a whole list of slices."""
-        listed = {item.name: item for item in slices}
+        slices_by_name = {item.name: item for item in slices}
         with self._changed:
             nodes: set[str] = set()
-            for name in self._slice_nodes.keys() - listed.keys():
+            for name in self._slice_nodes.keys() - slices_by_name.keys():
                 nodes |= self._put_slice(name, None)
-            for item in listed.values():
+            for item in slices_by_name.values():
                 nodes |= self._put_slice(item.name, item)
             self._gather(nodes)
 
     def slice_changed(self, item: Slice) -> None:
-        """Take over a slice as it is now."""
+        """Take over a new or changed slice."""
         with self._changed:
             self._gather(self._put_slice(item.name, item))
 
@@ -132,7 +133,7 @@ class ClaimBooks:
                 self._gather({*self._by_node})
 
     def rule_changed(self, name: str, rule: TaintRule | None) -> None:
-        """Take over a taint rule; None: it is gone."""
+        """Take over a taint rule; None: the rule is deleted."""
         rules = {key: value for key, value in self._rules.items() if key != name}
         self.replace_rules(rules if rule is None else rules | {name: rule})
 
@@ -143,21 +144,21 @@ class ClaimBooks:
             self._by_resource = classes_by_resource(self._classes.values())
 
     def class_changed(self, name: str, record: ClassRecord | None) -> None:
-        """Take over a device class; None: it is gone."""
-        others = [known for known in self._classes.values() if known.name != name]
-        self.replace_classes(others if record is None else [*others, record])
+        """Take over a device class; None: the class is deleted."""
+        classes = {key: value for key, value in self._classes.items() if key != name}
+        self.replace_classes((classes if record is None else classes | {name: record}).values())
 
     def replace_claims(self, claims: Iterable[ClaimRecord]) -> None:
         """Take over a whole list of claims."""
-        listed = {claim.ref.uid: claim for claim in claims}
+        claims_by_uid = {claim.ref.uid: claim for claim in claims}
         with self._changed:
-            for uid in self._claims.keys() - listed.keys():
+            for uid in self._claims.keys() - claims_by_uid.keys():
                 self.claim_gone(uid)
-            for claim in listed.values():
+            for claim in claims_by_uid.values():
                 self.claim_changed(claim)
 
     def claim_changed(self, claim: ClaimRecord) -> None:
-        """Take over a claim as it is now."""
+        """Take over a new or changed claim."""
         ref = claim.ref
         with self._changed:
             before = self._claims.get(ref.uid)
@@ -177,12 +178,12 @@ class ClaimBooks:
                 self._hold(uid, claim.holdings, ())
 
     def touch(self, node: str) -> None:
-        """Give the node another version, if it is modelled."""
+        """Give a modelled node another version."""
         with self._changed:
             if node in self.versions:
                 self.versions[node] = next(self._serial)
 
-    # -- what is known --------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def named(self, namespace: str, name: str) -> ClaimRecord | None:
         """Return the claim of that name, as last shown."""
@@ -214,7 +215,7 @@ class ClaimBooks:
             return tuple(self._nodes)
 
     def unmodelled_nodes(self) -> tuple[str, ...]:
-        """Return the nodes whose slices are too many or too large to be kept."""
+        """Return the nodes with too many or too large slices."""
         with self._changed:
             return tuple(node for node in self._weights if node and not self._is_modelled(node))
 
@@ -227,17 +228,21 @@ class ClaimBooks:
         return self._nodes_of.get(key, ())
 
     def use(self, node: str) -> Use:
-        """Return what claims hold of the devices of a node."""
+        """Return the use of the devices of a node by claims."""
         exclusive: set[DeviceKey] = set()
         shares: dict[DeviceKey, Amounts] = {}
         with self._changed:
-            for device in _all_devices(self._nodes.get(node)):
-                held = self._holders.get(device.key)
-                for holding in chain.from_iterable(held.values() if held else ()):
-                    if holding.consumed is None:
-                        exclusive.add(device.key)
-                    else:
-                        shares[device.key] = _sum(shares.get(device.key, {}), holding.consumed)
+            devices = self._nodes.get(node)
+            for device in devices.counted_devices() if devices else ():
+                holdings_by_claim = self._holders.get(device.key)
+                if holdings_by_claim is None:
+                    continue
+                use = self._device_uses.get(device.key)
+                if use is None:
+                    use = Use().plus(chain.from_iterable(holdings_by_claim.values()))
+                    self._device_uses[device.key] = use
+                exclusive.update(use.exclusive)
+                shares.update(use.shares)
         return Use(exclusive, shares)
 
     def card(self, key: DeviceKey, node: str = "") -> Card | None:
@@ -248,31 +253,33 @@ class ClaimBooks:
         return cards.get(node or min(cards, default=""))
 
     def holders(self, key: DeviceKey) -> tuple[ClaimRecord, ...]:
-        """Return the claims that have the device, or a part of it."""
+        """Return the claims that hold the device or a part of the device."""
         with self._changed:
             return tuple(self._claims[uid] for uid in self._holders.get(key, ()))
 
     def requests(self, pod: ClaimsPod) -> PodRequests:
-        """Return what kube-scheduler has to allocate for the pod."""
+        """Return the requests that kube-scheduler has to allocate for the pod."""
         namespace = (pod.metadata and pod.metadata.namespace) or ""
         names = claim_names(pod)
         if names is None:
             return PodRequests(PodClaims(()), mistake="a claim is still to be made of its template")
         with self._changed:
-            found = {name: self.named(namespace, name) for name in names}
+            claims_by_name = {name: self.named(namespace, name) for name in names}
             classes, by_resource = self._classes, self._by_resource
-        missing = tuple(name for name, claim in found.items() if claim is None)
-        open_claims = [claim for claim in found.values() if claim and not claim.is_allocated]
+        missing = tuple(name for name, claim in claims_by_name.items() if claim is None)
+        open_claims = [
+            claim for claim in claims_by_name.values() if claim and not claim.is_allocated
+        ]
         mistake = next((claim.mistake for claim in open_claims if claim.mistake), "")
-        asked = [(claim.ref.uid, claim.request) for claim in open_claims if claim.request]
+        open_requests = [(claim.ref.uid, claim.request) for claim in open_claims if claim.request]
         try:
             extended = extended_request(pod.spec or PodSpec(), by_resource)
         except MessageError as error:
             mistake = mistake or str(error)
         else:
-            asked += [("", extended)] if extended else []
+            open_requests += [("", extended)] if extended else []
         requests: list[ClaimRequest] = []
-        for _, request in asked:
+        for _, request in open_requests:
             complete = request.with_classes(classes)
             if complete is None:
                 mistake = mistake or "a DeviceClass of its claims does not exist"
@@ -280,7 +287,7 @@ class ClaimBooks:
             requests.append(complete)
         if missing or mistake:
             return PodRequests(PodClaims(()), (), missing, mistake)
-        return PodRequests(PodClaims(tuple(requests)), tuple(uid for uid, _ in asked))
+        return PodRequests(PodClaims(tuple(requests)), tuple(uid for uid, _ in open_requests))
 
     def await_claims(self, namespace: str, names: Iterable[str], seconds: float) -> None:
         """Wait until all these claims have been shown, for so many seconds at most."""
@@ -292,11 +299,11 @@ class ClaimBooks:
     # -- under the lock -------------------------------------------------------------------------
 
     def _is_modelled(self, node: str) -> bool:
-        """Return whether all slices that the node has, as far as they name it, are kept."""
+        """Return whether the books keep all slices that name the node."""
         return self._weights.get(node, {}).keys() <= self._by_node.get(node, {}).keys()
 
     def _put_slice(self, name: str, item: Slice | None) -> set[str]:
-        """Keep a slice, or forget it; return the nodes whose devices may differ."""
+        """Keep a slice, or forget the slice (None); return the nodes that this may change."""
         before = self._slices.pop(name, None)
         affected = self._slice_nodes.pop(name, set())
         for node in affected:
@@ -314,8 +321,8 @@ class ClaimBooks:
                 self._slices[name] = item
                 for node in nodes:
                     self._by_node[node][name] = item
-        for key in {(kept.driver, kept.pool) for kept in (before, item) if kept}:
-            members = [kept for kept in self._pools.get(key, ()) if kept.name != name]
+        for key in {(version.driver, version.pool) for version in (before, item) if version}:
+            members = [member for member in self._pools.get(key, ()) if member.name != name]
             if item is not None and name in self._slices and key == (item.driver, item.pool):
                 members.append(item)
             self._pools[key] = tuple(members)
@@ -325,7 +332,7 @@ class ClaimBooks:
         return {*self._by_node, *affected} if "" in affected else affected
 
     def _gather(self, nodes: Iterable[str]) -> None:
-        """Make the devices of these nodes anew, and count the claims that hold any of them."""
+        """Make the devices of these nodes anew, and count the claims that hold such devices."""
         holders: set[str] = set()
         for node in nodes:
             if not node:
@@ -342,16 +349,18 @@ class ClaimBooks:
             self.versions[node] = next(self._serial)
             if after is None:
                 del self.versions[node]
-            for device in _all_devices(before):
-                others = tuple(n for n in self._nodes_of.get(device.key, ()) if n != node)
-                self._nodes_of[device.key] = others
-                if not others:
-                    del self._nodes_of[device.key]
-            for device in _all_devices(after):
-                self._nodes_of[device.key] = (*self._nodes_of.get(device.key, ()), node)
+            keys_before = [device.key for device in before.counted_devices()] if before else []
+            keys_after = [device.key for device in after.counted_devices()] if after else []
+            for key in keys_before:
+                nodes_without = tuple(n for n in self._nodes_of.get(key, ()) if n != node)
+                self._nodes_of[key] = nodes_without
+                if not nodes_without:
+                    del self._nodes_of[key]
+            for key in keys_after:
+                self._nodes_of[key] = (*self._nodes_of.get(key, ()), node)
             self._count_node(node, after)
-            for device in chain(_all_devices(before), _all_devices(after)):
-                holders.update(self._holders.get(device.key, ()))
+            for key in (*keys_before, *keys_after):
+                holders.update(self._holders.get(key, ()))
         for uid in holders:
             self._count(uid)
 
@@ -392,13 +401,15 @@ class ClaimBooks:
         if before == after:
             return
         for holding in before:
-            held = self._holders[holding.key]
-            held.pop(uid, None)
-            if not held:
+            holdings_by_claim = self._holders[holding.key]
+            holdings_by_claim.pop(uid, None)
+            if not holdings_by_claim:
                 del self._holders[holding.key]
         for holding in after:
-            held = self._holders[holding.key]
-            held[uid] = (*held.get(uid, ()), holding)
+            holdings_by_claim = self._holders[holding.key]
+            holdings_by_claim[uid] = (*holdings_by_claim.get(uid, ()), holding)
+        for holding in (*before, *after):
+            self._device_uses.pop(holding.key, None)
         nodes = {
             node for holding in (*before, *after) for node in self._nodes_of.get(holding.key, ())
         }
@@ -407,22 +418,22 @@ class ClaimBooks:
         self._count(uid)
 
     def _count(self, uid: str) -> None:
-        """Count the claim anew, with a charge on each node of which it has cards."""
+        """Count the claim anew, with a charge on each node that the claim has cards of."""
         claim = self._claims.get(uid)
         by_node: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for holding in claim.holdings if claim else ():
             for card in self._cards.get(holding.key, {}).values():
                 if units := self.units_of(holding, card):
                     by_node[card.node][card.index] += units
-        charged = frozenset(by_node)
-        for node in self._charged.pop(uid, frozenset()) - charged:
+        charged_nodes = frozenset(by_node)
+        for node in self._charged.pop(uid, frozenset()) - charged_nodes:
             self.ledger.pod_gone(f"{uid}/{node}")
-        if claim is None or not charged:
+        if claim is None or not charged_nodes:
             return
-        self._charged[uid] = charged
+        self._charged[uid] = charged_nodes
         for node, units_by_index in by_node.items():
             cards = self._on_node[node]
-            # Whatever the claim says, it has the whole card at most.
+            # Whatever the claim says, a claim has the whole card at most.
             shares = tuple(
                 (index, min(units, cards[index].units))
                 for index, units in sorted(units_by_index.items())
@@ -436,13 +447,13 @@ class ClaimBooks:
                 running=True,
                 uuids=tuple(cards[index].uuid for index, _ in shares),
             )
-            # The ledger keeps a pod where it was first seen; a claim is where it is now.
+            # The ledger keeps a pod on the first node; an allocation of a claim may change.
             self.ledger.pod_gone(pod.ref.uid)
             self.ledger.pod_changed(pod)
 
     def units_of(self, holding: Holding, card: Card) -> int:
         """Return the units that a holding takes of a card, rounded up; all of the card or of the
-        partition if it does not say.
+        partition for a holding without an amount.
         """
         consumed = holding.consumed or {}
         amount = consumed.get(MEMORY, consumed.get(f"{self.driver}/{MEMORY}"))
@@ -451,15 +462,8 @@ class ClaimBooks:
         return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
 
 
-def _all_devices(node: NodeDevices | None) -> Iterator[Device]:
-    """Yield the devices of a node, and those elsewhere that consume counters of its pools."""
-    for pool in node.pools if node else ():
-        yield from pool.devices
-        yield from pool.devices_elsewhere
-
-
 def _nodes_of(item: Slice) -> set[str]:
-    """Return the nodes that a slice names; "" if it may be for nodes that it does not name."""
+    """Return the nodes that a slice names; "" stands for nodes that a selector may match."""
     choices = [item.nodes] if item.nodes else [device.nodes for device in item.devices]
     return {choice.node if choice else "" for choice in choices} or {""}
 
@@ -471,7 +475,3 @@ def _weight(item: Slice) -> int:
         1 + len(device.attributes) + len(device.capacities) + len(device.counters)
         for device in item.devices
     )
-
-
-def _sum(held: Amounts, more: Amounts) -> Amounts:
-    return {name: held.get(name, 0) + more.get(name, 0) for name in held.keys() | more.keys()}

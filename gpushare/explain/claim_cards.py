@@ -12,7 +12,7 @@ from gpushare.core.model import MAX_UNITS
 MEMORY = "memory"
 """Capacity that counts in the ledger, with the driver's domain or without."""
 UUID, PARENT, MODEL = "uuid", "parentUUID", "productName"
-"""Attributes that identify a card, or the card of a partition, and name its model."""
+"""Attributes that identify a card, or the card of a partition, and name the model."""
 
 _CLOSING = ("NoSchedule", "NoExecute")
 """Effects of a taint that keep claims without a toleration from a device."""
@@ -20,15 +20,13 @@ _CLOSING = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A device with memory of the driver, or all partitions of one card, as it counts in the
-    ledger.
-    """
+    """A card of the ledger: a device with memory of the driver, or all partitions of one card."""
 
     key: DeviceKey
-    """Of a card with partitions: the device that is the whole card, else its first partition."""
+    """For a card with partitions the device that is the whole card, else the first partition."""
     node: str
     index: int
-    """Index of its device on the node."""
+    """Index of the device on the node."""
     uuid: str
     """`POOL/DEVICE` if the driver publishes none."""
     model: str
@@ -36,13 +34,13 @@ class Card:
     """Memory in whole units."""
     is_shared: bool
     is_offered: bool
-    """No taint keeps claims from it, or from one of its partitions."""
+    """No taint keeps claims from the card, or from at least one partition."""
     parts: Mapping[DeviceKey, int] = field(default_factory=dict, hash=False)
-    """Units that each partition takes of the card (MIG); empty if it has none."""
+    """Units that each partition takes of the card (MIG); empty for a card without partitions."""
 
     @property
     def keys(self) -> Collection[DeviceKey]:
-        """Devices that are this card, or parts of it."""
+        """Devices that are this card, or partitions of the card."""
         return self.parts.keys() or (self.key,)
 
 
@@ -69,7 +67,7 @@ def cards_of(node: str, devices: NodeDevices, driver: str, unit: int) -> Iterato
                 continue
             groups.setdefault(card, []).append(device)
     for index, (card, group) in enumerate(groups.items()):
-        # The whole card, if it is a device too.
+        # The whole card, if that is a device too.
         device = max(group, key=_memory_used)
         parts = {part.key: max(_units(unit, _memory_used(part)), 1) for part in group}
         yield Card(
@@ -95,7 +93,7 @@ def _units(unit: int, amount: int) -> int:
 
 
 def _memory_used(device: Device) -> int:
-    """Return the memory that a partition takes of its card, in thousandths; 0 if it is none."""
+    """Return the memory that a partition takes of the card, in thousandths; 0 for other devices."""
     return sum(use.amount for use in device.counters if use.counter == MEMORY)
 
 

@@ -1,6 +1,6 @@
-"""Pods with claims placed one after the other: the node by the policy, its devices by first fit.
+"""Pods with claims placed one after the other: the node by the policy, the devices by first fit.
 
-Pure but for the books of claims, which it reads and does not change.
+Pure; the books of claims are read and not changed.
 
 Tested in `tests/unit/explain/test_claim_placer.py`.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpushare.core.claims.first_fit import Matcher, Steps, first_fit, use_after
+from gpushare.core.claims.first_fit import Matcher, Steps, first_fit
 from gpushare.core.claims.model import Fit, NodeDevices, NoFit, PodClaims, Use
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.node_filters import OwnFilters
@@ -31,12 +31,12 @@ class _Node:
     """The devices of a node while pods are placed."""
 
     name: str
-    """In the books; of a node that comes, the node that it is like."""
+    """Name in the books; for a node to come, the name of the model node."""
     devices: NodeDevices | None
     base: Use
-    """What claims of the cluster hold."""
+    """Use by claims of the cluster."""
     use: Use
-    placed: list[tuple[Placement, Fit]]
+    placements: list[tuple[Placement, Fit]]
     outcomes: dict[PodClaims, Fit | NoFit]
 
 
@@ -85,10 +85,10 @@ class ClaimPlacer(Placer):
         super().take_back(places)
         for place in places:
             node = self._nodes[place.row]
-            node.placed = [item for item in node.placed if item[0] is not place]
+            node.placements = [item for item in node.placements if item[0] is not place]
             node.use = node.base
-            for _, fit in node.placed:
-                node.use = use_after(node.use, fit)
+            for _, fit in node.placements:
+                node.use = node.use.plus(fit.holdings())
             self._forget(place.row)
 
     def _place(self, batch: PodBatch, among: Bools) -> Placement | None:
@@ -105,8 +105,8 @@ class ClaimPlacer(Placer):
         for index, part_units in parts_of(self._books, node.name, fit):
             units[index] += part_units
         placement = self._cluster.put(row, tuple(sorted(units.items())), batch.request)
-        node.use = use_after(node.use, fit)
-        node.placed.append((placement, fit))
+        node.use = node.use.plus(fit.holdings())
+        node.placements.append((placement, fit))
         self._forget(row)
         return placement
 

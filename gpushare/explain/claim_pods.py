@@ -1,6 +1,6 @@
 """Pods that ask by claims, as pods that are to be placed on the nodes of a DRA driver.
 
-All claims of a pod need devices of one node, and a claim that several pods name needs them once:
+All claims of a pod need devices of one node, and a claim that several pods name needs devices once:
 such pods are placed as one. Pure.
 
 Tested in `tests/unit/explain/test_claim_pods.py`.
@@ -31,10 +31,10 @@ class ClaimSource(Protocol):
         """Return the claim of that name."""
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim as the template of that name makes it; None if there is no template."""
+        """Return a claim of the template of that name; None if there is no template."""
 
     def request(self, claim: ResourceClaim) -> ClaimRequest:
-        """Return what a claim asks for, with the selectors of its classes. Raises MessageError."""
+        """Return the requests of a claim with the selectors of the classes. Raises MessageError."""
 
     def nodes_of(self, claim: ResourceClaim) -> frozenset[str] | None:
         """Return the nodes that can use the devices of an allocated claim; None: not known."""
@@ -46,7 +46,7 @@ class OpenClaim:
 
     request: ClaimRequest
     key: str = ""
-    """Namespace/name if several pods can name it; "": it is the pod's own."""
+    """Namespace/name of a claim that several pods can name; "" for a claim of one pod alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class ClaimsUser:
 
 
 def wanted_of(users: Iterable[ClaimsUser], unit: int) -> list[PodBatch]:
-    """Return the pods to be placed, in their order; those that share claims as one.
+    """Return the pods to be placed, in order; pods that share claims come as one.
 
-    unit: bytes of a memory unit. Users whose claims all have devices are left out.
+    unit: bytes of a memory unit. Users without a claim that needs devices are left out.
     """
     groups: list[list[ClaimsUser]] = []
     for user in users:
@@ -90,10 +90,10 @@ def user_of(
     namespace: str,
     anew: bool = False,
 ) -> ClaimsUser | None:
-    """Return the pod with its claims that need devices; None if it has no claims.
+    """Return the pod with the claims that need devices; None for a pod without claims.
 
     names: of a resource that the pod does not ask for. namespace: the pod's. anew: the pod's node
-    goes, so its claims need devices again. Raises WireError if a claim is missing or not modelled.
+    goes, so all claims need devices again. Raises WireError if a claim is missing or not modelled.
     """
     claims: list[OpenClaim] = []
     demands, has_claims = demands_of(pod), False
@@ -116,7 +116,7 @@ def user_of(
 
 
 def memory_parts(claims: Iterable[ClaimRequest], unit: int) -> list[int]:
-    """Return the units of memory that claims ask of each device, as far as they name any."""
+    """Return the units of memory that claims ask of each device, for requests that name memory."""
     parts: list[int] = []
     for claim in claims:
         for request in claim.requests:
@@ -131,7 +131,7 @@ def memory_parts(claims: Iterable[ClaimRequest], unit: int) -> list[int]:
 def _claims(
     pod: ClaimsPod, namespace: str, source: ClaimSource
 ) -> Iterator[tuple[ResourceClaim, str]]:
-    """Yield the pod's claims, and by which key other pods know each; a named one comes once."""
+    """Yield (claim, key of the claim for other pods) for each claim of the pod, once a claim."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
     generated = {item.name: item.resource_claim_name for item in statuses}
     seen_keys: set[str] = set()

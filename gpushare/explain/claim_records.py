@@ -1,4 +1,4 @@
-"""What is kept of ResourceClaims, and what is asked of them for a pod.
+"""Records of ResourceClaims, and the requests of a pod's claims.
 
 Pure. Tested in `tests/unit/explain/test_claim_books.py`.
 """
@@ -14,23 +14,23 @@ from gpushare.wire.dra.requests import claim_request, holdings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
-    """What is kept of a ResourceClaim."""
+    """Record of a ResourceClaim."""
 
     ref: PodRef
     is_allocated: bool
     holdings: tuple[Holding, ...] = ()
-    """Devices of its allocation, of any driver."""
+    """Devices of the allocation, of any driver."""
     users: tuple[tuple[str, str], ...] = ()
-    """(name, uid) of each pod for which it is reserved."""
+    """(name, uid) of each pod in status.reservedFor."""
     request: ClaimRequest | None = None
-    """What it asks for; None once it is allocated, or if it is not modelled."""
+    """Requests; None for an allocated claim, or for a claim that is not modelled."""
     mistake: str = ""
-    """Why it is not modelled, as a sentence for its owner."""
+    """Reason why the claim is not modelled, as a sentence for the owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequests:
-    """What kube-scheduler has to allocate for a pod, as far as the books show it."""
+    """Requests that kube-scheduler has to allocate for a pod, by the books."""
 
     claims: PodClaims
     """Empty if every claim of the pod is allocated, or if `mistake` is set."""
@@ -39,19 +39,19 @@ class PodRequests:
     missing: tuple[str, ...] = ()
     """Names of claims that are not shown yet."""
     mistake: str = ""
-    """Why the claims are not modelled, as a sentence for their owner."""
+    """Reason why the claims are not modelled, as a sentence for the owner."""
 
 
 def claim_record(claim: ResourceClaim) -> ClaimRecord:
-    """Return what is kept of a claim. Raises MessageError if it has no name or uid."""
+    """Return the record of a claim. Raises MessageError for a claim without a name or uid."""
     metadata = claim.metadata or ClaimMetadata()
     if not (metadata.namespace and metadata.name and metadata.uid):
         raise MessageError("ResourceClaim.metadata: namespace, name or uid is missing")
     ref = PodRef(metadata.namespace, metadata.name, metadata.uid)
     users = tuple((user.name or "", user.uid or "") for user in claim.reserved)
     if claim.allocation is not None:
-        held = holdings(claim.allocation)
-        return ClaimRecord(ref=ref, is_allocated=True, holdings=held, users=users)
+        claim_holdings = holdings(claim.allocation)
+        return ClaimRecord(ref=ref, is_allocated=True, holdings=claim_holdings, users=users)
     if claim.spec is None:
         return ClaimRecord(ref=ref, is_allocated=False, mistake=f"claim {ref} cannot be read")
     try:
@@ -62,14 +62,14 @@ def claim_record(claim: ResourceClaim) -> ClaimRecord:
 
 
 def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
-    """Return the names of the pod's claims; None while one is still to be made of a template."""
+    """Return the names of the pod's claims; None while a template's claim is still to be made."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
-    made = {status.name: status.resource_claim_name for status in statuses}
+    generated_names = {status.name: status.resource_claim_name for status in statuses}
     names: list[str] = []
     for claim in (pod.spec and pod.spec.resource_claims) or ():
-        if not claim.resource_claim_name and claim.name not in made:
+        if not claim.resource_claim_name and claim.name not in generated_names:
             return None
         # Of a template without requests the controller makes no claim.
-        if name := claim.resource_claim_name or made.get(claim.name):
+        if name := claim.resource_claim_name or generated_names.get(claim.name):
             names.append(name)
     return tuple(names)

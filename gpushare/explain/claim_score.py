@@ -16,7 +16,7 @@ from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_cards import MEMORY, Card
 
 Part = tuple[int, int]
-"""(index of a card on its node, units that are taken of it)."""
+"""(index of a card on the node, units taken of the card)."""
 
 
 def parts_of(
@@ -24,8 +24,8 @@ def parts_of(
 ) -> Iterator[Part]:
     """Yield the part of each card of the driver that a fit takes on a node.
 
-    claims: then a card that is taken whole counts with the amount that is requested of it, so that
-    the tightest card has the best score.
+    claims: with these a card that is taken whole counts with the requested amount, so that the
+    tightest card has the best score.
     """
     for device_taken in fit.taken:
         card = books.card(device_taken.device.key, node)
@@ -39,7 +39,7 @@ def parts_of(
 
 
 def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, card: Card) -> int:
-    """Return the units that a request asks of a card that is taken whole; 1 if it names none."""
+    """Return the units that a request asks of a card that is taken whole; 1 without an amount."""
     for request in claims.claims[device_taken.claim].requests:
         for alternative in request.alternatives:
             amounts = dict(alternative.amounts)
@@ -51,7 +51,7 @@ def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, 
 def values_of(
     scorer: Scorer, snapshot: Snapshot, placements: Sequence[tuple[int, Sequence[Part]]]
 ) -> list[float]:
-    """Return the value of each placement (row, parts): the sum over its parts."""
+    """Return the value of each placement (row, parts): the sum over the parts."""
     values = np.zeros(len(placements))
     by_units: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for at, (row, parts) in enumerate(placements):

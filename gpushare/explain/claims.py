@@ -1,7 +1,8 @@
 """The explanation of a pod that asks by ResourceClaims, from the pod and the books of claims.
 
-kube-scheduler allocates; its condition says why a pod is pending. The model of first fit adds which
-claims hold the devices, and which of them have to end. Pure but for the books, which it reads.
+kube-scheduler allocates, and the condition PodScheduled says why a pod is pending. The model of
+first fit adds the claims that hold the devices, and the claims that have to end. Pure; the books
+are read and not changed.
 
 Tested in `tests/unit/explain/test_claims.py`.
 """
@@ -50,7 +51,7 @@ REASONS = {
     NoFit.ERROR: "kube-scheduler's attempt would end with an error",
     NoFit.NOT_MODELLED: "the search for devices would take too long",
 }
-"""Reasons of nodes, as texts begin with their number."""
+"""Reasons of nodes, as the texts after a number of nodes."""
 
 TOO_LARGE = "its ResourceSlices are too large to be read"
 
@@ -61,7 +62,7 @@ _ALL_STEPS = 100_000
 """Steps for all nodes of one explanation: at most about half a second."""
 
 _MAX_NODES = 8
-"""Nodes for which the claims are searched that have to end: those with the fewest claims."""
+"""Upper bound on the nodes where the claims that have to end are searched, fewest claims first."""
 
 _BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
@@ -69,7 +70,7 @@ _BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[str] = ()) -> bool:
     """Return whether the pod has claims, and asks for none of the managed resources.
 
-    by_class: extended resources for which kube-scheduler makes claims itself.
+    by_class: extended resources that kube-scheduler makes claims for.
     """
     has_claims = bool(pod.spec and pod.spec.resource_claims) or names_any(pod, by_class)
     return has_claims and not names_any(pod, resources)
@@ -156,9 +157,9 @@ def read_devices(
         return None
     try:
         host, demands = request_of(pod, ALIYUN), demands_of(pod)
-        # kube-scheduler makes a claim of these, so no node has to advertise them.
-        others = tuple(item for item in host.resources if item[0] not in books.resources)
-        host = replace(host, resources=others)
+        # kube-scheduler makes a claim of these, so no node has to advertise such a resource.
+        other_resources = tuple(item for item in host.resources if item[0] not in books.resources)
+        host = replace(host, resources=other_resources)
     except WireError as error:
         return DeviceReading(detail=str(error))
     return _Reader(books, requests.claims, matches).read(
@@ -180,19 +181,6 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
             if on := frozenset(books.nodes_of(holding.key)):
                 nodes = on if nodes is None else nodes & on
     return nodes
-
-
-def use_with(use: Use, claim: ClaimRecord, keys: Collection[DeviceKey]) -> Use:
-    """Return the use of these devices once a claim holds its own, too."""
-    exclusive, shares = {*use.exclusive}, dict(use.shares)
-    for holding in _holdings(claim, keys):
-        if holding.consumed is None:
-            exclusive.add(holding.key)
-        else:
-            amounts = Counter(shares.get(holding.key, {}))
-            amounts.update(holding.consumed)
-            shares[holding.key] = amounts
-    return Use(exclusive, shares)
 
 
 def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holding]:
@@ -255,7 +243,7 @@ class _Reader:
         for node in sorted(holders, key=lambda node: len(holders[node])):
             if len(candidates) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
                 ends = self._ends(node, holders[node])
-                # Without steps left, claims may be among them that need not end.
+                # Once no steps remain, some of these claims need not end.
                 if self._left > 0:
                     candidates.append((node, ends))
         if not candidates:
@@ -274,22 +262,22 @@ class _Reader:
         return outcome
 
     def _holders(self, node: str) -> list[ClaimRecord]:
-        """Return the claims that hold devices of the node, or counters of their pools."""
+        """Return the claims that hold devices of the node, or counters of the node's pools."""
         claims = (
             claim for key in _keys(self._books.devices(node)) for claim in self._books.holders(key)
         )
         return [*{claim.ref.uid: claim for claim in claims}.values()]
 
     def _ends(self, node: str, holders: Sequence[ClaimRecord]) -> list[ClaimRecord]:
-        """Return claims that have to end so that devices are found on the node, none of them
-        needlessly.
+        """Return claims that have to end so that first fit finds devices on the node; no claim
+        ends needlessly.
         """
         keys = _keys(self._books.devices(node))
         use, ends = Use(), []
         # The smallest stay first, so that few large ones end.
         for claim in sorted(holders, key=lambda claim: _size(claim, keys)):
             self._left -= len(keys)
-            more = use_with(use, claim, keys)
+            more = use.plus(_holdings(claim, keys))
             if isinstance(self._fit(node, more), Fit):
                 use = more
             else:
@@ -298,14 +286,12 @@ class _Reader:
 
 
 def _size(claim: ClaimRecord, keys: Collection[DeviceKey]) -> tuple[int, int, str]:
-    """Return the sort key of a claim: its whole devices, then its amounts."""
+    """Return the sort key of a claim: number of whole devices, then amounts."""
     holdings = [*_holdings(claim, keys)]
     whole = sum(holding.consumed is None for holding in holdings)
     return whole, sum(sum((holding.consumed or {}).values()) for holding in holdings), claim.ref.uid
 
 
 def _keys(devices: NodeDevices | None) -> frozenset[DeviceKey]:
-    """Return the devices whose use matters on a node."""
-    pools = devices.pools if devices else ()
-    all_devices = (device for pool in pools for device in (*pool.devices, *pool.devices_elsewhere))
-    return frozenset(device.key for device in all_devices)
+    """Return the keys of the counted devices of a node."""
+    return frozenset(device.key for device in devices.counted_devices()) if devices else frozenset()

@@ -1,9 +1,7 @@
-"""A plan of few moves on books: what would open a place for a pod, and what keeps pods where they
-are.
+"""Plan few moves of pods that open a place for another pod, and say why other pods stay.
 
-Pods may be moved whose owner says so, and that come back by themselves, as pods, namespaces and
-PodDisruptionBudgets say; in doubt a pod stays where it is. Which of them are moved:
-core/defrag.py. No I/O.
+A pod may be moved if its owner consents and a controller replaces it, as far as pods, namespaces
+and PodDisruptionBudgets tell; in doubt it stays. core/defrag.py chooses the moves. No I/O.
 
 Tested in `tests/unit/cli/test_defrag.py`.
 """
@@ -34,30 +32,30 @@ from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity
 from gpushare.wire.pods import controller_of
 
 MOST_MOVES = 4
-"""Of a plan, if nobody says another number."""
+"""Moves of a plan, by default."""
 
 MOST_STEPS = 1_000_000
-"""Of a search whose answer is waited for: some seconds. What its steps are: core/defrag.py."""
+"""Steps (core/defrag.py) of a search for a user who waits: some seconds."""
 
 A_GLANCE = 50_000
-"""Of a search that must not delay another answer: a quarter of a second."""
+"""Steps of a search beside another answer: a quarter of a second."""
 
 LABEL = "gpushare.io/movable"
-"""The label of a pod, or of its namespace, by which it may be moved; the pod's own wins."""
+"""The label of a pod, or of its namespace, that lets the pod be moved. The pod's label wins."""
 
 CHECKPOINT = "gpushare.io/checkpoint-seconds"
-"""The annotation that says how often a pod saves its work: no more than that is lost."""
+"""The annotation with the seconds between two checkpoints of a pod: a move loses no more work."""
 
 LEAST_AGE = 600.0
-"""Seconds that a pod has to have run."""
+"""Seconds that a pod must have run."""
 
 _MOST_SECONDS = 10**9
 _OWNERS = ("ReplicaSet", "StatefulSet")
-"""Kinds of apps/v1 that make a pod anew for which no failure counts."""
+"""Kinds of apps/v1 that replace a pod without counting a failure."""
 
 
 class Rule(Enum):
-    """Why a pod is not moved. The value says it in a sentence about the pod."""
+    """Why a pod is not moved. The value is a sentence about the pod."""
 
     CONSENT = f'no label {LABEL}: "true" on it or its namespace'
     OWNER = "no ReplicaSet or StatefulSet makes it anew"
@@ -74,24 +72,24 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a pod may be moved, whatever it is moved for, and what is known of its move."""
+class MoveVerdict:
+    """Whether a pod may be moved for any pod, and the cost of the move."""
 
     rule: Rule | None
     """Why it may not; None if it may."""
     lost: float | None = None
-    """The seconds of work that are lost; None if that is not known."""
+    """Lost seconds of work; None if unknown."""
     owner: str = ""
-    """KIND/NAME of what makes it anew; "" if that is not known."""
-    allowed: int | None = None
-    """How many disruptions its budget allows; None if that is not known."""
+    """KIND/NAME of the controller that replaces it; "" if unknown."""
+    disruptions: int | None = None
+    """Disruptions that its budget allows; None if unknown."""
 
 
 class MoveRules(Protocol):
     """The rules of a cluster."""
 
-    def judge(self, entry: Entry) -> Verdict:
-        """Return what they say of the pod."""
+    def judge(self, entry: Entry) -> MoveVerdict:
+        """Return the verdict about the pod."""
 
 
 @dataclass(frozen=True)
@@ -101,45 +99,48 @@ class ListedRules:
     pods: Mapping[str, OwnedPod]
     """By uid."""
     namespaces: Mapping[str, Mapping[str, str]]
-    """Their labels, as far as they may be read."""
+    """Labels of the namespaces that the user may read."""
     budgets: Sequence[DisruptionBudget]
     now: float
     """Seconds since the epoch."""
 
-    def judge(self, entry: Entry) -> Verdict:
-        """Return the first rule against the pod, else what is known of its move.
+    def judge(self, entry: Entry) -> MoveVerdict:
+        """Return the first rule against the move of the pod, or its cost.
 
-        Lost are the seconds since it started, or since its last checkpoint at worst.
+        Lost are the seconds since the start of the pod, or at worst since its last checkpoint.
         """
         pod, ref = self.pods.get(entry.ref.uid), entry.ref
         metadata = (pod and pod.metadata) or Metadata()
         labels, annotations = metadata.labels or {}, metadata.annotations or {}
         consent = labels.get(LABEL, self.namespaces.get(ref.namespace, {}).get(LABEL))
         if pod is None or consent != "true":
-            return Verdict(Rule.CONSENT)
+            return MoveVerdict(Rule.CONSENT)
         owner = controller_of(pod)
         if owner is None or owner.kind not in _OWNERS or owner.api_version != "apps/v1":
-            return Verdict(Rule.OWNER)
+            return MoveVerdict(Rule.OWNER)
         if group_of(pod) != NO_GROUP:
-            return Verdict(Rule.GROUP)
+            return MoveVerdict(Rule.GROUP)
         if entry.terminating:
-            return Verdict(Rule.ENDING)
+            return MoveVerdict(Rule.ENDING)
         if not entry.running or not 0 < entry.started <= self.now - LEAST_AGE:
-            return Verdict(Rule.AGE)
+            return MoveVerdict(Rule.AGE)
         if _is_bound_by_more(pod):
-            return Verdict(Rule.CONSTRAINTS)
-        covering = [each for each in self.budgets if each.covers(ref.namespace, ref.name, labels)]
+            return MoveVerdict(Rule.CONSTRAINTS)
+        covering = [
+            budget for budget in self.budgets if budget.covers(ref.namespace, ref.name, labels)
+        ]
         if len(covering) != 1:
-            return Verdict(Rule.BUDGETS if covering else Rule.NO_BUDGET)
-        lost, allowed = max(self.now - entry.started, 0.0), covering[0].allowed_disruptions
+            return MoveVerdict(Rule.BUDGETS if covering else Rule.NO_BUDGET)
+        lost_seconds = max(self.now - entry.started, 0.0)
+        disruptions = covering[0].allowed_disruptions
         interval = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
-        lost = lost if interval is None else min(lost, float(interval))
-        rule = None if allowed > 0 else Rule.SPENT
-        return Verdict(rule, lost, f"{owner.kind}/{owner.name}", allowed)
+        lost_seconds = lost_seconds if interval is None else min(lost_seconds, float(interval))
+        rule = None if disruptions > 0 else Rule.SPENT
+        return MoveVerdict(rule, lost_seconds, f"{owner.kind}/{owner.name}", disruptions)
 
 
 def _is_bound_by_more(pod: OwnedPod) -> bool:
-    """Return whether it says more of where it may be than nodes show."""
+    """Return whether constraints of the pod depend on more than the nodes."""
     spec = pod.spec or OwnedPodSpec()
     affinity = spec.affinity or PodsAffinity()
     return bool(
@@ -152,58 +153,58 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
         )
         or any(volume.host_path for volume in spec.volumes or ())
         or may_wait(pod)
-        or not demands_of(pod).known
+        or not demands_of(pod).is_complete
     )
 
 
 @dataclass(frozen=True)
 class NamedPods:
-    """The rules where only the names of pods are known: whoever asks says which may move."""
+    """Rules by pod names alone, for a saved report: the user names the movable pods."""
 
     patterns: Sequence[str]
-    """Of NAMESPACE/NAME, with `*` and `?`."""
+    """Patterns of NAMESPACE/NAME with `*` and `?`."""
 
-    def judge(self, entry: Entry) -> Verdict:
-        """Return that it consents to nothing if no pattern names it."""
-        named = any(fnmatchcase(str(entry.ref), pattern) for pattern in self.patterns)
-        return Verdict(None if named else Rule.CONSENT)
+    def judge(self, entry: Entry) -> MoveVerdict:
+        """Return a verdict without consent unless a pattern names the pod."""
+        is_named = any(fnmatchcase(str(entry.ref), pattern) for pattern in self.patterns)
+        return MoveVerdict(None if is_named else Rule.CONSENT)
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """The place that is wanted."""
+    """The place that moves have to open."""
 
     request: Request
     priority: int = 0
-    """That of the pod that waits for it."""
+    """Priority of the pending pod."""
     demands: Demands = NO_DEMANDS
 
 
 @dataclass(frozen=True, slots=True)
 class PodMove:
-    """A pod that is moved."""
+    """A pod, and the place that it moves to."""
 
     entry: Entry
     node: str
     shares: Shares
     lost: float | None
-    """Seconds of work that are lost, None if not known."""
+    """Lost seconds of work; None if unknown."""
     gpu_hours: float
-    """The lost work, in hours of a whole device."""
+    """The lost work in hours of a whole device."""
     owner: str
-    """What makes it anew."""
-    allowed: int | None
+    """KIND/NAME of the controller that replaces it."""
+    disruptions: int | None
     """Disruptions that its budget allows now."""
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Those that it has then."""
+        """The devices after the move."""
         return tuple(device for device, _ in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
-class Stays:
-    """A pod that is not moved, and why."""
+class UnmovedPod:
+    """A pod that is not moved, and the rule against the move."""
 
     entry: Entry
     rule: Rule
@@ -211,29 +212,28 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class DefragAnswer:
-    """Which moves open the hole, in their order."""
+    """The moves that open the hole, in their order."""
 
     node: str
-    """Where the hole is then; "" if no plan was found."""
+    """The node of the hole; "" if no plan was found."""
     shares: Shares
-    """Its devices there."""
+    """The devices of the hole."""
     moves: tuple[PodMove, ...]
-    stays: tuple[Stays, ...]
-    """Who else is on that node and holds devices; without a plan who is on all nodes that could
-    have the place."""
-    able: int
-    """How many nodes could have the place."""
-    every: bool
-    """Whether all plans were tried, if none is found."""
+    stays: tuple[UnmovedPod, ...]
+    """The remaining pods with devices on that node; without a plan, on all candidates."""
+    candidates: int
+    """The number of nodes that could have the hole."""
+    is_complete: bool
+    """Whether the search was complete, if no plan was found."""
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Those of the hole."""
+        """The devices of the hole."""
         return tuple(device for device, _ in self.shares)
 
     @property
     def unit_seconds(self) -> float | None:
-        """What the moves cost: lost seconds times units; None if not known."""
+        """The cost of the moves: lost seconds times units; None if unknown."""
         if any(move.lost is None for move in self.moves):
             return None
         return sum(move.entry.request.total * (move.lost or 0.0) for move in self.moves)
@@ -244,65 +244,65 @@ def find_moves(
     hole: Hole,
     rules: MoveRules,
     policy: Policy,
-    own: OwnFilters,
+    own_filters: OwnFilters,
     *,
-    most: int,
+    max_moves: int,
     demands: Mapping[str, Demands],
     steps: int = MOST_STEPS,
 ) -> DefragAnswer:
-    """Return the fewest moves, at most so many, that open the hole. Nothing is changed.
+    """Return the fewest moves, up to the limit, that open the hole. Nothing is changed.
 
-    own: kube-scheduler's filters. demands: of nodes, of pods that run, by uid.
+    own_filters: kube-scheduler's filters. demands: of running pods on nodes, by uid.
     """
     snapshot, (entries, _) = ledger.snapshot(), ledger.entries_and_specs()
     rows = rows_by_name(snapshot)
     view = mutable(snapshot, rows, empty=False)
     cluster = MutableCluster(view, ranking(policy, len(rows)))
-    room = HostRoom(HostFilters(own, snapshot.names), rows)
-    verdicts: dict[str, Verdict] = {}
-    against: dict[str, Rule | None] = {}
+    room = HostRoom(HostFilters(own_filters, snapshot.names), rows)
+    verdicts: dict[str, MoveVerdict] = {}
+    rule_of: dict[str, Rule | None] = {}
     movers: dict[str, Mover] = {}
     for uid, entry in entries.items():
         if not entry.request.devices or entry.node not in view.row:
             continue
         above = Rule.PRIORITY if entry.priority > hole.priority else None
         verdicts[uid] = verdict = rules.judge(entry)
-        against[uid] = verdict.rule or above or _why_not_counted(entry, snapshot)
-        if against[uid] is None:
+        rule_of[uid] = verdict.rule or above or _unknown_devices(entry, snapshot)
+        if rule_of[uid] is None:
             placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
             cost = entry.request.total * (verdict.lost or 0.0)
             demanded = demands.get(uid, NO_DEMANDS)
             movers[uid] = Mover(f"{entry.ref} {uid}", placement, cost, demanded)
     planner = Planner(cluster, movers.values(), room)
     budget = StepBudget(steps)
-    plan = planner.plan(hole.request, most, budget, hole.demands)
-    able = planner.rows_for(hole.request, hole.demands)
+    plan = planner.plan(hole.request, max_moves, budget, hole.demands)
+    candidates = planner.rows_for(hole.request, hole.demands)
     uids = {mover.name: uid for uid, mover in movers.items()}
-    moved = {uids[move.mover.name]: move for move in plan.moves} if plan else {}
+    moves = {uids[move.mover.name]: move for move in plan.moves} if plan else {}
     for uid, mover in movers.items():
-        if uid not in moved and not planner.has_place(mover):
-            against[uid] = Rule.NO_PLACE
-    where = {view.names[row] for row in ([plan.hole.row] if plan else able)}
+        if uid not in moves and not planner.has_place(mover):
+            rule_of[uid] = Rule.NO_PLACE
+    nodes = {view.names[row] for row in ([plan.hole.row] if plan else candidates)}
     stays = [
-        Stays(entries[uid], rule)
-        for uid, rule in against.items()
-        if rule is not None and entries[uid].node in where
+        UnmovedPod(entries[uid], rule)
+        for uid, rule in rule_of.items()
+        if rule is not None and entries[uid].node in nodes
     ]
     return DefragAnswer(
-        view.names[plan.hole.row] if plan else "",
-        plan.hole.shares if plan else (),
-        tuple(
+        node=view.names[plan.hole.row] if plan else "",
+        shares=plan.hole.shares if plan else (),
+        moves=tuple(
             _move(entries[uid], move.to, verdicts[uid], snapshot, view.names)
-            for uid, move in moved.items()
+            for uid, move in moves.items()
         ),
-        tuple(sorted(stays, key=lambda each: str(each.entry.ref))),
-        len(able),
-        budget.left > 0,
+        stays=tuple(sorted(stays, key=lambda pod: str(pod.entry.ref))),
+        candidates=len(candidates),
+        is_complete=budget.remaining > 0,
     )
 
 
-def _why_not_counted(entry: Entry, snapshot: Snapshot) -> Rule | None:
-    """Return why the books do not tell exactly what its end frees; None if they do."""
+def _unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
+    """Return the rule if the books do not tell exactly what the end of the pod frees, or None."""
     request, row = entry.request, snapshot.row[entry.node]
     shares = entry.placement or ()
     exact = sorted((units for _, units in shares), reverse=True) == list(request.parts)
@@ -315,9 +315,17 @@ def _why_not_counted(entry: Entry, snapshot: Snapshot) -> Rule | None:
 
 
 def _move(
-    entry: Entry, to: Placement, verdict: Verdict, snapshot: Snapshot, names: tuple[str, ...]
+    entry: Entry, to: Placement, verdict: MoveVerdict, snapshot: Snapshot, names: tuple[str, ...]
 ) -> PodMove:
-    lost, capacity = verdict.lost, snapshot.capacity[snapshot.row[entry.node]].tolist()
+    lost_seconds, capacity = verdict.lost, snapshot.capacity[snapshot.row[entry.node]].tolist()
     cards = sum(units / capacity[device] for device, units in entry.placement or ())
-    hours = cards * (lost or 0.0) / 3600
-    return PodMove(entry, names[to.row], to.shares, lost, hours, verdict.owner, verdict.allowed)
+    hours = cards * (lost_seconds or 0.0) / 3600
+    return PodMove(
+        entry=entry,
+        node=names[to.row],
+        shares=to.shares,
+        lost=lost_seconds,
+        gpu_hours=hours,
+        owner=verdict.owner,
+        disruptions=verdict.disruptions,
+    )

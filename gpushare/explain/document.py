@@ -1,8 +1,7 @@
-"""An explanation as programs read it.
+"""Write an explanation as a document for programs.
 
-Knows the keys, which are a promise (docs/explain.md): while apiVersion is gpushare.io/v1, keys may
-be added, but none is removed or changes its meaning. Every key is always there; unknown values are
-null.
+The keys are a promise (docs/explain.md): while apiVersion is gpushare.io/v1, keys may be added, but
+no key is removed or changes its meaning. Every key is always there; unknown values are null.
 
 Tested in `tests/unit/explain/test_pod.py`.
 """
@@ -11,6 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents
 from gpushare.core.explain import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
@@ -31,7 +31,7 @@ KIND = "GPUShareExplanation"
 def document(pod: PodExplanation) -> dict[str, Any]:
     """Return the document, ready for JSON."""
     view, ask = pod.scheduler, pod.node_ask
-    asked = ask and ask.asked is not None and datetime.fromtimestamp(ask.asked, UTC)
+    asked_at = ask and ask.asked_at is not None and datetime.fromtimestamp(ask.asked_at, UTC)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -47,7 +47,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "scheduler": {
             "name": view.name,
             "served": pod.served,
-            "asked": pod.asked,
+            "asked": pod.was_called,
             "gated": view.gates,
             "message": view.message,
             "nodes": view.nodes or None,
@@ -58,11 +58,11 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "explanation": pod.explanation and _explanation(pod.explanation),
         "group": pod.outstanding.group and _group(pod.outstanding.group),
         "groupProgress": pod.group and progress_document(pod.group),
-        "held": [held_document(each) for each in pod.outstanding.held],
+        "held": [held_document(place) for place in pod.outstanding.holds],
         "moves": pod.moves or None,
         "newNode": ask
         and {
-            "askedAt": f"{asked:%Y-%m-%dT%H:%M:%SZ}" if asked else None,
+            "askedAt": f"{asked_at:%Y-%m-%dT%H:%M:%SZ}" if asked_at else None,
             "whyNot": ask.why_not or None,
         },
         "judgement": pod.judgement and _judgement(pod.judgement),
@@ -84,7 +84,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
 
 
 def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
-    """Return the devices that the claim has, for programs."""
+    """Return the devices of the claim for programs."""
     return [
         {
             "driver": card.driver,
@@ -102,8 +102,8 @@ def _reading(reading: DeviceReading) -> dict[str, Any]:
     return {
         "nodes": reading.nodes,
         "fit": list(reading.fit),
-        "keptOut": [{"reason": why, "nodes": n} for why, n in reading.kept_out.items()],
-        "notJudged": [{"reason": why, "nodes": n} for why, n in reading.not_judged.items()],
+        "keptOut": [{"reason": reason, "nodes": n} for reason, n in reading.kept_out.items()],
+        "notJudged": [{"reason": reason, "nodes": n} for reason, n in reading.not_judged.items()],
         "never": reading.never,
         "remedy": reading.remedy
         and {
@@ -120,25 +120,25 @@ def _group(group: GroupNeed) -> dict[str, Any]:
             "units": asks.units,
             "devices": asks.devices,
             "split": list(asks.split) or None,
-            "cores": asks.cores or None,
+            **_percents(asks.percents),
             "needed": needed,
             "fitting": fitting,
         }
         for asks, needed, fitting in group.kinds
     ]
-    own = {key: kinds[0][key] for key in ("needed", "fitting")}
-    return own | {"atOnce": group.at_once, "kinds": kinds}
+    pod_kind = {key: kinds[0][key] for key in ("needed", "fitting")}
+    return pod_kind | {"atOnce": group.at_once, "kinds": kinds}
 
 
 def progress_document(group: GroupProgress) -> dict[str, Any]:
-    """Return how far a group has come, for programs."""
+    """Return the progress of a group for programs."""
     until = group.until and datetime.fromtimestamp(group.until, UTC)
     return {
         "name": group.name,
         "size": group.size or None,
         "existing": group.existing,
-        "bound": group.bound,
-        "waiting": group.waiting,
+        "bound": group.bound_pods,
+        "waiting": group.waiting_pods,
         "waitsUntil": f"{until:%Y-%m-%dT%H:%M:%SZ}" if until else None,
     }
 
@@ -148,9 +148,11 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
     return {
         "nodes": explanation.nodes,
         "fit": list(explanation.fit),
-        "reasons": [{"reason": why.value, "nodes": n} for why, n in explanation.reasons.items()],
+        "reasons": [
+            {"reason": reason.value, "nodes": n} for reason, n in explanation.reasons.items()
+        ],
         "unknownNodes": explanation.unknown,
-        "keptOut": [{"reason": why, "nodes": n} for why, n in explanation.kept_out.items()],
+        "keptOut": [{"reason": reason, "nodes": n} for reason, n in explanation.kept_out.items()],
         "otherModels": explanation.other_models,
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
@@ -162,9 +164,12 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "mostDevices": explanation.most_devices,
         "largestDevice": explanation.most_alone,
         "devicesWithMemory": explanation.with_memory,
-        "devicesWithCores": explanation.with_cores,
+        "devicesWithCores": explanation.with_percents,
         "devicesWithBoth": explanation.with_both,
-        "mostCores": explanation.most_cores,
+        **{
+            f"most{amount.title}": percent
+            for amount, percent in zip(PERCENT_AMOUNTS, explanation.most_percents, strict=False)
+        },
         "remedies": [
             {
                 "node": remedy.node,
@@ -210,10 +215,19 @@ def _request(request: Request | None) -> dict[str, Any] | None:
         "units": request.units,
         "devices": request.devices,
         "split": list(request.split) or None,
-        "cores": request.cores or None,
+        **_percents(request.percents),
         "cards": None if request.cards == ANY_CARD else request.cards._asdict(),
         "policy": request.policy or None,
         "models": list(request.models),
+    }
+
+
+def _percents(percents: Percents) -> dict[str, int | None]:
+    """Return the percent of each amount by its name; None for 0."""
+    values = percents or NO_PERCENTS
+    return {
+        amount.name: percent or None
+        for amount, percent in zip(PERCENT_AMOUNTS, values, strict=True)
     }
 
 

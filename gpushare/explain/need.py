@@ -40,20 +40,20 @@ class NodeNeed:
     shapes: tuple[Shape, ...]
     counts: Counts
     """Nodes by shape."""
-    moved: int
+    moved_pods: int
     """Pods of nodes that go."""
-    waiting: int
+    pending_pods: int
     """Pending pods of the cluster."""
     gated: int
     """Pods with scheduling gates; no node is counted for them."""
-    placed: tuple[PlacementResult, ...]
+    results: tuple[PlacementResult, ...]
     """Results of the moved, the pending and the requested pods, in this order."""
     left_out: tuple[LeftOutPods, ...]
     nodes: tuple[NewNode, ...]
     largest: tuple[int, ...]
     """Units of the largest pod without compute that still fits, by number of devices."""
-    any_cores: bool
-    """Whether a placed pod has compute."""
+    any_percents: bool
+    """Whether a placed pod has compute, or another amount in percent."""
 
 
 def need(
@@ -79,15 +79,15 @@ def need(
     """
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
-    moved = change_nodes(ledger, current, without, added)
+    moved_pods = change_nodes(ledger, current, without, added)
     nodes = Nodes(ledger, filters, shapes, resource)
-    tries = Tries(nodes, [*moved, *current.waiting, *requested], policy, progress)
+    tries = Tries(nodes, [*moved_pods, *current.pending, *requested], policy, progress)
     counts = _fewest(tries)
     if counts is None:
         raise SettingsError("no number of these nodes takes all pods by this policy")
     if tries.require_places_elsewhere(counts):
         counts = _fewest(tries) or counts
-    placed, view = tries.result(counts)
+    results, view = tries.result(counts)
     usable = nodes.filters.open_to(NO_DEMANDS)[nodes.rows(counts)]
     free = -np.sort(-view.free[usable], axis=1)
     return NodeNeed(
@@ -95,14 +95,14 @@ def need(
         after=sums_of(view),
         shapes=tuple(shapes),
         counts=counts,
-        moved=len(moved),
-        waiting=len(current.waiting),
+        moved_pods=len(moved_pods),
+        pending_pods=len(current.pending),
         gated=current.gated,
-        placed=placed,
-        left_out=tuple(tries.left_out(placed)),
+        results=results,
+        left_out=tuple(tries.left_out(results)),
         nodes=tuple(nodes.in_view(counts, view)),
         largest=tuple(units for units in free.max(axis=0, initial=0).tolist() if units),
-        any_cores=bool(view.cores_used.any()),
+        any_percents=view.any_percents,
     )
 
 

@@ -1,8 +1,8 @@
-"""Pods placed one after the other by the decisions of the extender, as the simulator does.
+"""Place pods one after the other by the decisions of the extender, as the simulator does.
 
-What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. It is said
-as arrays over many nodes at once (core/node_filters.py says it of one): placing thousands of pods
-on a thousand nodes would else take minutes. No I/O.
+kube-scheduler's own filters apply as far as the listed nodes and pods tell. They are arrays over
+many nodes (core/node_filters.py has them for one node): thousands of pods on a thousand nodes
+would otherwise take minutes. No I/O.
 """
 
 from collections import Counter, defaultdict
@@ -27,15 +27,15 @@ PlacerOver = Callable[[Snapshot, OwnFilters, Policy], "Placer"]
 """Makes a placer over the nodes of a snapshot."""
 
 MOST = 10_000
-"""Pods that are placed at most if the question is how many fit."""
+"""The most pods that are placed for the question how many fit."""
 
 HOST = "too little CPU or memory"
-"""The reason if devices have room but the node still does not fit."""
+"""The reason if a device has room but the node has not."""
 
 MODEL = "another GPU model than the pod accepts"
 
 _PLENTY = 2**62
-"""What is left of a resource that is not counted, and the most that is counted."""
+"""The free amount of a resource without a limit, and the upper bound of all amounts."""
 
 
 def rows_by_name(snapshot: Snapshot) -> Rows:
@@ -44,32 +44,32 @@ def rows_by_name(snapshot: Snapshot) -> Rows:
 
 
 class HostFilters:
-    """The filters over these nodes as they are. What was looked at once is kept."""
+    """kube-scheduler's filters over these nodes, with cached answers."""
 
-    def __init__(self, own: OwnFilters, names: Sequence[str]) -> None:
-        self.own = own
+    def __init__(self, filters: OwnFilters, names: Sequence[str]) -> None:
+        self.own_filters = filters
         self.names = names
         self._open: dict[Demands, Bools] = {}
         self._free: dict[str, Ints] = {}
 
     def open_to(self, demands: Demands) -> Bools:
-        """Return bool (N,): the nodes that are not kept from such pods, whatever is free there."""
+        """Return bool (N,): the nodes open to pods with these demands, whatever is free there."""
         if demands not in self._open:
-            refused = [self.own.refuses(name, demands) for name in self.names]
-            self._open[demands] = ~np.array(refused, dtype=bool)
+            is_refused = [self.own_filters.refuses(name, demands) for name in self.names]
+            self._open[demands] = ~np.array(is_refused, dtype=bool)
         return self._open[demands]
 
     def free(self, resource: str) -> Ints:
-        """Return int64 (N,): what is left of the resource."""
+        """Return int64 (N,): the free amount of the resource."""
         if resource not in self._free:
-            amounts = (self.own.free(name, resource) for name in self.names)
-            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in amounts]
-            self._free[resource] = np.array(counted, dtype=np.int64)
+            amounts = (self.own_filters.free(name, resource) for name in self.names)
+            bounded = [_PLENTY if amount is None else min(amount, _PLENTY) for amount in amounts]
+            self._free[resource] = np.array(bounded, dtype=np.int64)
         return self._free[resource]
 
 
 class HostRoom(Host):
-    """Some of these nodes, on which pods are placed. rows: of the nodes, in the order used here."""
+    """Free amounts of some nodes while pods are placed. rows: of these nodes, in their order."""
 
     def __init__(self, filters: HostFilters, rows: Rows) -> None:
         super().__init__(len(rows))
@@ -78,20 +78,20 @@ class HostRoom(Host):
         self._free: dict[str, Ints] = {}
 
     def open_to(self, demands: Demands) -> Bools:
-        """Return bool (K,): the nodes that are not kept from such pods, whatever is free there."""
-        allowed: Bools = self._filters.open_to(demands)[self._rows]
-        return allowed
+        """Return bool (K,): the nodes open to pods with these demands, whatever is free there."""
+        is_open: Bools = self._filters.open_to(demands)[self._rows]
+        return is_open
 
     def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
-        """Return bool (K,): the nodes on which kube-scheduler's own filters let the pod."""
-        allowed = self.open_to(demands)
+        """Return bool (K,): the nodes that pass kube-scheduler's own filters."""
+        is_usable = self.open_to(demands)
         for resource, amount in amounts_of(request).items():
             if amount > 0:
-                allowed &= self._now(resource) >= amount
-        return allowed
+                is_usable &= self._now(resource) >= amount
+        return is_usable
 
     def lacks(self, row: int, request: Request) -> dict[str, int]:
-        """Return by resource how much too little a node has for the request, if it has."""
+        """Return the missing amounts of a node for the request, by resource."""
         short = {
             resource: amount - int(self._now(resource)[row])
             for resource, amount in amounts_of(request).items()
@@ -100,7 +100,7 @@ class HostRoom(Host):
         return {resource: amount for resource, amount in short.items() if amount > 0}
 
     def take(self, row: int, request: Request, pods: int = 1) -> None:
-        """Count what this many pods take of a node; -1: give back what one took."""
+        """Take the amounts of this many pods from a node. -1: return those of one pod."""
         for resource, amount in amounts_of(request).items():
             self._now(resource)[row] -= pods * amount
 
@@ -117,17 +117,17 @@ class PodBatch:
     name: str
     request: Request
     count: int | None = 1
-    """How many; None: as many as fit, at most MOST."""
+    """The number of pods; None: as many as fit, at most MOST."""
     demands: Demands = NO_DEMANDS
-    """What they demand of nodes."""
+    """Demands on nodes."""
     priority: int = 0
-    """Those of a higher one are placed first."""
+    """Pods of a higher priority are placed first."""
     claims: PodClaims | None = None
-    """Claims that each of them asks by; the request then has their memory for display alone."""
+    """The claims of each pod; the request then has the memory for display alone."""
 
     @property
     def kind(self) -> tuple[Request, PodClaims | None, Demands]:
-        """What decides where it has room."""
+        """The values that decide where a pod has room."""
         return self.request, self.claims, self.demands
 
 
@@ -138,9 +138,9 @@ class PlacementResult:
     batch: PodBatch
     fit: int
     on: Mapping[str, int] = field(default_factory=dict)
-    """How many on each node."""
+    """Number of pods by node."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """By reason, how many nodes have no room for one more."""
+    """Number of nodes without room for one more pod, by reason."""
 
     @property
     def all_fit(self) -> bool:
@@ -150,46 +150,42 @@ class PlacementResult:
 
 @dataclass(frozen=True, slots=True)
 class GangResult:
-    """How many pods of a group fit at once, one result for each kind of them.
+    """The placement of a group: all of its pods at once, or none. results: by kind of pod."""
 
-    None of them is placed unless all fit.
-    """
-
-    placed: tuple[PlacementResult, ...]
+    results: tuple[PlacementResult, ...]
 
     @property
     def fits(self) -> bool:
-        """Whether the group fits whole."""
-        return all(each.all_fit for each in self.placed)
+        """Whether all pods of the group fit."""
+        return all(result.all_fit for result in self.results)
 
 
 class Placer:
-    """Places pods on nodes, where kube-scheduler's own filters let them.
+    """Places pods on nodes that pass kube-scheduler's own filters.
 
-    rows: of the snapshot, the nodes that there are; of equally good ones the first is taken.
-    filters: over all rows of the snapshot. view: the nodes with what is placed.
-    shut: bool (K,), those on which nothing is placed.
+    rows: of the snapshot; of equally good nodes the first gets the pod. host_filters: over all rows
+    of the snapshot. view: the nodes with the placed pods. shut: bool (K,), nodes that get no pods.
     """
 
     def __init__(
-        self, snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
+        self, snapshot: Snapshot, rows: Rows, host_filters: HostFilters, policy: Policy
     ) -> None:
         self.view = mutable(snapshot, rows, empty=False)
         self._cluster = MutableCluster(self.view, ranking(policy, len(rows)))
-        self._own = filters.own
-        self._room = HostRoom(filters, rows)
+        self._own_filters = host_filters.own_filters
+        self._room = HostRoom(host_filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._known: dict[object, tuple[int, Mapping[str, int]]] = {}
+        self._reason_cache: dict[object, tuple[int, Mapping[str, int]]] = {}
         self.shut = np.zeros(len(rows), dtype=bool)
 
     @classmethod
-    def over(cls, snapshot: Snapshot, own: OwnFilters, policy: Policy) -> Self:
-        """Return one over all nodes of the snapshot. own: kube-scheduler's filters."""
-        filters = HostFilters(own, snapshot.names)
+    def over(cls, snapshot: Snapshot, own_filters: OwnFilters, policy: Policy) -> Self:
+        """Return a placer over all nodes of the snapshot. own_filters: kube-scheduler's filters."""
+        filters = HostFilters(own_filters, snapshot.names)
         return cls(snapshot, rows_by_name(snapshot), filters, policy)
 
     def put(self, batch: PodBatch) -> list[Placement]:
-        """Place pods as long as they fit, and return where they are."""
+        """Place pods as long as they fit; return their places."""
         places: list[Placement] = []
         count = MOST if batch.count is None else batch.count
         while len(places) < count:
@@ -202,11 +198,11 @@ class Placer:
         return places
 
     def placed(self, batch: PodBatch) -> PlacementResult:
-        """Place pods as long as they fit, and return how many did, and why no more."""
+        """Place pods as long as they fit; return the result with reasons against one more."""
         return self._result(batch, self.put(batch))
 
     def placed_at_once(self, gang: Sequence[PodBatch]) -> GangResult:
-        """Place all pods of the group, or none; return where they would be."""
+        """Place all pods of the group, or none; return the result of all kinds in any case."""
         places: list[Placement] = []
         results = []
         for batch in gang:
@@ -219,7 +215,7 @@ class Placer:
         return result
 
     def put_all(self, pods: Iterable[PodBatch]) -> tuple[list[Placement], PodBatch | None]:
-        """Place all of these pods, or none; return where, and the first that has no place."""
+        """Place all of these pods, or none; return the places, and the first batch without one."""
         places: list[Placement] = []
         for batch in pods:
             put = self.put(batch)
@@ -230,8 +226,8 @@ class Placer:
         return places, None
 
     def refused_by_device(self, batch: PodBatch) -> dict[str, tuple[Reason, bool]]:
-        """Return why no device of a node takes one more, and whether all else would let it in, by
-        name; without the nodes that share no device. Nothing if no node would let it in.
+        """Return by node with devices (why no device takes one more pod, whether the node passes
+        kube-scheduler's filters). Empty if no node passes these filters.
         """
         view, request = self.view, batch.request
         lets_in = self._room.among(request, batch.demands)
@@ -244,7 +240,7 @@ class Placer:
         }
 
     def take_back(self, places: Iterable[Placement]) -> None:
-        """Take pods away that were placed."""
+        """Remove placed pods."""
         for place in places:
             self._cluster.release(place)
             self._count(place, -1)
@@ -261,37 +257,37 @@ class Placer:
 
     def _count(self, placement: Placement, sign: int) -> None:
         self._room.take(placement.row, placement.request, sign)
-        taken = self._more[self.view.names[placement.row]]
+        amounts = self._more[self.view.names[placement.row]]
         for resource, amount in amounts_of(placement.request).items():
-            taken[resource] += sign * amount
+            amounts[resource] += sign * amount
 
     def _reasons(self, batch: PodBatch) -> Mapping[str, int]:
-        """Return by reason how many nodes have no room for one more."""
-        generation, known = self._known.get(batch.kind, (-1, {}))
+        """Return the number of nodes without room for one more pod, by reason."""
+        generation, cached = self._reason_cache.get(batch.kind, (-1, {}))
         if generation == self.view.generation:
-            return known
+            return cached
         reasons = Counter[str]()
         view, request = self.view, batch.request
         failed = self._refused(batch)
         accepted = has_accepted_model(view, np.arange(len(view.names)), request).tolist()
         for name, has_model in zip(view.names, accepted, strict=True):
-            refused, more = failed.get(name), self._more[name]
-            obstacles = self._own.obstacles(name, request, batch.demands, more)
-            kept_out = any(each.lasting for each in obstacles)
+            device_reason, more = failed.get(name), self._more[name]
+            obstacles = self._own_filters.obstacles(name, request, batch.demands, more)
+            kept_out = any(obstacle.lasting for obstacle in obstacles)
             reason = HOST
-            if refused == Reason.NO_DEVICE.value:
-                reason = refused
-            elif obstacles and (kept_out or refused is None):
+            if device_reason == Reason.NO_DEVICE.value:
+                reason = device_reason
+            elif obstacles and (kept_out or device_reason is None):
                 reason = obstacles[0].text
             elif not has_model:
                 reason = MODEL
-            elif refused is not None:
-                reason = refused
+            elif device_reason is not None:
+                reason = device_reason
             reasons[reason] += 1
-        self._known[batch.kind] = self.view.generation, reasons
+        self._reason_cache[batch.kind] = self.view.generation, reasons
         return reasons
 
     def _refused(self, batch: PodBatch) -> Mapping[str, str]:
-        """Return why the devices of nodes have no room for one more, by node name."""
+        """Return why the devices of nodes have no room for one more pod, by node name."""
         failed = filter_nodes(self.view, self.view.names, batch.request).failed
         return {name: reason.value for name, reason in failed.items()}

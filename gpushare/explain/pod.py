@@ -1,7 +1,7 @@
-"""The explanation of one pod, from the pod, the books, and the code that decides.
+"""Explain one pod from its object, the books, and the code that decides.
 
-It reads the books and changes nothing; no I/O. The extender uses its own books, the command line
-books that it has filled from lists.
+The extender explains by its own books, the command line by books that it fills from lists. Nothing
+is changed; no I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ _NOT_IN_BOOKS = "it was bound without gpushare, or so recently that the books do
 
 
 class ExplainSource(Protocol):
-    """A managed resource: its names, its ledger, and its rankings."""
+    """A managed resource with names, ledger, filters and rankings."""
 
     @property
     def names(self) -> Names:
-        """Return the names of the resource and its annotations."""
+        """Return the names of the resource and of the annotations."""
 
     @property
     def ledger(self) -> Reader:
@@ -50,7 +50,7 @@ class ExplainSource(Protocol):
 
     @property
     def ranking_policy(self) -> str:
-        """Return the name of the policy for pods that ask for none."""
+        """Return the name of the default policy."""
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
@@ -61,55 +61,54 @@ _Source = TypeVar("_Source", bound=ExplainSource)
 
 @dataclass(frozen=True, slots=True)
 class GroupNeed:
-    """What the group of a pod has no place for yet."""
+    """The places that the group of a pod still needs."""
 
     kinds: tuple[tuple[Request, int, int], ...]
-    """Of each kind of request, the pod's own first, (what it asks for, how many places the group
-    needs, how many of them fit)."""
+    """(request, needed places, fitting places) for each kind of request, the pod's kind first."""
     at_once: bool
-    """The group says how many pods it needs; else these are its pods that wait."""
+    """Whether the group has a size; otherwise the needed places are those of its pending pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far the group of a pod has come."""
+    """The progress of the group of a pod."""
 
     name: str
-    """Its kind, namespace and name."""
+    """Kind, namespace and name of the group."""
     size: int
-    """How many pods it needs at once; 0: nobody says it, so each of them is bound by itself."""
+    """Pods that must start at once; 0: no size is known, and each pod is bound by itself."""
     existing: int = 0
-    """Pods that are there and have not ended."""
-    bound: int = 0
-    """Pods that have their place: they are bound, or their Bindings are sent."""
-    waiting: int = 0
-    """Pods that wait at bind for the others, each with a place."""
+    """Existing pods that have not ended."""
+    bound_pods: int = 0
+    """Bound pods, and pods with a Binding on the way."""
+    waiting_pods: int = 0
+    """Pods with a place that wait at bind for the remaining pods."""
     until: float | None = None
-    """When the first of these gives its place back, in seconds since the epoch."""
+    """The end of the first of these waits, in seconds since the epoch; None: no pod waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """What is between filter and bind that concerns a pod that waits."""
+    """Places between filter and bind that matter to a pending pod."""
 
-    held: tuple[HeldPlace, ...] = ()
-    """Places that are held for others, oldest first."""
+    holds: tuple[HeldPlace, ...] = ()
+    """Holds for other pods, the oldest first."""
     group: GroupNeed | None = None
-    """None if the pod is the only one of a group that waits."""
+    """None if no other pod of its group is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAsk:
     """Whether an autoscaler was asked for a node for a pod."""
 
-    asked: float | None = None
-    """When, in seconds since the epoch; None: not yet."""
+    asked_at: float | None = None
+    """The time of the request, in seconds since the epoch; None: there was none yet."""
     why_not: str = ""
-    """Why not, if it was not."""
+    """Why there was no request, or ""."""
 
     @classmethod
     def by(cls, placeholder: Placeholder) -> Self:
-        """Return it of a pod whose placeholder has its status."""
+        """Return the answer that a placeholder for the pod gives."""
         if placeholder.gated:
             name = f"{placeholder.namespace}/{placeholder.name}"
             return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
@@ -118,16 +117,16 @@ class NodeAsk:
 
 @dataclass(frozen=True, slots=True)
 class GivenCard:
-    """A device that a claim has."""
+    """A device of a claim."""
 
     driver: str
-    """The driver, the pool and the device name it in its slice."""
+    """Driver, pool and device together name the device in a ResourceSlice."""
     pool: str
     device: str
     uuid: str
-    """That of the card, "" if it is not known."""
+    """The uuid of the card, or "" if unknown."""
     units: int | None
-    """Memory that the claim has of it; None: the whole device."""
+    """Memory of the claim on the device; None: the whole device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +137,18 @@ class ClaimExplanation:
     state: str
     """One of "allocated", "waiting" and "missing"."""
     requests: tuple[str, ...] = ()
-    """Its requests in words."""
+    """The requests in words."""
     node: str = ""
-    """Where its devices can be used, "" if it has none or the allocation names no node."""
+    """The node of the devices, or "" if the claim has none or the allocation names no node."""
     cards: tuple[GivenCard, ...] = ()
-    """Its devices."""
+    """The devices of the claim."""
     pods: tuple[str, ...] = ()
-    """Names of the pods that it is reserved for."""
+    """Names of the pods with the claim reserved for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRemedy:
-    """Claims that hold devices of a node: once they end, the claims of the pod find devices."""
+    """Claims with devices of a node: after their end the claims of the pod find devices there."""
 
     node: str
     ends: tuple[ClaimExplanation, ...]
@@ -184,37 +183,37 @@ class PodExplanation:
     unit: str
     """The memory unit of the cluster."""
     state: str
-    """One of "pending", "refused" (its request makes no sense), "binding" (a bind of it is under
-    way, or in doubt), "bound" and "ended"."""
+    """One of "pending", "refused" (a request that makes no sense), "binding" (a bind is under way
+    or in doubt), "bound" and "ended"."""
     scheduler: SchedulerView
     request: Request | None = None
     node: str = ""
-    """Where it is bound, "" if it is not."""
+    """The node of the bound pod, or ""."""
     shares: Shares | None = None
-    """Its devices there."""
+    """Devices of the pod on the node."""
     detail: str = ""
     """A further note, or ""."""
     served: bool | None = None
-    """Whether kube-scheduler's file has a profile of its schedulerName; None: not known."""
-    asked: bool | None = None
-    """Whether the extender was called for it; None: not known."""
+    """Whether kube-scheduler's file has a profile with the schedulerName; None: unknown."""
+    was_called: bool | None = None
+    """Whether kube-scheduler called the extender for the pod; None: unknown."""
     explanation: Explanation | None = None
-    """How it stands, while it is pending."""
+    """The nodes and remedies of a pending pod."""
     outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
-    """How its place is scored, while it is bound, if a policy can score it."""
+    """The score of the place of a bound pod, if a policy can score the place."""
     mistake: str = ""
-    """What in its spec does not go with device memory and takes effect all the same, or ""."""
+    """A field of the spec that has another effect than the user expects, or ""."""
     moves: int = 0
-    """How many moves of other pods would make room, 0 if none is known or nobody has looked."""
+    """Moves of other pods that would make room; 0 if none is known or none was looked for."""
     claims: tuple[ClaimExplanation, ...] = ()
-    """Of a pod that asks for no managed resource."""
+    """The claims of a pod that asks for no managed resource."""
     reading: DeviceReading | None = None
-    """How the claims stand on the devices, of a pending pod whose claims have no devices."""
+    """The nodes and remedies of a pending pod whose claims have no devices."""
     node_ask: NodeAsk | None = None
-    """Whether an autoscaler was asked for a node for it; None if that is not known."""
+    """Whether an autoscaler was asked for a node; None: unknown."""
     group: GroupProgress | None = None
-    """Its group, while it is not bound; None if it has none, or that is not known."""
+    """The group of an unbound pod; None: no group, or unknown."""
 
     @property
     def asks_by_claims(self) -> bool:
@@ -224,19 +223,19 @@ class PodExplanation:
 
 def explain_pod(
     pod: Pod,
-    every: Sequence[ExplainSource],
+    sources: Sequence[ExplainSource],
     unit: str,
     *,
     served: bool | None = None,
-    asked: bool | None = None,
+    was_called: bool | None = None,
     now: float = 0.0,
 ) -> PodExplanation:
-    """Return the explanation of the pod as it is now, in seconds since the epoch.
+    """Return the explanation of the pod. now: seconds since the epoch.
 
     Raises MessageError for a pod that asks for none of the resources.
     """
     ref, view = pod_ref(pod), scheduler_view(pod)
-    resources = ", ".join(books.names.resource for books in every)
+    resources = ", ".join(books.names.resource for books in sources)
     answer = PodExplanation(
         ref,
         resources,
@@ -244,16 +243,16 @@ def explain_pod(
         "ended",
         view,
         served=served,
-        asked=asked or bool(view.by_extender) or None,
+        was_called=was_called or bool(view.by_extender) or None,
     )
-    for books in every:
+    for books in sources:
         entry = books.ledger.entry(ref.uid)
         if entry is not None:
             mistake = misplaced(pod, entry.request, books.names)
             answer = replace(answer, resource=books.names.resource, mistake=mistake)
             return _charged(answer, books, entry)
     try:
-        resolved = resolve(pod, every)
+        resolved = resolve(pod, sources)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
     if resolved is None:
@@ -270,16 +269,16 @@ def explain_pod(
     return replace(answer, state="pending", explanation=explanation, mistake=mistake)
 
 
-def resolve(pod: Pod, every: Sequence[_Source]) -> tuple[_Source, Request] | None:
-    """Return the resource that a pod asks for, and its request there; None if it asks for none.
+def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | None:
+    """Return the resource that a pod asks for, and the request; None if the pod asks for none.
 
     Raises WireError for a request that makes no sense or asks for two of the resources.
     """
-    asked = request_among(pod, (books.names for books in every))
-    if asked is None:
+    names_and_request = request_among(pod, (books.names for books in sources))
+    if names_and_request is None:
         return None
-    names, request = asked
-    source = next(books for books in every if books.names is names)
+    names, request = names_and_request
+    source = next(books for books in sources if books.names is names)
     source.ranking(request)
     return source, request
 
@@ -292,19 +291,19 @@ def explanation_of(
     *,
     snapshot: Snapshot | None = None,
 ) -> Explanation:
-    """Return how the request of a pod that demands this stands on all nodes.
+    """Return the nodes and remedies for the request of a pod with these demands.
 
-    snapshot: of the source's books; None: as they are now.
+    snapshot: of the source's books; None: a new one.
     """
-    ledger, own = source.ledger, source.filters
+    ledger, own_filters = source.ledger, source.filters
     snapshot = snapshot or ledger.snapshot()
     names = [name for name in snapshot.names if name]
     books_of = partial(node_books, ledger)
-    return explain(snapshot, names, request, books_of, now, own=own, demands=demands)
+    return explain(snapshot, names, request, books_of, now, own=own_filters, demands=demands)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:
-    """Return the books of a node; None if it is not known or shares nothing."""
+    """Return the books of a node; None for an unknown node or one without devices."""
     try:
         return next(iter(ledger.dump(node)), None)
     except UnknownNode:
@@ -312,7 +311,7 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
 
 
 def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
-    """Return the explanation of a pod that is in the books."""
+    """Return the explanation of a pod in the books."""
     state = "bound" if entry.known_bound else "binding"
     answer = replace(answer, state=state, request=entry.request, node=entry.node)
     if not entry.placement:
@@ -325,6 +324,6 @@ def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodE
     try:
         policy = books.ranking(entry.request).policy
         return replace(answer, judgement=score_bound_pod(snapshot, of_node, entry, policy, name))
-    except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+    except (Exception, SystemExit) as error:  # a policy of another package may raise anything
         failed = f"the policy {name} cannot judge its place: {type(error).__name__}: {error}"
         return replace(answer, detail=failed)

@@ -1,4 +1,4 @@
-"""An explanation as people read it: some lines, or one sentence. It decides nothing.
+"""Write an explanation for people, as lines or as one sentence. Nothing is decided here.
 
 Tested in `tests/unit/explain/test_pod.py`.
 """
@@ -6,6 +6,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
 from gpushare.core.explain import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
@@ -19,38 +20,38 @@ from gpushare.explain.pod import (
 )
 
 _MOST_NAMES = 5
-"""Names in a line; the document has all."""
+"""The most names in a line; the document has all."""
 
 
 NO_UNIT = "units"
-"""What memory counts in if nobody says what a unit is."""
+"""The unit of memory if no unit is known."""
 
 
 def amount(units: int, unit: str) -> str:
-    """Return a number of units as people read it: 8 GiB, or 8 x 256MiB of a chunk."""
+    """Return units as text, such as 8 GiB, or 8 x 256MiB for other units than GiB and MiB."""
     return f"{units} {unit}" if unit in ("GiB", "MiB", NO_UNIT) else f"{units} x {unit}"
 
 
 def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
-    """Return how many pods of a group are needed, of each kind, and how many of them fit."""
-    asked = " and ".join(f"{needed} x {_size(asks, unit)}" for asks, needed, _ in group.kinds)
+    """Return the needed and the fitting pods of a group by kind as text."""
+    needs = " and ".join(f"{needed} x {_size(asks, unit)}" for asks, needed, _ in group.kinds)
     fitting = " and ".join(str(fitting) for *_, fitting in group.kinds)
-    asked = f"needs {asked} at once" if group.at_once else f"waits for {asked}"
-    return f"{asked}: {fitting} fit{when}"
+    needs = f"needs {needs} at once" if group.at_once else f"waits for {needs}"
+    return f"{needs}: {fitting} fit{when}"
 
 
 def progress_text(group: GroupProgress) -> str:
-    """Return how many pods of a group are there, have a place, and wait for the others."""
+    """Return the numbers of existing, bound and waiting pods of a group as text."""
     if not group.size:
         return f"{group.name} does not say how many pods it needs, so each is bound by itself"
     if group.size == 1:
         return f"{group.name}: each pod is bound by itself"
     are = "is" if group.existing == 1 else "are"
-    parts = [f"{group.existing} of {group.size} pods {are} there", f"{group.bound} bound"]
-    if group.waiting and group.until is not None:
+    parts = [f"{group.existing} of {group.size} pods {are} there", f"{group.bound_pods} bound"]
+    if group.waiting_pods and group.until is not None:
         end = f"{datetime.fromtimestamp(group.until, UTC):%H:%M:%S} UTC"
-        wait = "waits" if group.waiting == 1 else "wait"
-        parts.append(f"{group.waiting} with a place {wait} at bind for the others until {end}")
+        wait = "waits" if group.waiting_pods == 1 else "wait"
+        parts.append(f"{group.waiting_pods} with a place {wait} at bind for the others until {end}")
     return f"{group.name}: {', '.join(parts)}"
 
 
@@ -60,16 +61,16 @@ def sentence(
     reader: str | None = None,
     between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
 ) -> str:
-    """Return what would help, in few words, for an event of the pod; "" if it fits.
+    """Return the remedies in one sentence for an event of the pod; "" if the pod fits.
 
-    reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
-    for those who may. between: what its group needs.
+    reader: the namespace of the readers, who may not learn the names of pods of other namespaces;
+    None: they may. between: the need of the pod's group.
     """
     parts = [f"its group {group_text(between.group, unit)}"] if between.group else []
     if explanation.never and not explanation.fit:
         parts.append(f"it can never fit: {_most(explanation, unit)}")
     elif not explanation.fit:
-        compute = _compute(explanation, unit)
+        compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", _remedies(explanation, unit, reader)]
     return "; ".join(parts)
@@ -84,15 +85,15 @@ def lines(pod: PodExplanation) -> list[str]:
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
-        if compute := _compute(explanation, pod.unit):
-            rows.append(("Compute", compute))
+        if compute := _by_percents(explanation, pod.unit):
+            rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows.append(_outlook(explanation, pod))
     if pod.moves:
         moves = "1 move" if pod.moves == 1 else f"{pod.moves} moves"
         rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {pod.ref}"))
     if pod.node_ask is not None:
-        at, text = pod.node_ask.asked, f"none was asked for: {pod.node_ask.why_not}"
+        at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
         if at is not None:
             text = f"asked for at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
         rows.append(("New node", text))
@@ -142,16 +143,16 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
                 + (f" ({card.uuid})" if card.uuid else "")
                 for card in claim.cards
             )
-            where = f" on {claim.node}" if claim.node else ""
+            place = f" on {claim.node}" if claim.node else ""
             users = f"; reserved for {_some(claim.pods)}" if claim.pods else ""
-            return f"{claim.ref} is allocated{where}: {devices or 'no device'}{users}"
+            return f"{claim.ref} is allocated{place}: {devices or 'no device'}{users}"
         case "missing":
             return f"{claim.ref} is not there"
     return f"{claim.ref} has no devices and asks for {'; '.join(claim.requests) or 'none'}"
 
 
 def _device_remedy(reading: DeviceReading) -> str:
-    """Return the claims that have to end, in one sentence; "" if the model does not know any."""
+    """Return the claims that have to end in one sentence; "" if none are known."""
     if reading.remedy is not None:
         ends = _some(
             f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
@@ -165,16 +166,16 @@ def _device_remedy(reading: DeviceReading) -> str:
 
 
 def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
-    """Return the rows of how the claims of a pending pod stand on the devices."""
+    """Return the rows about devices for the claims of a pending pod."""
     if reading.detail:
         return [("Devices", f"not judged: {reading.detail}; kube-scheduler judges them")]
     text = f"{len(reading.fit)} of {reading.nodes} nodes have devices for its claims"
-    left_out = [f"{count} {why}" for why, count in reading.kept_out.items()]
+    left_out = [f"{count} {reason}" for reason, count in reading.kept_out.items()]
     if left_out:
         more = sum(reading.kept_out.values())
         text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
-    for why, count in reading.not_judged.items():
-        text += f"; {count} more not judged: {why}"
+    for reason, count in reading.not_judged.items():
+        text += f"; {count} more not judged: {reason}"
     rows = [("Devices", text)]
     if reading.fit:
         when = "once its scheduling gates are removed" if gated else "now, as the devices are"
@@ -191,8 +192,8 @@ def _asked(request: Request, unit: str) -> str:
         text = _on_devices(request.units, request.devices, unit)
     if request.alone:
         text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
-    elif request.cores:
-        text += f", with {request.cores} % of its cores"
+    elif request.percents:
+        text += f", with {percents_text(request.percents, 'its ')}"
     wish = _wish(request.cards)
     return f"{text}, on cards {wish}" if wish else text
 
@@ -203,12 +204,12 @@ def units_text(request: Request, unit: str) -> str:
 
 
 def _parts(parts: Sequence[int], unit: str) -> str:
-    *others, least = parts
-    return " + ".join([*map(str, others), amount(least, unit)])
+    *larger, smallest = parts
+    return " + ".join([*map(str, larger), amount(smallest, unit)])
 
 
 def _wish(cards: Cards) -> str:
-    """Return which cards are wanted; "" for any."""
+    """Return the requested cards as text; "" for any card."""
     wishes = []
     if cards.models:
         wishes.append(f"with {' or '.join(cards.models)} in the model's name")
@@ -221,15 +222,19 @@ def _wish(cards: Cards) -> str:
     return ", ".join(wishes)
 
 
-def _compute(explanation: Explanation, unit: str) -> str:
-    """Return how compute keeps the pod out where memory does not; "" if it does not."""
+def _by_percents(explanation: Explanation, unit: str) -> str:
+    """Return a text about devices with enough memory and too little compute, or too little of
+    another amount in percent; or "".
+    """
     request, devices = explanation.request, explanation.with_memory
-    if explanation.fit or not explanation.reasons.keys() & _BY_CORES:
+    if explanation.fit or not explanation.reasons.keys() & _BY_PERCENTS:
         return ""
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
-        share = f"also {request.cores} % of its cores" if request.cores else "any cores"
+        share = f"any {_EXCLUSIVE}"
+        if request.percents:
+            share = f"also {percents_text(request.percents, 'its ')}"
         return f"no node has {request.devices} devices with the memory and {share} free"
     if not devices or explanation.with_both:
         return ""
@@ -238,21 +243,33 @@ def _compute(explanation: Explanation, unit: str) -> str:
     have += f" {amount(request.units, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if single else 'all of them are in use'}"
-    if not request.cores:
-        return f"{have} free, and all of {'its' if single else 'their'} cores are given"
+    if not request.percents:
+        return f"{have} free, and all of {'its' if single else 'their'} {_EXCLUSIVE} are given"
     which = "not" if single else "none of them"
-    return (
-        f"{have} free, {which} also {request.cores} % of its cores"
-        f" (at most {explanation.most_cores} %)"
-    )
+    pairs = zip(request.percents, explanation.most_percents, strict=True)
+    most = " and ".join(f"{percent} %" for requested, percent in pairs if requested)
+    return f"{have} free, {which} also {percents_text(request.percents, 'its ')} (at most {most})"
 
 
-_BY_CORES = frozenset({Reason.INSUFFICIENT_CORES, Reason.INSUFFICIENT_TOGETHER})
+def _percents_head(request: Request) -> str:
+    """Return the head of the line that `_by_percents` gives: Compute."""
+    shown = [
+        row.noun
+        for row, percent in zip(PERCENT_AMOUNTS, request.every_percent, strict=True)
+        if percent or (row.is_exclusive and not request.percents)
+    ]
+    return " and ".join(shown).capitalize()
+
+
+_BY_PERCENTS = frozenset(
+    {*(Reason(amount.reason) for amount in PERCENT_AMOUNTS), Reason.INSUFFICIENT_TOGETHER}
+)
+_EXCLUSIVE = " or ".join(amount.name for amount in PERCENT_AMOUNTS if amount.is_exclusive)
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    where = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{amount(units, unit)} on {where}"
+    devices_text = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{amount(units, unit)} on {devices_text}"
 
 
 def _free(explanation: Explanation, unit: str) -> str:
@@ -265,9 +282,10 @@ def _free(explanation: Explanation, unit: str) -> str:
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
-        with_cores = " with room for its cores" if explanation.request.cores else ""
+        names = " and ".join(by_name(explanation.request.percents))
+        with_percents = f" with room for its {names}" if names else ""
         fits = amount(explanation.fits_now, unit)
-        return f"{text}, and {fits} on the cards that it wants{with_cores}"
+        return f"{text}, and {fits} on the cards that it wants{with_percents}"
     if not explanation.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
     if explanation.parts_now:
@@ -276,11 +294,11 @@ def _free(explanation: Explanation, unit: str) -> str:
 
 
 def _nodes(explanation: Explanation) -> str:
-    reasons = [f"{count} {why.value}" for why, count in explanation.reasons.items()]
+    reasons = [f"{count} {reason.value}" for reason, count in explanation.reasons.items()]
     reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
     text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
-    left_out = [f"{count} {why}" for why, count in explanation.kept_out.items()]
+    left_out = [f"{count} {reason}" for reason, count in explanation.kept_out.items()]
     if left_out:
         more = sum(explanation.kept_out.values())
         text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
@@ -303,18 +321,18 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
 
 
 def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
-    """Return rows for the pod's group, and one for each place that is kept for another pod."""
+    """Return the rows of the pod's group, and a row for each hold for another pod."""
     rows, between = [], pod.outstanding
     if pod.group:
         rows.append(("Group", progress_text(pod.group)))
     if between.group:
         rows.append(("Needs", group_text(between.group, pod.unit)))
-    for held in between.held[:_MOST_NAMES]:
-        asks = Request(held.units, held.devices, cores=held.cores, split=held.split)
+    for hold in between.holds[:_MOST_NAMES]:
+        asks = Request(hold.units, hold.devices, percents=hold.percents, split=hold.split)
         size = _size(asks, pod.unit)
-        rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
-    if len(between.held) > _MOST_NAMES:
-        rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
+        rows.append(("Held", f"{size} on {hold.node} for {hold.pod} until {hold.until_text}"))
+    if len(between.holds) > _MOST_NAMES:
+        rows.append(("Held", f"and {len(between.holds) - _MOST_NAMES} more"))
     return rows
 
 
@@ -322,11 +340,11 @@ def _size(request: Request, unit: str) -> str:
     text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
-    return f"{text} with {request.cores} % of cores" if request.cores else text
+    return f"{text} with {percents_text(request.percents)}" if request.percents else text
 
 
 def _most(explanation: Explanation, unit: str) -> str:
-    """Return the largest requests with which the pod could fit."""
+    """Return the largest requests that would fit an empty node as text."""
     request, could = explanation.request, []
     if explanation.most_parts:
         parts = _parts(explanation.most_parts, unit)
@@ -394,20 +412,21 @@ def _held(entry: Entry, unit: str) -> str:
         if entry.ends_by:
             until = datetime.fromtimestamp(entry.ends_by, UTC)
             ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
-    cores = f" with {entry.cores} % of cores" if entry.cores else ""
-    return f"{amount(entry.request.total, unit)}{cores}{ending}"
+    percents = percents_text(entry.largest_percents)
+    percents = f" with {percents}" if percents else ""
+    return f"{amount(entry.request.total, unit)}{percents}{ending}"
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first names and the number of the others."""
-    every = list(names)
-    more = [f"{len(every) - _MOST_NAMES} more"] if len(every) > _MOST_NAMES else []
-    *first, last = [*every[:_MOST_NAMES], *more]
+    """Return the first names and the number of the remaining ones."""
+    texts = list(names)
+    more = [f"{len(texts) - _MOST_NAMES} more"] if len(texts) > _MOST_NAMES else []
+    *first, last = [*texts[:_MOST_NAMES], *more]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
-    """Return the rows of how a policy scores the place of a bound pod."""
+    """Return the rows of the score of a bound pod's place."""
     node = f"it would not fit on {scored.node} any more"
     if scored.fits:
         best = "" if scored.best == scored.node else f" ({scored.best} has 10)"
@@ -418,28 +437,28 @@ def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
         parts.append(f"{device.device} has {amount(device.free, unit)} free, {value}")
     if scored.chosen:
         parts.append(f"the policy would take {', '.join(map(str, scored.chosen))}")
-    judged = f"by policy {scored.policy}, {_AS_OF_NOW}"
-    return [("Node", node), ("Devices", "; ".join(parts)), ("Judged", judged)]
+    basis = f"by policy {scored.policy}, {_AS_OF_NOW}"
+    return [("Node", node), ("Devices", "; ".join(parts)), ("Judged", basis)]
 
 
 def _scheduler(pod: PodExplanation) -> str:
-    """Return what kube-scheduler says of the pod, and whether it has asked gpushare."""
+    """Return kube-scheduler's message about the pod, and whether the extender was called."""
     view = pod.scheduler
     if view.gates:
         return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-    if pod.asks_by_claims:  # its condition says what keeps the pod out
+    if pod.asks_by_claims:  # the condition has the reason
         return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
     if view.message is None:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
-        return f"{text} {_ASKED}" if pod.asked else text
+        return f"{text} {_ASKED}" if pod.was_called else text
     text = ""
     if view.by_scheduler:  # a node may have several reasons
-        reasons = ", ".join(f"{count} {why}" for why, count in view.by_scheduler.items())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in view.by_scheduler.items())
         removed = view.nodes - sum(view.by_extender.values())
         text = f"{view.name} removed {removed} of {view.nodes} nodes ({reasons}) itself"
-    if view.by_extender or pod.asked:
+    if view.by_extender or pod.was_called:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
         all_removed = sum(view.by_scheduler.values()) >= view.nodes

@@ -34,8 +34,8 @@ class NewNode:
     shape: int
     used: tuple[int, ...]
     """Units by device."""
-    cores: tuple[int, ...]
-    """Percent of compute by device."""
+    percents: tuple[tuple[int, ...], ...]
+    """For each of `PERCENT_AMOUNTS`, percent by device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ class Nodes:
         nodes = []
         for (name, new_name), shape in zip(self.new_names(counts).items(), shapes, strict=True):
             row, devices = view.row[name], len(self.shapes[shape].spec.capacity)
-            used, cores = view.used[row, :devices], view.cores_used[row, :devices]
-            nodes.append(NewNode(new_name, shape, tuple(used.tolist()), tuple(cores.tolist())))
+            used = tuple(view.used[row, :devices].tolist())
+            percents = tuple(tuple(array[row, :devices].tolist()) for array in view.percents_used)
+            nodes.append(NewNode(new_name, shape, used, percents))
         return nodes
 
 
@@ -187,21 +188,21 @@ class Tries:
             for place, result in results.items():
                 on = {names.get(name, name): pods for name, pods in result.on.items()}
                 results[place] = replace(result, on=on)
-            placed = tuple(results[place] for place in range(len(self._pods)))
-            self._last = counts, placed, placer.view
+            in_order = tuple(results[place] for place in range(len(self._pods)))
+            self._last = counts, in_order, placer.view
         return self._last[1:]
 
     def require_places_elsewhere(self, counts: Counts) -> bool:
         """Require places for pods that no new node takes, but that existing nodes have room for
         once other pods move to new nodes. Return whether there are such pods.
         """
-        placed, view = self.result(counts)
+        results, view = self.result(counts)
         new = {node.name for node in self.nodes.in_view(counts, view)}
         movable = sum(
-            sum(pods for name, pods in placed[place].on.items() if name not in new)
+            sum(pods for name, pods in results[place].on.items() if name not in new)
             for place in self._shape_of
         )
-        lost = _lost(placed)
+        lost = _lost(results)
         if not lost or not movable:
             return False
         plenty = tuple(count + min(movable, MAX_PLENTY) for count in counts)
@@ -215,9 +216,9 @@ class Tries:
         self._results = {(plenty, len(plenty)): True}
         return True
 
-    def left_out(self, placed: Sequence[PlacementResult]) -> Iterator[LeftOutPods]:
+    def left_out(self, results: Sequence[PlacementResult]) -> Iterator[LeftOutPods]:
         """Yield the pods without a place, with the reasons why no shape takes them."""
-        for result in placed:
+        for result in results:
             if not result.all_fit:
                 reasons: Counter[str] = Counter()
                 for shape in range(len(self.nodes.shapes)):
@@ -231,6 +232,6 @@ class Tries:
         return Placer(nodes.snapshot, rows, nodes.filters, self._policy)
 
 
-def _lost(placed: Iterable[PlacementResult]) -> int:
+def _lost(results: Iterable[PlacementResult]) -> int:
     """Return the number of pods without a place."""
-    return sum((result.batch.count or 0) - result.fit for result in placed)
+    return sum((result.batch.count or 0) - result.fit for result in results)

@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpushare.core.model import ALL_CORES, NodeSpec
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -66,9 +67,9 @@ def bare(spec: NodeSpec) -> NodeSpec:
     )
 
 
-def new_names(taken: Collection[str], prefix: str = "new") -> Iterator[str]:
+def new_names(existing: Collection[str], prefix: str = "new") -> Iterator[str]:
     """Yield names for new nodes, different from the existing names."""
-    return (name for number in count(1) if (name := f"{prefix}-{number}") not in taken)
+    return (name for number in count(1) if (name := f"{prefix}-{number}") not in existing)
 
 
 def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
@@ -81,11 +82,12 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
     labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
     amounts = like.allocatable
     if amounts is not None and resource != CLASS:  # cards of claims are not allocatable
-        cores = Names.for_resource(resource).cores
+        names = Names.for_resource(resource)
         amounts = dict(amounts) | {resource: sum(spec.capacity)}
-        if cores in amounts:
-            amounts[cores] = ALL_CORES * len(spec.capacity)
-    taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
+        for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+            if of_amount.resource in amounts:
+                amounts[of_amount.resource] = amount.whole * len(spec.capacity)
+    taints = tuple(taint for taint in like.taints if not taint.key.startswith(_OF_CONTROLLERS))
     return NodeState(spec.name, labels, taints, allocatable=amounts)
 
 
@@ -107,11 +109,11 @@ class WhatIfAnswer:
 
     before: DeviceSums
     after: DeviceSums
-    moved: tuple[PlacementResult, ...]
+    moved_results: tuple[PlacementResult, ...]
     """The pods of nodes that go, one result for each pod."""
-    waiting: tuple[PlacementResult, ...]
+    pending_results: tuple[PlacementResult, ...]
     """The pending pods."""
-    placed: tuple[PlacementResult, ...]
+    requested_results: tuple[PlacementResult, ...]
     """The requested pods."""
     gangs: tuple[GangResult, ...] = ()
     """The requested groups."""
@@ -127,7 +129,7 @@ class CurrentPods:
 
     on: Mapping[str, Sequence[PodBatch]]
     """The pods that have devices, by node."""
-    waiting: Sequence[PodBatch]
+    pending: Sequence[PodBatch]
     """The pending pods without scheduling gates, the oldest first."""
     gated: int = 0
     """The number of pending pods with scheduling gates."""
@@ -137,15 +139,17 @@ def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -
     """Return the pods of a ledger. demands: of running pods, by uid."""
     on = defaultdict[str, list[PodBatch]](list)
     for uid, entry in ledger.entries_and_specs()[0].items():
-        known = demands.get(uid, NO_DEMANDS)
-        on[entry.node].append(PodBatch(str(entry.ref), entry.request, 1, known, entry.priority))
+        pod_demands = demands.get(uid, NO_DEMANDS)
+        on[entry.node].append(
+            PodBatch(str(entry.ref), entry.request, 1, pod_demands, entry.priority)
+        )
     unbound = ledger.waiting()
-    waiting = [
+    pending = [
         PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
         for pod in unbound
         if not pod.demands.gated
     ]
-    return CurrentPods(on, waiting, len(unbound) - len(waiting))
+    return CurrentPods(on, pending, len(unbound) - len(pending))
 
 
 def what_if(
@@ -171,9 +175,9 @@ def what_if(
     """
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
-    moved = change_nodes(ledger, current, without, added)
+    moved_pods = change_nodes(ledger, current, without, added)
     placer = placer_over(ledger.snapshot(), filters or OwnFilters(), policy)
-    pods = [*moved, *current.waiting, *requested]
+    pods = [*moved_pods, *current.pending, *requested]
     by_place: dict[int, PlacementResult] = {}
     for place in turn_order(pods):
         by_place[place] = placer.placed(pods[place])
@@ -183,9 +187,9 @@ def what_if(
     return WhatIfAnswer(
         before=before,
         after=sums_of(placer.view),
-        moved=tuple(islice(results, len(moved))),
-        waiting=tuple(islice(results, len(current.waiting))),
-        placed=tuple(results),
+        moved_results=tuple(islice(results, len(moved_pods))),
+        pending_results=tuple(islice(results, len(current.pending))),
+        requested_results=tuple(results),
         gangs=gang_results,
         gated=current.gated,
         unknown=_unknown_models(placer.view, [*pods, *chain(*gangs)]),
@@ -234,5 +238,5 @@ def sums_of(view: Snapshot) -> DeviceSums:
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
     unused = np.maximum(capacity - view.used, 0)
-    stranded = int(unused[view.cores_used >= ALL_CORES].sum())
+    stranded = int((unused - view.free).sum())
     return DeviceSums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

@@ -3,7 +3,6 @@
 Tested in `tests/integration/test_extender.py` and `tests/integration/test_scheduler_file.py`.
 """
 
-import json
 import logging
 import os
 import socket
@@ -11,13 +10,14 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
+from gpushare.core.amounts import MEMORY, PERCENT_AMOUNTS
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
-from gpushare.errors import MessageError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow import watch_handlers
@@ -32,7 +32,6 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.server import UiServer
 from gpushare.extender.verbs.bind.gate import WAIT, Gate
 from gpushare.extender.verbs.bind.transaction import BUDGET, wait_within
-from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
@@ -41,7 +40,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
-from gpushare.wire.annotations import ALIYUN, CORES, Names, distinct
+from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -49,7 +48,6 @@ from gpushare.wire.scale_down import Mark
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
-_VERSION_TIMEOUT = 5.0
 _OF_SIZES = Timing(longest_pause=60.0)
 """Most clusters lack most of these APIs, and each is asked for once in a while."""
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
@@ -98,16 +96,18 @@ def make_managed_resources(
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
-    # Neither are cores: they are in the books of the memory beside them.
-    beside = {name for own in names for name in (own.count, own.cores)}
+    # Amounts in percent are in the books of the memory beside them.
+    beside = {own.count for own in names}
+    beside |= {of_amount.resource for own in names for of_amount in own.percents}
     names = [own for own in names if own.resource not in beside]
     for own in names:
-        if own.resource.endswith(CORES):
-            memory = own.resource.removesuffix(CORES) + "-mem"
-            raise SettingsError(
-                f"managedResources: {own.resource} is the compute of devices, which are given out"
-                f" by their memory: name {memory} beside it"
-            )
+        for amount in PERCENT_AMOUNTS:
+            if own.resource.endswith(amount.resource_suffix):
+                memory = own.resource.removesuffix(amount.resource_suffix) + MEMORY.resource_suffix
+                raise SettingsError(
+                    f"managedResources: {own.resource} is the {amount.noun} of devices, which are"
+                    f" given out by their memory: name {memory} beside it"
+                )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return ManagedResources(
@@ -121,7 +121,11 @@ def make_managed_resources(
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
-                cores_counted_by_scheduler=own.cores not in ignored,
+                uncounted_percents=tuple(
+                    of_amount.resource
+                    for of_amount in own.percents
+                    if of_amount.resource in ignored
+                ),
             )
             for own in names
         ),
@@ -171,27 +175,6 @@ def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None
     return frozenset(names)
 
 
-NOMINATES_WHO_WAITS = (1, 35)
-"""The first release whose kube-scheduler writes nominatedNodeName for each pod that waits to be
-bound.
-"""
-
-LOOKS_AT_ANNOTATIONS = (1, 30)
-"""The first one whose kube-scheduler tries pods again when the annotations of a node change."""
-
-
-def server_release(client: Api) -> tuple[int, int]:
-    """Return the API server's release, as (1, 37); kube-scheduler is never newer.
-
-    Raises ApiError, or MessageError for an answer that names no release.
-    """
-    try:
-        version = json.loads(client.request("GET", "/version", timeout=_VERSION_TIMEOUT))
-        return int(version["major"]), int(str(version["minor"]).rstrip("+"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise MessageError("/version of the API server names no release") from error
-
-
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
     """Return a ranking by each policy; `auto` is another one of them from the beginning."""
     rankings = {name: Ranking(policy) for name, policy in policies.items()}
@@ -233,10 +216,8 @@ def health_server(
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 
 
-def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer | None:
-    """Return the page's server; its port is taken, its thread does not run yet. None: no page."""
-    if not settings.ui_listen:
-        return None
+def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer:
+    """Return the server of the page; its port is taken, its thread does not run yet."""
     host, port = address(settings.ui_listen, "ui-listen")
     tls, names = None, settings.ui_callers
     if names:

@@ -17,7 +17,7 @@ from gpushare.errors import SettingsError
 from gpushare.extender.door.server import Server
 from gpushare.extender.factory import certificates
 from gpushare.extender.process import Extender
-from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
+from gpushare.extender.scheduler_file import SchedulerSettings, read_scheduler_file
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.settings import Settings, address, read_settings, unknown_variables
 from gpushare.wire.fields import NAME
@@ -68,7 +68,7 @@ def _check_temporary_folder() -> None:
         ) from error
 
 
-def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
+def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerSettings]:
     """Return the settings with the address that kube-scheduler's file calls, and the content of the
     file.
     """

@@ -1,6 +1,6 @@
-"""The managed resources of this process: each with its ledger and its rankings.
+"""The managed resources of this process, each with a ledger and rankings.
 
-A pod belongs to the one managed resource that it asks for.
+A pod belongs to the managed resource of its request.
 
 Tested in `tests/unit/extender/test_service.py`.
 """
@@ -28,8 +28,8 @@ from gpushare.wire.pods import names_any, scheduler_of
 log = logging.getLogger("gpushare.policies")
 
 _ANY = "any device that fits"
-_MOST_PLACES = 1000
-"""Nodes with room that are looked at: some 5 ms."""
+_MAX_PLACES = 1000
+"""Upper bound of the nodes with room that `allowed` checks: some 5 ms."""
 
 
 @dataclass(slots=True)
@@ -41,26 +41,27 @@ class ManagedResource:
     names: Names
     ledger: Ledger
     rankings: dict[str, Ranking]
-    """Replaced one by one when new policies are made (see policy_refresher.py); a request keeps the
-    one it has."""
+    """Replaced one by one when new policies are made (see policy_refresher.py); a call under way
+    keeps its ranking."""
     default_policy: str
     counted_by_scheduler: bool = True
     """Whether kube-scheduler counts the memory, too (no ignoredByScheduler)."""
-    cores_counted_by_scheduler: bool = True
-    """The same of the compute."""
+    uncounted_percents: tuple[str, ...] = ()
+    """The resources of the amounts in percent that kube-scheduler does not count."""
     unavailable_policies: frozenset[str] = frozenset()
     """Names of installed policies that could not be made at the start."""
     candidates: tuple[str, ...] = ()
     """The policies that `auto` chooses from."""
     choice: Choice | None = None
-    """What the last trial chose, None before the first one."""
+    """The choice of the last trial, None before the first trial."""
     pod_policies: frozenset[str] | None = None
     """The policies that a pod may choose; None: all."""
     holds: Holds = field(default_factory=Holds)
-    """What filter has promised to pods that are not bound yet."""
+    """The nodes that filter has offered to pods that are not bound yet."""
     filters: OwnFilters = field(default_factory=OwnFilters)
-    """Kube-scheduler's own, which no verb asks: kube-scheduler has asked them before."""
-    # By name, the ranking that has failed: not used until another has replaced it.
+    """kube-scheduler's own node filters, for explain; verbs skip them because kube-scheduler has
+    already applied them."""
+    # By policy, the ranking that has failed: not used until a new ranking replaces it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
 
@@ -68,11 +69,11 @@ class ManagedResource:
     def ranking_policy(self) -> str:
         """The name of the policy that ranks pods that name none."""
         default = self.rankings.get(self.default_policy)
-        own = (name for name, ranking in self.rankings.items() if ranking is default)
-        return next((name for name in own if name != AUTO), self.default_policy)
+        names = (name for name, ranking in self.rankings.items() if ranking is default)
+        return next((name for name in names if name != AUTO), self.default_policy)
 
     def ranking(self, request: Request) -> Ranking:
-        """Return the ranking by the policy that the pod asks for, or by the default.
+        """Return the ranking by the request's policy, or by the default policy.
 
         Raises MessageError for a policy that is not installed, that could not be made, or that
         pods may not choose here.
@@ -98,22 +99,26 @@ class ManagedResource:
     def places(
         self, request: Request, demands: Demands, names: Sequence[str] | None = None
     ) -> Iterator[str]:
-        """Return the nodes (of those named, else of all) with room for such a pod now that
-        kube-scheduler does not leave out; of very many with room the first are looked at.
+        """Yield the nodes with room for the request now that kube-scheduler's own filters allow.
+
+        names: the nodes to consider; None: all nodes. Only the first _MAX_PLACES nodes with room
+        are checked.
         """
         snapshot = self.ledger.snapshot()
-        named = [name for name in snapshot.names if name] if names is None else names
-        return self.allowed(filter_nodes(snapshot, named, request).fit, request, demands)
+        candidates = [name for name in snapshot.names if name] if names is None else names
+        return self.allowed(filter_nodes(snapshot, candidates, request).fit, request, demands)
 
     def allowed(self, names: Sequence[str], request: Request, demands: Demands) -> Iterator[str]:
-        """Yield those of the first named nodes that kube-scheduler does not leave out itself."""
-        for node in names[:_MOST_PLACES]:
+        """Yield the nodes, of the first _MAX_PLACES names, that kube-scheduler's own filters
+        allow.
+        """
+        for node in names[:_MAX_PLACES]:
             if not self.filters.obstacles(node, request, demands):
                 yield node
 
     def scorer(self, request: Request) -> Scorer:
-        """Return the ranking of the request with its fallbacks, should its policy fail: the default
-        policy, and then no preference.
+        """Return a scorer by the request's policy, with two fallbacks if the policy fails: the
+        default policy, and no preference.
 
         Raises MessageError as `ranking` does.
         """
@@ -128,7 +133,7 @@ class ManagedResource:
         return FallbackScorer([*sound, (_ANY, self._no_preference)], self._disable)
 
     def _disable(self, name: str, scorer: Scorer, error: BaseException) -> None:
-        """Stop using this ranking; log it once for each policy, later only for debugging."""
+        """Stop using this ranking; log a warning once per policy, later only for debugging."""
         level = logging.DEBUG if name in self._failed_scorers else logging.WARNING
         self._failed_scorers[name] = scorer
         error_text = f"{type(error).__name__}: {error}"
@@ -137,24 +142,24 @@ class ManagedResource:
 
 
 ResourceRequest = tuple[ManagedResource, Request]
-"""The managed resource that a pod asks for, and its request there."""
+"""The managed resource of a pod, and the pod's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
-    """Which pods kube-scheduler sends to the extender, as far as its configuration says."""
+    """The pods that kube-scheduler sends to the extender, by kube-scheduler's configuration."""
 
     managed: frozenset[str] = frozenset()
     """Our managedResources; empty: all pods."""
     schedulers: frozenset[str] = frozenset()
-    """The names of its profiles; empty: not known."""
+    """The scheduler names of the profiles; empty: not known."""
     binds_every_pod: bool = False
-    """Bind is called for pods as well that name none of the managed resources."""
+    """kube-scheduler calls bind also for pods that name no managed resource."""
 
     def refusal(self, pod: Pod, *, to_bind: bool = False) -> str:
         """Return why kube-scheduler does not send this pod to the extender, or "".
 
-        to_bind: to have it bound, else for any other verb.
+        to_bind: for the verb bind, otherwise for any other verb.
         """
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
@@ -176,53 +181,41 @@ class ExtenderScope:
         return ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ManagedResources:
-    """All managed resources, in the order of the configuration.
-
-    Nothing of it changes, but which pod was resolved last.
-    """
+    """All managed resources, in the order of the configuration."""
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
-    """Which pods are sent here."""
+    """The pods that are sent here."""
     node_states: NodeStates = field(default_factory=NodeStates)
-    """What kube-scheduler's own filters see of the nodes."""
+    """The input of kube-scheduler's own node filters."""
     gate: Gate = field(default_factory=Gate)
-    """Where the pods of a group wait for each other; a group may need several resources."""
-    _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
+    """The gate of groups; a group may need several resources."""
 
     def __post_init__(self) -> None:
         uncounted = [m.names.resource for m in self.resources if not m.counted_by_scheduler]
-        uncounted += [m.names.cores for m in self.resources if not m.cores_counted_by_scheduler]
+        uncounted += [name for m in self.resources for name in m.uncounted_percents]
         ignored = frozenset(uncounted)
-        for managed in self.resources:
-            managed.filters = OwnFilters(self.node_states, managed.ledger.taken, ignored)
+        for resource in self.resources:
+            resource.filters = OwnFilters(self.node_states, resource.ledger.taken, ignored)
 
     def __iter__(self) -> Iterator[ManagedResource]:
         return iter(self.resources)
 
-    def find(self, resource: str) -> ManagedResource | None:
+    def find(self, name: str) -> ManagedResource | None:
         """Return the managed resource of that name."""
         return next(
-            (managed for managed in self.resources if managed.names.resource == resource), None
+            (resource for resource in self.resources if resource.names.resource == name), None
         )
 
     def knows(self, node: str) -> bool:
         """Return whether the API server has shown such a node."""
-        return any(managed.ledger.has_node(node) for managed in self.resources)
+        return any(resource.ledger.has_node(node) for resource in self.resources)
 
-    def resolve(self, pod: Pod, *, keep: bool = False) -> ResourceRequest | None:
-        """Return the managed resource that a pod asks for, and its request there; None if it
-        asks for none.
+    def resolve(self, pod: Pod) -> ResourceRequest | None:
+        """Return the managed resource of a pod, and the pod's request; None for a pod without one.
 
-        keep: what is found is known at once where this object is asked about next. Raises WireError
-        for a request that makes no sense or asks for two managed resources.
+        Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        last = self._last
-        if last is not None and last[0] is pod:  # by prioritize, after filter
-            return last[1]
-        resolved = resolve(pod, self.resources)
-        if keep and resolved is not None:
-            self._last = pod, resolved
-        return resolved
+        return resolve(pod, self.resources)

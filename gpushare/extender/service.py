@@ -112,7 +112,7 @@ class Service:
         )
         rank = RankVerb(resources, ranker, lists=lists)
         prioritize = PrioritizeVerb(
-            resources, not_ready=ready, lists=lists, ranker=ranker, clock=clock
+            resources, self._tickets, not_ready=ready, lists=lists, ranker=ranker, clock=clock
         )
         preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(
@@ -195,8 +195,8 @@ class Service:
         try:
             answer = work(body)
             outcome, line = answer.outcome, answer.line
-            if self._shadow is not None and answer.asked is not None:
-                self._shadow(answer.asked)
+            if self._shadow is not None and answer.for_shadow is not None:
+                self._shadow(answer.for_shadow)
             return answer.body
         except MessageError as error:
             outcome, line = "malformed", {"error": str(error)}

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
 
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, percents_text
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import (
-    ALL_CORES,
     Allocation,
     Amounts,
     Charge,
@@ -159,7 +159,7 @@ class Store:
         if self.nodes.pop(name, None) is not None:
             self.arrays.remove_node(name)
             self.taken.pop(name, None)
-            self.pins.serves_by_identity(name, known=False)
+            self.pins.serves_by_identity(name, serves=False)
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
         """Take over which devices of the node are reported unhealthy."""
@@ -194,10 +194,11 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known")
         for device, units in allocation.shares:
-            if not self.arrays.has_room(node, device, units, request.cores):
-                cores = f" and {request.cores} % of its cores" if request.cores else ""
+            if not self.arrays.has_room(node, device, units, request):
+                percents = percents_text(request.percents, "its ")
+                room = f"{units} units and {percents}" if percents else f"{units} units"
                 raise InsufficientMemory(
-                    f"node {node!r}: device {device} has no room for {units} units{cores} any more"
+                    f"node {node!r}: device {device} has no room for {room} any more"
                 )
         self.pins.check(uid, request, allocation)
 
@@ -212,17 +213,23 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
-        cores, least = self.arrays.cores(node), max(entry.cores, 1)
+        percents_used = self.arrays.percents(node)
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
-        for device, held in allocation.shares:
+        by_device = zip(allocation.shares, entry.percents, strict=True)
+        for (device, units_held), percents_held in by_device:
             usable = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if (
                 not usable
                 or used[device] > spec.capacity[device]
                 # As NodeArrays.has_room, with its own charge among those that are there.
-                or cores[device] - entry.cores > ALL_CORES - least
-                or (entry.request.alone and used[device] > held)
+                or any(
+                    percent_used[device] - percent > amount.whole - amount.needed(percent)
+                    for amount, percent_used, percent in zip(
+                        PERCENT_AMOUNTS, percents_used, percents_held or NO_PERCENTS, strict=True
+                    )
+                )
+                or (entry.request.alone and used[device] > units_held)
             ):
                 why = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
@@ -369,9 +376,9 @@ class Reader:
             if known is None or not known.spec.capacity:
                 return None
             entries, used = self._store.entries_on(node), arrays.used(node)
-            cores, (cpu, memory) = arrays.cores(node), arrays.host_free(node)
+            percents, (cpu, memory) = arrays.percents(node), arrays.host_free(node)
         by_name = tuple(sorted(entries, key=_by_name))
-        return NodeBooks(known.shape, used, by_name, cpu, memory, cores)
+        return NodeBooks(known.shape, used, by_name, cpu, memory, percents)
 
     def taken(self, node: str) -> Amounts:
         """Return what the pods of a node take of it, by resource; added up once for each change."""

@@ -1,8 +1,8 @@
 """The public interface for authors of placement policies.
 
 Only the names in `__all__` are promised; of a Snapshot only the fields in `SNAPSHOT_FIELDS`, of a
-Request only those in `REQUEST_FIELDS`. A change to them is announced in CHANGELOG.md.
-docs/policies.md explains them with an example; `gpushare.policy.testing` checks a policy.
+Request only those in `REQUEST_FIELDS`. CHANGELOG.md announces each change of these names.
+docs/policies.md explains the interface with an example; `gpushare.policy.testing` checks a policy.
 """
 
 from gpushare.core.model import MAX_UNITS, Request

@@ -5,8 +5,8 @@
     def test_my_policy_keeps_the_contract():
         check_policy(MyPolicy)
 
-The clusters are drawn from a seed, so a failure can be repeated. It needs only numpy. `snapshot`
-makes a small cluster by hand, to test what a policy prefers.
+The clusters are drawn from a seed, so a failure can be repeated. The only dependency is numpy.
+`snapshot` makes a small cluster by hand, to test the preferences of a policy.
 """
 
 import pickle
@@ -17,6 +17,7 @@ from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import fits
@@ -42,7 +43,7 @@ WORKLOAD = workload_of(
 """The workload that a policy is made for here, besides an empty one."""
 
 _OTHER = Request(1, 1)
-"""What a policy is asked about in between."""
+"""A different request, scored between two scores of one request."""
 
 
 class Node(TypedDict):
@@ -51,13 +52,13 @@ class Node(TypedDict):
     capacity: Sequence[int]
     """Units of each device."""
     used: NotRequired[Sequence[int]]
-    """Units that pods hold on each device; those not given hold 0."""
+    """Units that pods hold on each device; 0 by default."""
     model: NotRequired[str]
     """The GPU model of all devices."""
     cpu: NotRequired[int]
-    """Thousandths of a core; unknown where it is not given."""
+    """Thousandths of a core; unknown by default."""
     memory: NotRequired[int]
-    """Bytes; unknown where it is not given."""
+    """Bytes; unknown by default."""
 
 
 def snapshot(nodes: Sequence[Node]) -> Snapshot:
@@ -78,16 +79,16 @@ def snapshot(nodes: Sequence[Node]) -> Snapshot:
         if len(used) > len(capacity):
             raise ValueError(f"{name}: used has {len(used)} devices, capacity {len(capacity)}")
         shares = [(device, units) for device, units in enumerate(used) if units]
-        held = (Charge(name, Request(units, 1), ((device, units),)) for device, units in shares)
-        arrays.set_node(spec, held)
+        charges = (Charge(name, Request(units, 1), ((device, units),)) for device, units in shares)
+        arrays.set_node(spec, charges)
     return arrays.snapshot({})
 
 
 def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, seed: int = 0) -> None:
-    """Raise AssertionError, with a sentence that says what to change, if a promise is broken.
+    """Raise AssertionError, with a sentence that names the remedy, if a promise is broken.
 
-    make: what the entry point names, usually the class. clusters: how many small clusters are
-    drawn, with one request each. seed: draws other clusters.
+    make: the object of the entry point, usually the class. clusters: number of small clusters that
+    are drawn, with one request each. seed: of the draws.
     """
     for workload in (Workload(), WORKLOAD):
         policy = make(workload)
@@ -102,17 +103,17 @@ def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, see
             names = (f"node-{index}" for index in range(int(random.integers(1, 7))))
             nodes = tuple(_drawn_node(random, name) for name in names)
             request = _drawn_request(random)
-            where = f"cluster {number} of seed {seed}: {request} on {nodes}"
-            case = _Case(nodes, request, where)
+            description = f"cluster {number} of seed {seed}: {request} on {nodes}"
+            case = _Case(nodes, request, description)
             _check(policy, case, random)
             scores, again = (
-                case.scores(each, view, _rows(view), request)
-                for each, view in ((copy, case.snapshot()), (policy, case.snapshot()))
+                case.scores(tested_policy, view, _rows(view), request)
+                for tested_policy, view in ((copy, case.snapshot()), (policy, case.snapshot()))
             )
             _require(
                 np.array_equal(scores, again),
                 "a pickled copy scores differently; keep what score needs through a pickle",
-                case.where,
+                case.description,
             )
 
 
@@ -121,16 +122,16 @@ class _Case:
     """A cluster and a request."""
 
     nodes: tuple[tuple[NodeSpec, Charge], ...]
-    """Each with what its pods hold of it."""
+    """(node, charge of all pods there)."""
     request: Request
-    where: str
-    """How a message names it."""
+    description: str
+    """Description of the case for messages."""
 
     def snapshot(self, only: str = "") -> Snapshot:
         """Return the cluster as arrays; only: leave out the pods of all other nodes."""
         arrays = NodeArrays()
-        for node, held in self.nodes:
-            arrays.set_node(node, [held] if only in ("", node.name) else [])
+        for node, charge in self.nodes:
+            arrays.set_node(node, [charge] if only in ("", node.name) else [])
         return arrays.snapshot({})
 
     def scores(self, policy: Policy, view: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -138,7 +139,7 @@ class _Case:
         return np.where(self.mask(view, rows), policy.score(view, rows, request), 0.0)
 
     def mask(self, view: Snapshot, rows: Rows) -> Bools:
-        """Return bool (K, D): where the request fits; if it has no devices, by CPU and memory."""
+        """Return bool (K, D): whether the request fits; without devices, by CPU and memory."""
         fitting = fits_devices if self.request.devices else fits
         return fitting(view, rows, self.request)
 
@@ -149,11 +150,11 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     rows = _rows(view)
     mask = case.mask(view, rows)
 
-    require = partial(_require, where=case.where)
+    require = partial(_require, case=case.description)
     try:
         scores = policy.score(cast(Snapshot, _Promised(view)), rows, request)
     except Exception as error:
-        raise AssertionError(f"score raised {error!r}: {case.where}") from error
+        raise AssertionError(f"score raised {error!r}: {case.description}") from error
     require(isinstance(scores, np.ndarray), "score must return a numpy array")
     require(scores.dtype == np.float64, f"score must return float64, not {scores.dtype}")
     require(
@@ -176,57 +177,57 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
         np.array_equal(case.scores(policy, view, order, request), before[order]),
         "a score must not depend on the order of the rows, nor on which others are asked for",
     )
-    same = replace(request, containers=((0, 1),), policy="x", inits=(1,))
+    equivalent = replace(request, containers=((0, 1),), policy="x", inits=(1,))
     require(
-        np.array_equal(case.scores(policy, view, rows, same), before),
+        np.array_equal(case.scores(policy, view, rows, equivalent), before),
         f"a score may depend on the request's {', '.join(REQUEST_FIELDS)} only",
     )
     for row, name in enumerate(view.names):
-        own = case.scores(policy, case.snapshot(only=name), rows[row : row + 1], request)
+        row_scores = case.scores(policy, case.snapshot(only=name), rows[row : row + 1], request)
         require(
-            np.array_equal(own[0], before[row]),
+            np.array_equal(row_scores[0], before[row]),
             "a score must not depend on the pods of other nodes: it is kept until its own row "
             "changes, or a node comes, goes or changes",
         )
     if getattr(policy, "ignores_host", False):
-        other = replace(request, cpu=request.cpu + 1000, memory=request.memory + 2**30)
+        changed_request = replace(request, cpu=request.cpu + 1000, memory=request.memory + 2**30)
         require(
-            np.array_equal(case.scores(policy, view, rows, other), before),
+            np.array_equal(case.scores(policy, view, rows, changed_request), before),
             "a policy that says ignores_host must not read cpu or memory of the request",
         )
     if isinstance(policy, KeyedByShapes):
         _check_key(policy, case, random)
-    # Pods without GPU never reach the extender: only simulations and trials place them.
+    # Pods without GPU never reach the extender: only simulations and trials place such pods.
     if request.devices:
         _check_placement(policy, view, case)
 
 
 def _check_key(policy: KeyedByShapes, case: _Case, random: np.random.Generator) -> None:
-    """Check that scores stay as they are for nodes that come while the key stays as it is."""
+    """Check that scores of nodes do not change with a new node while the key stays equal."""
     view = case.snapshot()
     more = replace(case, nodes=(*case.nodes, _drawn_node(random, "node-new")))
-    for other in (more, replace(case, nodes=(*more.nodes, *_renamed(case.nodes[:1])))):
-        wider = other.snapshot()
+    for larger in (more, replace(case, nodes=(*more.nodes, *_renamed(case.nodes[:1])))):
+        wider = larger.snapshot()
         if wider.capacity.shape[1] == view.capacity.shape[1] and (
             policy.shapes_key(wider) == policy.shapes_key(view)
         ):
-            own = np.array([wider.row[name] for name in view.names])
+            rows_of_view = np.array([wider.row[name] for name in view.names])
             _require(
                 np.array_equal(
-                    case.scores(policy, wider, own, case.request),
+                    case.scores(policy, wider, rows_of_view, case.request),
                     case.scores(policy, view, _rows(view), case.request),
                 ),
                 "scores must stay while shapes_key does, whatever nodes come",
-                case.where,
+                case.description,
             )
 
 
 def _renamed(
     nodes: Iterable[tuple[NodeSpec, Charge]],
 ) -> Iterator[tuple[NodeSpec, Charge]]:
-    for node, held in nodes:
+    for node, charge in nodes:
         name = f"{node.name}-again"
-        yield replace(node, name=name), held._replace(node=name)
+        yield replace(node, name=name), charge._replace(node=name)
 
 
 def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:
@@ -242,27 +243,29 @@ def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:
                 for device, units in chosen.shares
             ),
             "a device was chosen that has no room",
-            case.where,
+            case.description,
         )
 
 
 class _Promised:
-    """A view of a snapshot in which only the promised fields can be read."""
+    """A view of a snapshot with only the promised fields."""
 
     def __init__(self, view: Snapshot) -> None:
         self._view = view
 
     def __getattr__(self, name: str) -> object:
         if name not in SNAPSHOT_FIELDS:
-            known = ", ".join(SNAPSHOT_FIELDS)
-            raise AttributeError(f"snapshot.{name} is not promised to policies; these are: {known}")
+            promised = ", ".join(SNAPSHOT_FIELDS)
+            raise AttributeError(
+                f"snapshot.{name} is not promised to policies; these are: {promised}"
+            )
         value: object = getattr(self._view, name)
         return value
 
 
-def _require(holds: bool, sentence: str, where: str) -> None:
+def _require(holds: bool, sentence: str, case: str) -> None:
     if not holds:
-        raise AssertionError(f"{sentence}: {where}" if where else sentence)
+        raise AssertionError(f"{sentence}: {case}" if case else sentence)
 
 
 def _rows(view: Snapshot) -> Rows:
@@ -270,23 +273,26 @@ def _rows(view: Snapshot) -> Rows:
 
 
 def _drawn_node(random: np.random.Generator, name: str) -> tuple[NodeSpec, Charge]:
-    """Draw a node, perhaps closed, with broken devices or unknown CPU, and what its pods hold."""
+    """Draw a node, perhaps closed, with broken devices or unknown CPU, and the charge there."""
     count = int(random.integers(0, 5))
     capacity = tuple(int(units) for units in random.choice([0, 4, 8, 8], count))
-    known = random.random() < 0.8
+    has_host = random.random() < 0.8
     node = NodeSpec(
         name,
         capacity,
         healthy=tuple(bool(healthy) for healthy in random.random(count) < 0.9),
         models=(str(random.choice(["A", "B"])),) * count,
         uuids=("",) * count,
-        cpu=int(random.choice([3000, 16_000])) if known else None,
-        memory=2**34 if known else None,
+        cpu=int(random.choice([3000, 16_000])) if has_host else None,
+        memory=2**34 if has_host else None,
         closed=Reason.OTHER_UNIT if random.random() < 0.1 else None,
     )
-    held = tuple((device, int(random.integers(0, has + 2))) for device, has in enumerate(capacity))
-    units, cores = sum(units for _, units in held), int(random.choice([0, 0, 40, 100]))
-    return node, Charge(name, Request(units, 1, cpu=500, memory=2**30, cores=cores), held)
+    shares = tuple(
+        (device, int(random.integers(0, has + 2))) for device, has in enumerate(capacity)
+    )
+    units, cores = sum(units for _, units in shares), int(random.choice([0, 0, 40, 100]))
+    request = Request(units, 1, cpu=500, memory=2**30, percents=compute(cores))
+    return node, Charge(name, request, shares)
 
 
 def _drawn_request(random: np.random.Generator) -> Request:
@@ -298,5 +304,7 @@ def _drawn_request(random: np.random.Generator) -> Request:
         cpu=int(random.choice([0, 500, 4000])),
         memory=int(random.choice([0, 2**33])),
         models=("A",) if devices and random.random() < 0.3 else (),
-        cores=int(random.choice([20, 60, 100])) if devices and random.random() < 0.3 else 0,
+        percents=compute(
+            int(random.choice([20, 60, 100])) if devices and random.random() < 0.3 else 0
+        ),
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement
 from gpushare.core.ranking import Scorer
@@ -16,7 +17,7 @@ from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 def workload_of_trace(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
 ) -> Workload:
-    """Return the workload of a trace: each of its pods counts once."""
+    """Return the workload of a trace: each pod counts once."""
     counts: dict[PodClass, int] = {}
     for pod in pods:
         cls = class_of(request_of(pod))
@@ -25,7 +26,7 @@ def workload_of_trace(
 
 
 def size_class(request: Request, capacity: int) -> str:
-    """Return the class in which a pod is counted: cpu, share, or its number of devices."""
+    """Return the size class of a pod: cpu, share, or the number of devices."""
     if not request.devices:
         return "cpu"
     return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
@@ -44,7 +45,7 @@ class Cluster(MutableCluster):
 
 
 def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
-    """Return the nodes with nothing on them; rows and order are as given."""
+    """Return the nodes without pods, one row each, in order."""
     count, width = len(nodes), max([node.devices for node in nodes], default=1) or 1
     devices = np.arange(width) < np.array([node.devices for node in nodes])[:, None]
     capacity = np.zeros((count, width), dtype=np.int64)
@@ -63,7 +64,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.zeros((count, width), dtype=np.int64),
-        cores_used=np.zeros((count, width), dtype=np.int32),
+        percents_used=tuple(np.zeros((count, width), dtype=np.int32) for _ in PERCENT_AMOUNTS),
         healthy=devices,
         model=np.where(devices, model[:, None], np.int16(-1)),
         models=models,

@@ -1,8 +1,8 @@
-"""The experiments: a cluster that fills, one whose pods come and go, and the replay of a trace.
+"""The experiments: filling a cluster, pods that come and go, and the replay of a trace.
 
-Each is a function of nodes, pods, the name of a policy, a seed and options, and returns a plain
-record. The stream of pods and the order of nodes are drawn before anything is placed, so that all
-policies of one seed get the same pods on the same nodes and can be compared in pairs.
+Each experiment is a function of nodes, pods, the name of a policy, a seed and options, and returns
+a plain record. The stream of pods and the order of nodes are drawn before the first placement, so
+that all policies of one seed get the same pods on the same nodes and can be compared in pairs.
 
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
@@ -12,48 +12,46 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
-from gpushare.core.snapshot import stranded_by_compute
+from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
-from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 _FULL = 1.3
-"""The share of the capacity up to which pods arrive."""
+"""Requested GPU at the end of a fill, as a share of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What may be chosen of an experiment."""
+    """The options of an experiment."""
 
     load: float = 1.0
-    """GPU that would be held on average if nothing were refused, as a share of the capacity."""
+    """GPU that would be held on average if no pod were refused, as a share of the capacity."""
     life: float = 6.0
-    """How long it lasts, in mean lifetimes."""
+    """Duration in mean lifetimes."""
     warmup: float = 2.0
-    """From when on is measured, in mean lifetimes."""
+    """Begin of the measurement in mean lifetimes."""
     wait: bool = False
-    """Pods that fit nowhere wait, first come first served, instead of being lost."""
+    """Whether pods that fit nowhere wait, first come first served, instead of being lost."""
     speed: float = 1.0
-    """By how much faster pods arrive in a replay than they did."""
-    lifetimes: str = EXPONENTIAL
-    """Exponential, or those of the file's pods."""
+    """Factor of the rate of arrivals in a replay, compared with the file."""
     workload: str = LEARNED
-    """The policy learns from the pods that come, as the extender does, or knows all pods of the
-    file."""
+    """LEARNED: the policy learns from the pods that come, as in the extender. KNOWN: the policy is
+    made for all pods of the file."""
     picture: bool = False
-    """The record has what is used of each device in the end."""
+    """Whether the record has the used units of each device at the end."""
     defrag: Defrag | None = None
-    """How pods are moved for those that wait."""
+    """How pods are moved for waiting pods; None: no moves."""
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -69,36 +67,36 @@ def inflation(
     seed: int,
     options: Options = Options(),
     *,
-    known: Sequence[TracePod] | None = None,
+    policy_pods: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
 ) -> Record:
     """Fill a cluster up to 130 % and lose no pod; return the record, each share in %.
 
-    known: the pods that the policy is made for, where these are not all of them; it learns no
-    others.
+    policy_pods: the pods that the policy is made for, by default all; the policy learns no other
+    pods.
     """
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
     learned = workload
-    if known is not None:
-        learned, options = workload_of_trace(nodes, known), replace(options, workload=KNOWN)
+    if policy_pods is not None:
+        learned, options = workload_of_trace(nodes, policy_pods), replace(options, workload=KNOWN)
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
-    named = _named("inflation", policy, seed, options)
+    run_name = _named("inflation", policy, seed, options)
     for place, request in enumerate(stream):
         if not go_on(place / len(stream)):
             now = 100 * cluster.allocated / cluster.capacity
-            return {**named, **course.record(), "alloc": now, REACHED: place / len(stream)}
-        placed = cluster.place(request)
-        course.arrived(request, placed is not None)
-    record = {**named, **course.record()}
+            return {**run_name, **course.record(), "alloc": now, REACHED: place / len(stream)}
+        placement = cluster.place(request)
+        course.arrived(request, placement is not None)
+    record = {**run_name, **course.record()}
     reached = allocated_at(round(100 * options.load)).of(record)
     return {**record, "alloc": reached, **_in_the_end(cluster, choices, options)}
 
 
 class _Course:
-    """Measurements while a cluster fills: what is allocated, refused, and free but useless."""
+    """Measurements while a cluster fills: allocated, refused and fragmented GPU."""
 
     def __init__(self, cluster: Cluster, workload: Workload) -> None:
         self._cluster = cluster
@@ -111,19 +109,19 @@ class _Course:
         self._stranded: dict[int, float] = {}
         self._refused: dict[str, int] = {}
 
-    def arrived(self, request: Request, placed: bool) -> None:
-        """Count a pod that has come, and was placed or refused."""
+    def arrived(self, request: Request, is_placed: bool) -> None:
+        """Count a pod that came and was placed or refused."""
         self._asked += request.total
         self._arrived.append(self._asked)
         self._allocated.append(self._cluster.allocated)
-        if not placed:
+        if not is_placed:
             size = size_class(request, self._largest)
             self._refused[size] = self._refused.get(size, 0) + 1
         load = round(100 * self._asked / self._cluster.capacity)
         if load not in self._fragmented:
             self._fragmented[load] = self._fragmentation()
             if self._cluster.view.any_cores:
-                units = stranded_by_compute(self._cluster.view)
+                units = units_stranded_by(self._cluster.view, COMPUTE)
                 self._stranded[load] = 100 * units / self._cluster.capacity
 
     def record(self) -> Record:
@@ -132,14 +130,15 @@ class _Course:
         allocated: the mean share of GPU allocated. fragmentation: the share that a typical pod
         could not use, of memory and compute if pods ask for both. Both are in %, by whole % of
         arrived load. failed: pods refused, and by size. If pods ask for compute, compute_stranded:
-        the share that nobody has on devices whose compute is all given, in the same way.
+        the share of free memory on devices without free compute, in the same way.
         """
         capacity = self._cluster.capacity
         loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
         sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
-        seen = np.bincount(loads)
+        pods_by_load = np.bincount(loads)
         curve = {
-            str(load): float(sums[load] / seen[load]) for load in np.flatnonzero(seen).tolist()
+            str(load): float(sums[load] / pods_by_load[load])
+            for load in np.flatnonzero(pods_by_load).tolist()
         }
         stranded = {str(load): value for load, value in self._stranded.items()}
         return {
@@ -168,25 +167,26 @@ def churn(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """Run a cluster whose pods come at random and stay for random times; return Flow's record.
+    """Run a cluster with random arrivals and random lifetimes; return Flow's record.
 
-    If pods are moved it is run without moves before; gained: how much less was allocated then,
-    wait_before: how long pods of a size waited.
-    Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
-    the file; their mean, each pod weighted by its GPU, is 1, the unit of time. Raises ValueError if
-    the file's lifetimes are needed and it has none.
+    With moves, the same run without moves comes first; gained: the allocated share minus that of
+    the run without moves; wait_before: waiting times by size without moves.
+    Arrivals are Poisson, each a random pod of the file. Lifetimes are exponential with mean 1, the
+    unit of time.
     """
     if not options.defrag:
         return _churn(nodes, pods, policy, seed, options, go_on=go_on)
-    still = replace(options, defrag=None, picture=False)
-    before = _churn(nodes, pods, policy, seed, still, go_on=lambda share: go_on(share / 2))
+    without_moves = replace(options, defrag=None, picture=False)
+    before = _churn(nodes, pods, policy, seed, without_moves, go_on=lambda share: go_on(share / 2))
     if REACHED in before:
         return {**before, REACHED: _number(before, REACHED) / 2}
-    moved = _churn(nodes, pods, policy, seed, options, go_on=lambda share: go_on((1 + share) / 2))
-    if REACHED in moved:
-        return {**moved, REACHED: (1 + _number(moved, REACHED)) / 2}
-    gained = _number(moved, "alloc") - _number(before, "alloc")
-    return {**moved, "gained": gained, "wait_before": before["wait_mean"]}
+    with_moves = _churn(
+        nodes, pods, policy, seed, options, go_on=lambda share: go_on((1 + share) / 2)
+    )
+    if REACHED in with_moves:
+        return {**with_moves, REACHED: (1 + _number(with_moves, REACHED)) / 2}
+    gained = _number(with_moves, "alloc") - _number(before, "alloc")
+    return {**with_moves, "gained": gained, "wait_before": before["wait_mean"]}
 
 
 def _number(record: Record, key: str) -> float:
@@ -209,8 +209,8 @@ def _churn(
     stream = coming_and_going(pods, cluster, seed, options)
     clock = _clock_of(cluster)
     flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
-    named = _named("churn", policy, seed, options)
-    return {**named, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
+    run_name = _named("churn", policy, seed, options)
+    return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
 def replay(
@@ -222,9 +222,9 @@ def replay(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """Run a cluster whose pods come and go at the times of the file; return Flow's record.
+    """Run a cluster with the arrivals and departures of the file; return Flow's record.
 
-    They come faster by `speed`; the seed is only for the order of nodes. Raises ValueError if no
+    Arrivals are faster by `speed`; the seed is only for the order of nodes. Raises ValueError if no
     pod has a time of creation.
     """
     timed = [(pod, pod.created) for pod in pods if pod.created is not None]
@@ -236,7 +236,7 @@ def replay(
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
-    stay = []  # seconds that each ran; for ever if its end is not known
+    stay = []  # seconds from start to end; infinite without an end
     for pod, created in timed:
         start = created if pod.scheduled is None else pod.scheduled
         stay.append(np.inf if pod.deleted is None else pod.deleted - start)
@@ -247,14 +247,14 @@ def replay(
         np.array(stay),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
-    named = _named("replay", policy, seed, options)
-    return {**named, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
+    run_name = _named("replay", policy, seed, options)
+    return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
 def _cluster(
     nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
 ) -> tuple[Cluster, list[Choice]]:
-    """Return (the empty cluster with its scorer, the choices of `auto`: a list that grows).
+    """Return (the empty cluster with a scorer, the choices of `auto`: a list that grows).
 
     Raises SettingsError if there is no such policy.
     """
@@ -270,7 +270,7 @@ def _cluster(
 
 
 def _clock_of(cluster: Cluster) -> Callable[[float], None]:
-    """Return what tells a policy that learns what time it is."""
+    """Return a function that sets the time of a learning scorer."""
 
     def pass_to(time: float) -> None:
         if isinstance(cluster.scorer, LearningScorer):
@@ -280,71 +280,60 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
-    """Return the part of a record that names its run."""
-    named: Record = {"experiment": experiment, "policy": policy, "seed": seed}
-    named["workload"] = options.workload
+    """Return the part of a record that names the run."""
+    run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
+    run_name["workload"] = options.workload
     if experiment == "replay":
-        return {**named, "speed": options.speed}
-    named["load"] = options.load
+        return {**run_name, "speed": options.speed}
+    run_name["load"] = options.load
     if experiment == "inflation":
-        return named
-    times = {"life": options.life, "warmup": options.warmup, "lifetimes": options.lifetimes}
-    moved = {"defrag": str(options.defrag)} if options.defrag else {}
-    return {**named, **times, **moved}
+        return run_name
+    times = {"life": options.life, "warmup": options.warmup}
+    moves = {"defrag": str(options.defrag)} if options.defrag else {}
+    return {**run_name, **times, **moves}
 
 
 def coming_and_going(
     pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
 ) -> Stream:
-    """Draw the arrivals of churn before anything is placed."""
+    """Draw all arrivals of churn."""
     requests = [request_of(pod) for pod in pods]
-    asked = sum(request.total for request in requests) / len(requests)
-    rate = options.load * cluster.capacity / asked
+    mean_units = sum(request.total for request in requests) / len(requests)
+    rate = options.load * cluster.capacity / mean_units
     rng = np.random.default_rng(seed)
     number = int(rate * options.life * 1.05) + 1000
     times = np.cumsum(rng.exponential(1 / rate, number))
-    which = rng.integers(len(pods), size=number)
-    if options.lifetimes != TRACE:
-        return Stream(tuple(requests), times, which, rng.exponential(1, number))
-    lifetimes = lifetimes_of(pods, int(cluster.view.capacity.max()))
-    stay = lifetimes.drawn(which, rng)
-    running, remaining = lifetimes.running_at_start(rate, rng)
-    return Stream(
-        tuple(requests),
-        # Pods that run at first have come before the beginning, so they do not count as offered.
-        np.concatenate([np.full(len(running), np.nextafter(0, -1)), times]),
-        np.concatenate([running, which]),
-        np.concatenate([remaining, stay]),
-    )
+    pod_indices = rng.integers(len(pods), size=number)
+    return Stream(tuple(requests), times, pod_indices, rng.exponential(1, number))
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
-    """Return the indices of the pods to arrive: each once, in random order.
+    """Return the indices of the pods of a fill: each once, in random order.
 
-    Then pods are removed or added at random until they ask for the right sum.
+    Then pods are removed or added at random until the requested sum is right.
     """
     rng = np.random.default_rng(seed)
     sizes = [pod.devices * pod.units for pod in pods]
     chosen: list[int] = rng.permutation(len(pods)).tolist()
-    target, asked = _FULL * capacity, sum(sizes)
-    if asked > target:
-        while asked > target:
-            asked -= sizes[chosen.pop(int(rng.integers(len(chosen))))]
+    target, requested_units = _FULL * capacity, sum(sizes)
+    if requested_units > target:
+        while requested_units > target:
+            requested_units -= sizes[chosen.pop(int(rng.integers(len(chosen))))]
         return chosen
     while True:
         index = int(rng.integers(len(pods)))
-        # As published: for the last draw only one of its devices counts.
-        if asked + pods[index].units > target:
+        # As published: for the last draw only one device of the pod counts.
+        if requested_units + pods[index].units > target:
             return chosen
         chosen.append(index)
-        asked += sizes[index]
+        requested_units += sizes[index]
 
 
 def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Options) -> Record:
-    """Return the keys that a run has in the end.
+    """Return the keys of a record that describe the end of a run.
 
-    choices: those of `auto`, one for each trial. For a picture names, capacity and used, for each
-    node and its devices.
+    choices: the choices of `auto`, one for each trial. For a picture: names, capacity and used, by
+    node and device.
     """
     record: Record = {"choices": [asdict(choice) for choice in choices]} if choices else {}
     if not options.picture:

@@ -1,13 +1,12 @@
-"""Pods that come and go: virtual time, departures, and the queue of those that fit nowhere, for
-which others may be moved.
+"""Pods that come and go: virtual time, departures, the queue of waiting pods, and moves for them.
 
-It knows a cluster and a stream of arrivals that was drawn before, but not where streams come from.
-Departures that are due are handled before an arrival. Waiting pods are served in the order of
-arrival: at each departure they are tried on the node that changed, since they fit no other.
+The input is a cluster and a stream of arrivals that was drawn before. Due departures are handled
+before an arrival. Waiting pods are served in the order of arrival: at each departure the waiting
+pods are tried on the changed node, since they fit no other node.
 
-Every pod with GPU may be moved, at any time; what it has done since it began is lost, but it leaves
-when it would have left. So what is measured is the most that moves may bring, and the most that
-they may cost.
+Every pod with GPU may be moved, at any time. A move loses the work since the pod's start, but does
+not change the time of the pod's departure. So the measures are upper bounds of the gain and of the
+cost of moves.
 
 Tested in `tests/unit/sim/test_experiments.py` and `tests/unit/sim/test_flow_defrag.py`.
 """
@@ -20,37 +19,38 @@ from itertools import count
 
 import numpy as np
 
+from gpushare.core.amounts import COMPUTE
 from gpushare.core.defrag import Mover, Planner
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
-from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
+from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import Cluster, size_class
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
 
 OLDEST = 2
-"""Kinds of waiting pods for whose oldest pod moves are looked for."""
+"""Kinds of waiting pods for which moves are planned: those with the oldest pods."""
 
 _STEPS = 50_000
-"""Of one search, as core/defrag.py counts them."""
+"""Steps of one search, as in core/defrag.py."""
 
 Record = dict[str, object]
 REACHED = "reached"
-"""The key of a record that was broken off: the share of its run that was done."""
+"""The key of the record of a broken-off run: the share of the run that was done."""
 
 _SETTLED = 2.0
-"""Lifetimes before the end: the waits of pods that come after that are not measured."""
+"""Waiting times are measured for pods that come at least so many lifetimes before the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defrag:
-    """How pods are moved."""
+    """When and how many pods are moved."""
 
     k: int = 3
-    """Moves for one pod that waits, at most."""
+    """Upper bound of the moves for one waiting pod."""
     every: int = 20
-    """Departures after which moves are looked for."""
+    """Departures from one search for moves to the next."""
 
     def __str__(self) -> str:
         """Return the words of the command line."""
@@ -59,22 +59,22 @@ class Defrag:
 
 @dataclass(slots=True)
 class Running:
-    """A pod that runs."""
+    """A running pod."""
 
     placement: Placement
     began: float
-    """When it began where it is now."""
+    """The time of the start on the current node."""
 
 
 class Defragmenter:
-    """Moves pods of a cluster. start: the time from which on moves are counted."""
+    """Moves pods of a cluster. start: moves are counted from this time on."""
 
     def __init__(self, cluster: Cluster, how: Defrag, start: float) -> None:
         self._cluster, self._how, self._start = cluster, how, start
         self._departures = 0
         self.moves = 0
         self.lost = 0.0
-        """Units times time that moved pods had run."""
+        """Sum over moved pods of units times running time."""
 
     def is_due(self) -> bool:
         """Count a departure, and return whether moves are due."""
@@ -84,17 +84,17 @@ class Defragmenter:
     def make_room(
         self, request: Request, running: Mapping[int, Running], now: float
     ) -> Placement | None:
-        """Move pods and place the one that waits; None if there is no plan."""
+        """Move pods and place the waiting pod; None if there is no plan."""
         scorer = self._cluster.scorer
-        if isinstance(scorer, LearningScorer):  # it counts what it is asked for as pods that come
+        if isinstance(scorer, LearningScorer):  # it would count each request as a new pod
             scorer = scorer.ranking
-        tried = MutableCluster(self._cluster.view, scorer)
+        copy = MutableCluster(self._cluster.view, scorer)
         movers = (
             Mover(f"{number:09}", pod.placement, _lost(pod, now))
             for number, pod in running.items()
             if pod.placement.devices
         )
-        plan = Planner(tried, movers).plan(request, self._how.k, StepBudget(_STEPS))
+        plan = Planner(copy, movers).plan(request, self._how.k, StepBudget(_STEPS))
         if plan is None:
             return None
         for move in plan.moves:
@@ -109,17 +109,17 @@ class Defragmenter:
 
 
 def _lost(pod: Running, now: float) -> float:
-    """Return what is lost if the pod is moved: units times time."""
+    """Return the loss of work if the pod is moved: units times time."""
     return pod.placement.request.total * (now - pod.began)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Arrivals in the order of time: when, which of `kinds`, and for how long once placed."""
+    """Arrivals in the order of time: time, index into `kinds`, lifetime after the placement."""
 
     kinds: tuple[Request, ...]
     times: Floats
-    which: Ints
+    kind_indices: Ints
     lifetimes: Floats
 
 
@@ -131,10 +131,9 @@ class _Waiting:
 
 
 class Flow:
-    """A cluster through which a stream goes, measured from `start` to `end`.
+    """The run of a stream of pods through a cluster, measured from `start` to `end`.
 
-    pass_to: called with each time that the flow comes to. defrag: how pods are moved for those
-    that wait; None: they are not.
+    pass_to: called with each new time. defrag: how pods are moved for waiting pods; None: no moves.
     """
 
     def __init__(
@@ -164,16 +163,19 @@ class Flow:
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
     def run(self, stream: Stream, go_on: GoOn = always) -> Record:
-        """Run to the end, or until `go_on` says no; return the record (see `_record`)."""
+        """Run to the end, or until `go_on` returns False; return the record (see `_record`)."""
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
-            stream.times.tolist(), stream.which.tolist(), stream.lifetimes.tolist(), strict=True
+            stream.times.tolist(),
+            stream.kind_indices.tolist(),
+            stream.lifetimes.tolist(),
+            strict=True,
         ):
             if time > self._end:
                 break
-            share = max(time, 0.0) / self._end
+            share = time / self._end
             if not go_on(share):
-                # What was measured until then; nothing before the start.
+                # The measures so far; empty before the start.
                 self._end = time
                 self._leave_until(time)
                 return {**(self._record() if time > self._start else {}), REACHED: share}
@@ -217,10 +219,10 @@ class Flow:
         self._pass_to(time)
 
     def _move_for_waiting(self, defrag: Defragmenter) -> None:
-        """Move pods for the oldest of those that wait for GPU; equal ones have the same answer."""
+        """Move pods for the oldest waiting kinds with GPU."""
         heads = ((queue[0].order, kind) for kind, queue in self._queues.items())
         for _, kind in heapq.nsmallest(OLDEST, heads):
-            # A place that was made for the first one may have been enough for the second.
+            # The moves for the first kind may have made room for the second.
             if kind in self._queues and self._kinds[kind].devices:
                 placement = defrag.make_room(self._kinds[kind], self._running, self._now)
                 if placement is not None:
@@ -228,7 +230,7 @@ class Flow:
                     self._try_waiting(placement.row)
 
     def _try_waiting(self, row: int) -> None:
-        """Try to place waiting pods, in the order of arrival, on the node that has room again."""
+        """Try to place waiting pods, in the order of arrival, on the changed node."""
         heads = [(queue[0].order, kind) for kind, queue in self._queues.items()]
         heapq.heapify(heads)
         while heads:
@@ -256,7 +258,7 @@ class Flow:
         if span > 0:
             self._held += span * self._cluster.allocated
             if self._cluster.view.any_cores:
-                self._stranded += span * stranded_by_compute(self._cluster.view)
+                self._stranded += span * units_stranded_by(self._cluster.view, COMPUTE)
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
         self._now = time
@@ -269,12 +271,12 @@ class Flow:
     def _record(self) -> Record:
         """Return the record of the run.
 
-        alloc: mean share of GPU allocated. blocked_gpu, blocked_pods: the share of what was offered
-        that was refused. compute_stranded, if pods ask for compute: mean share that nobody has on
-        devices whose compute is all given. All are in %. If pods wait: waiting, their mean number,
-        in total and by size; wait_mean and wait_p95: how long pods of a size waited, as far as
-        known at the end. If pods are moved: moves, for each 100 pods that came; lost: what moved
-        pods had done, as a share of all GPU in % as alloc.
+        alloc: mean share of GPU allocated. blocked_gpu, blocked_pods: the refused share of the
+        offered GPU and pods. compute_stranded, if pods ask for compute: mean share of free memory
+        on devices without free compute. All are in %. With waiting: waiting, the mean number of
+        waiting pods, in total and by size; wait_mean and wait_p95: waiting times by size, as far as
+        known at the end. With moves: moves per 100 pods that came; lost: the lost work of moved
+        pods, as a share of all GPU in %, like alloc.
         """
         span = self._end - self._start
         units = span * self._cluster.capacity

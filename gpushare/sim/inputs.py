@@ -1,6 +1,5 @@
 """The nodes and pods of an experiment: files, the shipped traces, or rows of a live cluster.
 
-Knows where the shipped files are, and which nodes and pods go together.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.lifetimes import TRACE, lent
 from gpushare.sim.options import Options
 from gpushare.trace.nodes_and_pods import (
     MILLI,
@@ -26,8 +24,8 @@ from gpushare.trace.nodes_and_pods import (
 from gpushare.trace.rows import TraceError, of_items
 
 Listing = Callable[[str, str, str, str], Mapping[str, object]]
-"""Takes kubeconfig, context, resource and unit; returns the rows of `nodes` and `pods` of a live
-cluster, with the columns of trace.py, and `notes` on what was left out."""
+"""(kubeconfig, context, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
+the columns of trace/nodes_and_pods.py, and `notes` on omitted rows."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
@@ -39,17 +37,16 @@ _FEW_NOTES = 3
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, their name, and notes on what was left out."""
+    """Nodes and pods with a name, and notes on omitted rows."""
 
     nodes: list[TraceNode]
     pods: list[TracePod]
     name: str
     notes: tuple[str, ...] = ()
     nowhere: int = 0
-    """The number of further pods, which fit no node even while it is empty."""
+    """Number of pods that were removed because they fit no empty node."""
     unknown: Mapping[str, int] = field(default_factory=dict)
-    """By models that a pod accepts, joined by "|", how many of these accept none that a node has.
-    """
+    """Accepted models, joined by "|" -> number of pods; only sets without a model of any node."""
 
     @property
     def devices(self) -> int:
@@ -69,10 +66,10 @@ def shipped() -> dict[str, Path]:
 
 
 def read_inputs(options: Options, listing: Listing | None) -> Inputs:
-    """Return the inputs that the options name, without pods that fit no node.
+    """Return the inputs that the options name, without pods that fit no empty node.
 
-    Raises TraceError, SettingsError (for one if no pod that asks for GPU is left), and whatever
-    `listing` raises.
+    Raises TraceError, SettingsError (also if no pod that asks for GPU remains), and any error of
+    `listing`.
     """
     if options.cluster is not None:
         if listing is None:
@@ -81,10 +78,10 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
         rows = listing(live.kubeconfig, live.context, live.resource, live.unit)
         inputs = _of_cluster(rows, options.pods)
     else:
-        inputs = _of_files(options.nodes, options.pods, options.parameters.lifetimes)
+        inputs = _of_files(options.nodes, options.pods)
     inputs = _in_units(inputs, options.units)
-    # No policy can place a pod that fits no node even while it is empty: such pods would only hide
-    # how policies differ.
+    # No policy can place a pod that fits no empty node: such pods would only hide the differences
+    # between policies.
     shapes = {replace(node, name="") for node in inputs.nodes}
     fitting = [pod for pod in inputs.pods if any(node.can_run(pod) for node in shapes)]
     if not any(pod.devices for pod in fitting):
@@ -100,9 +97,9 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
     return replace(inputs, pods=fitting, nowhere=nowhere, unknown=unknown)
 
 
-def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
-    """Return a shipped list of pods on the shipped nodes; units: of a device, 0: unchanged."""
-    return _in_units(_of_files("", name, lifetimes), units)
+def read_shipped(name: str) -> Inputs:
+    """Return a shipped list of pods on the shipped nodes."""
+    return _of_files("", name)
 
 
 def _in_units(inputs: Inputs, units: int) -> Inputs:
@@ -112,28 +109,24 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
     return replace(inputs, nodes=nodes, pods=pods)
 
 
-def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
-    """Return the nodes and pods of files, or the shipped ones if none are named."""
+def _of_files(nodes_file: str, pods_file: str) -> Inputs:
+    """Return the nodes and pods of the files; "" means the shipped files."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
     name = pods_file or _DEFAULT
-    of_ours = name in shipped() and not pods_path.is_file()
-    if of_ours:
+    if name in shipped() and not pods_path.is_file():
         pods_path = shipped()[name]
         if any(node.capacity != MILLI for node in nodes if node.devices):
             raise SettingsError(
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
-    pods = read_pods(pods_path)
-    if of_ours and lifetimes == TRACE and all(pod.deleted is None for pod in pods):
-        pods = lent(pods, read_pods(shipped()[_DEFAULT]), MILLI)
-    return Inputs(nodes, pods, name)
+    return Inputs(nodes, read_pods(pods_path), name)
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
-    """Return the nodes of a live cluster, and its pods unless a file of pods is given."""
-    listed = rows["notes"]
-    notes = [*map(str, listed)] if isinstance(listed, list) else []
+    """Return the nodes of a live cluster, and the pods of a file or else of the cluster."""
+    cluster_notes = rows["notes"]
+    notes = [*map(str, cluster_notes)] if isinstance(cluster_notes, list) else []
     try:
         for kind in ("nodes",) if pods_file else ("nodes", "pods"):
             if not rows[kind]:
@@ -142,7 +135,7 @@ def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
         if pods_file:
             pods = read_pods(Path(pods_file))
             return Inputs(nodes, pods, pods_file, tuple(notes))
-        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
+        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", errors=notes)
     except TraceError as error:
         raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error
     return Inputs(nodes, pods, "cluster", tuple(notes))

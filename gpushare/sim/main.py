@@ -1,8 +1,7 @@
-"""`gpushare simulate`: the composition root. It reads traces, starts the runs, prints and writes.
+"""`gpushare simulate`: the composition root: reads traces, starts the runs, prints and writes.
 
-Everything that is wrong with the input is reported before the first run. However it ends, finished
-runs are reported. The caller lists the nodes and pods of a live cluster and passes them as rows,
-like those of a file.
+Errors of the input are reported before the first run. Finished runs are reported in any case. The
+caller lists the nodes and pods of a live cluster and passes the rows, like the rows of a file.
 """
 
 import json
@@ -23,7 +22,6 @@ from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import SMALL, Options, read_options
 from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
@@ -32,17 +30,17 @@ from gpushare.sim.scorers import SIMULATED
 _SEEDS = tuple(range(42, 52))
 """The default seeds; for a large cluster only the first two."""
 
-_MOST_PODS = 5_000_000
-"""The most pods of a run: about an hour of the quickest policy."""
+_MAX_PODS = 5_000_000
+"""Upper bound of the pods of a run: about an hour of the quickest policy."""
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
     "churn": experiments.churn,
     "replay": experiments.replay,
 }
-_MOST_MODELS = 5
+_MAX_MODELS = 5
 _Done = tuple[tuple[int, int], Record]
-"""A record and the place of its job."""
+"""(place of the job, record)."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,19 @@ class Job:
     seed: int
     parameters: experiments.Options
     place: tuple[int, int]
-    """The position of its record, by policy and seed."""
+    """The position of the record in the output: (number of the policy, seed)."""
 
 
 def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
-    """Return all runs, those of a seed together, so that finished runs can be compared.
+    """Return all runs, sorted by seed, so that finished runs can be compared.
 
-    listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
+    listing: lists a live cluster. Raises SettingsError, WireError, and any error of `listing`.
     """
     policies = (*policy_names(), *SIMULATED)
     for name in options.policies:
         if name not in policies:
-            known = ", ".join(policies)
-            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+            names = ", ".join(policies)
+            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {names}")
     inputs = read_inputs(options, listing)
     if options.experiment == "replay":
         times = {pod.created for pod in inputs.pods if pod.created is not None}
@@ -96,20 +94,12 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
 def _check_length(options: Options, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     parameters = options.parameters
-    lasts = parameters.life
-    if parameters.lifetimes == TRACE:
-        # As many more are there when churn begins as come in this time.
-        try:
-            capacity = max(node.capacity for node in inputs.nodes if node.devices)
-            lasts += float(lifetimes_of(inputs.pods, capacity).means.mean())
-        except ValueError as error:
-            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
-    spans = {"inflation": 1.3, "churn": parameters.load * lasts}
-    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
-    pods = spans.get(options.experiment, 0.0) * inputs.units / asked
-    if pods > _MOST_PODS:
+    spans = {"inflation": 1.3, "churn": parameters.load * parameters.life}
+    mean_units = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
+    pods = spans.get(options.experiment, 0.0) * inputs.units / mean_units
+    if pods > _MAX_PODS:
         raise SettingsError(
-            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
+            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MAX_PODS:.2g};"
             " they ask for too little, or --load and --life are too large"
         )
 
@@ -128,8 +118,8 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
         print(f"Warning: {note}", file=sys.stderr)
     finished: list[_Done] = []
     code = _run_all(jobs, options.jobs, finished)
-    # Runs finish in any order; the output has the policies in their order, with seeds together.
-    finished.sort(key=lambda done: done[0])
+    # Runs finish in any order; the output is sorted by policy and seed.
+    finished.sort(key=lambda result: result[0])
     for tell in _tellings(options, jobs, [record for _, record in finished]):
         try:
             tell()
@@ -141,7 +131,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 
 
 def run(job: Job) -> _Done:
-    """Run one job and return its record."""
+    """Run one job and return the record."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
     measures = procedure(
         inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on
@@ -178,13 +168,13 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
             closing(run_all(run, jobs, processes, progress)) as results,
             bar(progress),
         ):
-            for done in results:
-                finished.append(done)  # noqa: PERF402  # what has come stays, whatever comes next
+            for result in results:
+                finished.append(result)  # noqa: PERF402  # keep results if a later run fails
     except KeyboardInterrupt:
         progress.stop()
     except GpuShareError as error:
         code = _failed(error, 1)
-    except Exception:  # another package's policy may raise whatever it likes
+    except Exception:  # the policy of another package may raise anything
         traceback.print_exc()
         code = 1
     if progress.stopping:
@@ -196,14 +186,14 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
 
 @contextmanager
 def _ended_by_signals(progress: Progress) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the runs: the first signal asks, the second ends them at once."""
+    """Let Ctrl-C and SIGTERM end the runs: the first signal soon, the second at once."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if progress.stopping:
             signal.default_int_handler(number, frame)
         progress.stop()
 
-    # A command in the background of a script ignores Ctrl-C, which is for others.
+    # A command in the background of a script must keep ignoring Ctrl-C.
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -218,15 +208,15 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
 
 
 def _tellings(
-    options: Options, jobs: Sequence[Job], every: Sequence[Record]
+    options: Options, jobs: Sequence[Job], all_records: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
-    """Yield functions that write and print what is finished; if one fails, the others still run.
+    """Yield functions that write and print finished runs; if one fails, the rest still run.
 
-    They raise OSError; the last one prints.
+    The functions raise OSError; the last function prints.
     """
     inputs = jobs[0].inputs
-    records = [record for record in every if REACHED not in record]
-    broken_off = [record for record in every if record.get(REACHED)]
+    records = [record for record in all_records if REACHED not in record]
+    broken_off = [record for record in all_records if record.get(REACHED)]
     measures = report.measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
@@ -260,9 +250,7 @@ def _table(
     measures: Sequence[Measure],
     broken_off: Sequence[Record],
 ) -> str:
-    """Return the output: the input, the table, its legend, the verdicts on the policies, and what
-    runs measured until they were broken off.
-    """
+    """Return the output: input, table, legend, verdicts on the policies, and broken-off runs."""
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"
@@ -270,7 +258,7 @@ def _table(
     if inputs.nowhere:
         text = f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
         if unknown := inputs.unknown:
-            models = [*sorted(unknown)[:_MOST_MODELS], *["..."] * (len(unknown) > _MOST_MODELS)]
+            models = [*sorted(unknown)[:_MAX_MODELS], *["..."] * (len(unknown) > _MAX_MODELS)]
             text += (
                 f"; {sum(unknown.values())} of these accept only a model that no node has:"
                 f" {', '.join(models)}"

@@ -1,6 +1,6 @@
 """The command line of `gpushare simulate` as options.
 
-Knows the flags, their values and their help, and which go together; opens no file.
+Defines the flags, values and help, and checks combinations; opens no file.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
@@ -18,18 +18,17 @@ from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
 from gpushare.sim.flow import Defrag
-from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.scorers import KNOWN, LEARNED
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
 SMALL = 200
-"""The number of nodes up to which runs are short, so that more seeds are run by default."""
+"""Up to this number of nodes runs are short, and more seeds are run by default."""
 
-_MOST_SEEDS = 1000
-_MOST_UNITS = 1_000_000
-_MOST_MOVES = 8
-_MOST_DEPARTURES = 100_000
+_MAX_SEEDS = 1000
+_MAX_UNITS = 1_000_000
+_MAX_MOVES = 8
+_MAX_DEPARTURES = 100_000
 
 _EPILOG = """\
 exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
@@ -39,7 +38,7 @@ is finished is printed and written). docs/placement.md tells what the experiment
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """A live cluster, with its resource and its unit."""
+    """A live cluster with the resource and the unit."""
 
     kubeconfig: str
     context: str
@@ -57,12 +56,12 @@ class Options:
     pods: str
     """A file, or the name of a shipped trace; "" for the shipped default."""
     cluster: ClusterOptions | None
-    """A live cluster to list instead; only its nodes if `pods` is given."""
+    """A live cluster to list instead; only the nodes if `pods` is given."""
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     """Empty for as many as the size of the input allows."""
     units: int
-    """Of a device, to which sizes are rounded; 0 leaves them."""
+    """Units of a device to round sizes to; 0: no rounding."""
     parameters: experiments.Options
     json: Path | None
     csv: Path | None
@@ -72,20 +71,15 @@ class Options:
 
 
 def read_options(argv: Sequence[str]) -> Options:
-    """Return the options of a command line. A wrong one ends the process with 2.
+    """Return the options of a command line. A wrong command line ends the process with 2.
 
-    Raises SettingsError if options do not go together.
+    Raises SettingsError if options contradict each other.
     """
     values = _parser().parse_args(argv)
     if values.from_cluster and values.nodes:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if values.experiment == "churn" and values.warmup >= values.life:
         raise SettingsError("--warmup must be less than --life")
-    if values.experiment == "churn" and values.lifetimes == TRACE and values.workload == LEARNED:
-        raise SettingsError(
-            "--lifetimes trace begins with pods that are there, which no policy has seen come:"
-            " add --workload known"
-        )
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
     names = {field.name for field in fields(experiments.Options)}
@@ -176,12 +170,6 @@ def _churn(verb: argparse.ArgumentParser) -> None:
         default=2.0,
         help="mean lifetimes that are not measured (default: %(default)s)",
     )
-    add(
-        "--lifetimes",
-        choices=(EXPONENTIAL, TRACE),
-        default=EXPONENTIAL,
-        help="of the trace: drawn from those of its pods, by size (default: %(default)s)",
-    )
     _add_wait(verb)
     add(
         "--defrag",
@@ -264,11 +252,11 @@ def seeds(text: str) -> tuple[int, ...]:
         if match is None:
             raise argparse.ArgumentTypeError(f"{text[:40]!r} is not like 42-51 or 42,43")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first >= _MOST_SEEDS:
-            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MOST_SEEDS} seeds")
+        if last < first or last - first >= _MAX_SEEDS:
+            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MAX_SEEDS} seeds")
         numbers.update(dict.fromkeys(range(first, last + 1)))
-    if len(numbers) > _MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"more than {_MOST_SEEDS} seeds")
+    if len(numbers) > _MAX_SEEDS:
+        raise argparse.ArgumentTypeError(f"more than {_MAX_SEEDS} seeds")
     return tuple(numbers)
 
 
@@ -283,34 +271,34 @@ def words(text: str) -> tuple[str, ...]:
 def device_units(text: str) -> int:
     """Return the units of a device in a text such as `units:16`; 0 for `milli`."""
     match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
-    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
+    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MAX_UNITS):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
     return int(match[1]) if match else 0
 
 
 def moves(text: str) -> Defrag:
-    """Return how pods are moved by a text such as k=3,every=20; what is not told is as usual."""
+    """Return the value of a text such as k=3,every=20; missing parts have the defaults."""
     values: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
-        most = _MOST_MOVES if match and match[1] == "k" else _MOST_DEPARTURES
-        if match is None or match[1] in values or not 1 <= int(match[2]) <= most:
+        limit = _MAX_MOVES if match and match[1] == "k" else _MAX_DEPARTURES
+        if match is None or match[1] in values or not 1 <= int(match[2]) <= limit:
             raise argparse.ArgumentTypeError(
-                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MOST_MOVES}"
+                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MAX_MOVES}"
             )
         values[match[1]] = int(match[2])
     return Defrag(**values)
 
 
-def number(least: float, most: float, text: str) -> float:
-    """Return the number of a text, above `least` and up to `most`."""
+def number(above: float, limit: float, text: str) -> float:
+    """Return the number of a text, above `above` and up to `limit`."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least < value <= most:
+    if not above < value <= limit:
         raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
+            f"{text[:40]!r} is no number above {above:g} and up to {limit:g}"
         )
     return value
 

@@ -1,7 +1,7 @@
-"""Pictures of what runs measured: what is allocated, refused, and stranded.
+"""Pictures of runs: allocated, refused and stranded GPU.
 
-The only module that uses matplotlib (extra `plots`). It reads records (see experiments.py) and
-writes files; it opens no window.
+The only module that uses matplotlib (extra `plots`). Reads records (see experiments.py) and writes
+files; opens no window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ _Floats = npt.NDArray[np.float64]
 _DPI = 110
 _SIZE = (7.2, 4.2)
 _FULL = 130
-"""Percent of the cluster's GPU that pods have asked for when a fill ends."""
+"""Percent of the cluster's GPU that pods have requested at the end of a fill."""
 
 _NODES_A_BAND = 160
-_MOST_NAMED = 24
-"""Up to this number of nodes, each has its name, and each device its used units."""
+_MAX_NAMED = 24
+"""Up to this number of nodes, the picture has names of nodes and used units of devices."""
 
 _SIZES = {"cpu": "no GPU", "share": "a share", "1": "1 GPU"}
 _MANY = 100
@@ -36,7 +36,7 @@ _MANY = 100
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write the pictures for which the records have data to the folder; return their files."""
+    """Write the pictures to the folder and return the files; skip pictures without data."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, Figure | None] = {}
     allocated = partial(_steps, key="allocated", unit="GPU allocated, % of the cluster's")
@@ -61,7 +61,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
 def _figure(
     title: str, records: Sequence[Record], painter: Callable[[Axes, Sequence[Record]], bool]
 ) -> Figure | None:
-    """Return the picture; None if the records have no data for it."""
+    """Return the picture; None if the records lack the data."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     if not painter(axes, records):
@@ -75,7 +75,7 @@ def _figure(
 
 
 def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
-    """Draw for each policy the mean and spread of its seeds, against what has been asked for.
+    """Draw for each policy the mean and spread over seeds, against the requested GPU.
 
     Return False if no record has such data. The axes are the same for every cluster, so that
     pictures can be compared.
@@ -110,7 +110,7 @@ def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Float
     """Return float64 (like the grid): the value at the last load measured up to each load.
 
     In a small cluster one pod may raise the load by many percent, at other loads in each seed.
-    Before the first value it is 0.
+    Before the first measured load the value is 0.
     """
     loads = np.array(sorted(map(int, course)))
     values = np.array([course[str(load)] for load in loads.tolist()])
@@ -126,7 +126,7 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
         key=lambda size: (size.isdecimal(), size.zfill(4)),
     )
     width = 0.8 / max(len(policies), 1)
-    most = 0.0
+    highest = 0.0
     for number, policy in enumerate(policies):
         runs = [_numbers(one, "failed_by_size") for one in records if one["policy"] == policy]
         heights = [float(np.mean([run.get(size, 0.0) for run in runs])) for size in sizes]
@@ -134,11 +134,11 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
         bars = axes.bar(at, heights, width, label=policy)
         labels = [f"{height:.3g}" if height < 100 else f"{height:.0f}" for height in heights]
         axes.bar_label(bars, labels, fontsize=7)
-        most = max(most, *heights, 0.0)
+        highest = max(highest, *heights, 0.0)
     axes.set_xticks(np.arange(len(sizes)), [_SIZES.get(s, f"{s} GPUs") for s in sizes])
     axes.set_ylabel("pods refused in a run")
     axes.margins(y=0.12)
-    if most > _MANY:
+    if highest > _MANY:
         axes.set_yscale("symlog", linthresh=1)
     return bool(sizes)
 
@@ -150,25 +150,25 @@ def _devices(record: Record) -> Figure | None:
         return None
     nodes = [node for node in zip(names, capacity, used, strict=True) if node[1]]
     title = f"{record['policy']}, seed {record['seed']}: every device, in the end"
-    return _named(title, sorted(nodes)) if len(nodes) <= _MOST_NAMED else _banded(title, nodes)
+    return _named(title, sorted(nodes)) if len(nodes) <= _MAX_NAMED else _banded(title, nodes)
 
 
 _Node = tuple[str, list[int], list[int]]
-"""A node's name, and by device its capacity and its used units."""
+"""(name, capacity by device, used units by device)."""
 
 
 def _named(title: str, nodes: Sequence[_Node]) -> Figure:
-    """Draw the nodes side by side by name, each device with its used and all units."""
+    """Draw the nodes side by side with names, each device with used and total units."""
     highest = max(len(capacities) for _, capacities, _ in nodes)
     cells = np.full((highest, len(nodes)), np.nan)
     size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    for column, (_, capacities, held) in enumerate(nodes):
-        for row, (units, taken) in enumerate(zip(capacities, held, strict=True)):
-            free = cells[row, column] = 1 - taken / units
+    for column, (_, capacities, used) in enumerate(nodes):
+        for row, (units, used_units) in enumerate(zip(capacities, used, strict=True)):
+            free = cells[row, column] = 1 - used_units / units
             ink = "black" if free > 0.6 else "white"
-            label = f"{taken}/{units}"
+            label = f"{used_units}/{units}"
             axes.text(column, row, label, ha="center", va="center", color=ink, fontsize=8)
     _paint(figure, axes, cells, title)
     for line, edges in ((axes.axhline, highest), (axes.axvline, len(nodes))):
@@ -186,8 +186,8 @@ def _named(title: str, nodes: Sequence[_Node]) -> Figure:
 def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
     """Draw many nodes as bands without names: one band per number of devices, fullest first."""
     free = [
-        sorted(1 - taken / units for taken, units in zip(held, capacities, strict=True))
-        for _, capacities, held in nodes
+        sorted(1 - used_units / units for used_units, units in zip(used, capacities, strict=True))
+        for _, capacities, used in nodes
     ]
     bands = [
         alike[start : start + _NODES_A_BAND]

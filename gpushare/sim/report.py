@@ -1,10 +1,10 @@
-"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document; and
-in sentences what its columns mean, and which differences are real.
+"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document; with
+sentences that explain the columns and the significance of differences.
 
-Pure. A record is what one run measured, by name; see experiments.py for the names. Policies are
+Pure. A record has the measures of one run by name; see experiments.py for the names. Policies are
 compared in pairs of the same seed: both had the same pods in the same order, so most of the spread
-between seeds drops out of the difference. It is significant if its 95 % interval, by Student's t
-over the seeds of both, does not contain zero.
+between seeds drops out of the difference. A difference is significant if the 95 % interval, by
+Student's t over the common seeds, does not contain zero.
 
 Tested in `tests/unit/sim/test_report.py` and `tests/unit/sim/test_report_verdicts.py`.
 """
@@ -25,7 +25,7 @@ API_VERSION = "gpushare.io/v1"
 KIND = "SimulationReport"
 
 _CASE = ("table", "file", "experiment", "load", "units", "workload")
-"""The keys of a record that name its run, besides policy and seed."""
+"""The keys of a record that name the run, besides policy and seed."""
 
 _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """The standard errors of a 95 % interval, by the number of pairs minus one."""
@@ -33,23 +33,23 @@ _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure that the table shows, and its heading."""
+    """A measure in the table, and the heading of the column."""
 
     key: str
-    """Its name in the record."""
+    """The key in the record."""
     head: str
     at: str = ""
-    """The size or load, if the record has it by these."""
+    """The size or load, if the record has a value for each of these."""
     digits: int = 2
-    """Its decimals."""
+    """Number of decimals."""
 
     @property
     def name(self) -> str:
-        """Its name in CSV and in the document."""
+        """The name of the measure in CSV and in the document."""
         return f"{self.key}_{self.at}" if self.at else self.key
 
     def of(self, record: Record) -> float | None:
-        """Return the value in the record; None if it has none."""
+        """Return the value in the record; None if missing."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
             last = self.at
@@ -62,7 +62,7 @@ class Measure:
 
 
 def allocated_at(load: int) -> Measure:
-    """Return the measure of GPU allocated at the time when `load` % has been asked for."""
+    """Return the measure of GPU allocated when pods have requested `load` % of the GPU."""
     return Measure("allocated", f"ALLOC@{load}", str(load))
 
 
@@ -102,13 +102,13 @@ class Statistic:
     spread: float | None
     """The standard deviation, None for one seed."""
     difference: float | None
-    """The mean difference from the first policy with the same seed; None if there is none."""
+    """The mean difference from the first policy with the same seed; None for the first policy."""
     error: float | None
-    """Its standard error; None if there is nothing to compare with."""
+    """The standard error of the difference; None for fewer than two pairs."""
 
 
 def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -> Statistic | None:
-    """Return the measure of a policy, compared with `first`; None if no run of it has one."""
+    """Return the measure of a policy, compared with `first`; None if no run has the measure."""
     mine, base = _by_seed(records, policy, of), _by_seed(records, first, of)
     if not mine:
         return None
@@ -124,12 +124,12 @@ def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -
 
 
 def policies_of(records: Iterable[Record]) -> list[str]:
-    """Return the policies in the order of their first record."""
+    """Return the policies in the order of the records, each once."""
     return list(dict.fromkeys(str(record["policy"]) for record in records))
 
 
 def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """Return a line for each policy with mean and spread, then its lead over the first one."""
+    """Return a line for each policy with mean and spread, then the leads over the first policy."""
     policies = policies_of(records)
     measures = [m for m in measures if _by_seed(records, policies[0], m)] if policies else []
     rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
@@ -150,7 +150,7 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 
 
 def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """Return a line for each run: these measures, and all other single numbers and texts."""
+    """Return a line for each run with these measures and all other single numbers and texts."""
     lines = []
     for record in records:
         line = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
@@ -165,7 +165,7 @@ def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 def document(
     records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the runs and their summary, for programs; keys may be added, none changes."""
+    """Return the runs and a summary, for programs; keys may be added, but never change."""
     cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
     for record in records:
         case = tuple((key, record[key]) for key in _CASE if key in record)
@@ -196,22 +196,22 @@ def document(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return the lines with aligned columns, the first one to the left, others to the right.
+    """Return the lines with aligned columns, the first to the left, the rest to the right.
 
     All rows have the same number of cells.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+    for first, *cells_of_row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(cells_of_row, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return "\n".join([*lines, ""])
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return the rows, the first one a heading, as a table of Markdown."""
-    head, *rest = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *rest])
+    head, *body = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
 
 
 def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[object, float]:
@@ -223,7 +223,7 @@ def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[o
 
 
 def difference(stat: Statistic | None, digits: int) -> str:
-    """Return the lead over the first policy, with the error in brackets; "-" if not known."""
+    """Return the lead over the first policy, with the error in brackets; "-" if unknown."""
     if stat is None or stat.difference is None:
         return "-"
     error = "" if stat.error is None else f" ({stat.error:.{digits}f})"
@@ -232,16 +232,16 @@ def difference(stat: Statistic | None, digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a cluster has: units of GPU, and devices."""
+    """The size of a cluster: units of GPU, and devices."""
 
     units: int
     devices: int
 
 
 def headline(measures: Sequence[Measure], load: float) -> Measure | None:
-    """Return the measure by which policies are compared; None if there is none."""
-    wanted = allocated_at(round(100 * load)) if measures and measures[0].at else None
-    return next((one for one in measures if wanted in (None, one)), None)
+    """Return the measure that decides between policies; None without measures."""
+    at_load = allocated_at(round(100 * load)) if measures and measures[0].at else None
+    return next((one for one in measures if at_load in (None, one)), None)
 
 
 def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
@@ -270,7 +270,7 @@ def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
 
 
 def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str]:
-    """Yield a sentence for each policy except the first, which compares it with the first."""
+    """Yield a sentence for each policy but the first that compares the policy with the first."""
     policies = policies_of(records)
     if measure is None or len(policies) < 2:
         return
@@ -281,7 +281,7 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
 
 
 def choices_told(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a sentence on what `auto` was at the end of its runs, with the lead if all agree."""
+    """Yield a sentence on the choices of `auto` at the end of the runs, with the lead if equal."""
     choices = [record.get("choices") for record in records]
     last = [chosen[-1] for chosen in choices if isinstance(chosen, list) and chosen]
     if not last:
@@ -292,13 +292,13 @@ def choices_told(records: Sequence[Record]) -> Iterator[str]:
         yield f"auto was in the end {', '.join(parts)}"
         return
     (name,), first = counts, last[0]
-    told = f"auto was {name}"
+    text = f"auto was {name}"
     if last.count(first) == len(last):
         second, lead, error = first["second"], first["lead"], first["error"]
         if second and isinstance(lead, float) and isinstance(error, float):
             since = f" after {first['since']} pods" * bool(first["since"])
-            told += f"{since}: in its trial {lead_text(lead, error, str(second))}"
-    yield told
+            text += f"{since}: in its trial {lead_text(lead, error, str(second))}"
+    yield text
 
 
 def _verdict(policy: str, first: str, stat: Statistic) -> str:
@@ -309,11 +309,10 @@ def _verdict(policy: str, first: str, stat: Statistic) -> str:
     errors = stat.error * (_T[pairs] if pairs < len(_T) else 1.96 + 2.5 / pairs)
     low, high = stat.difference - errors, stat.difference + errors
     if low > 0 or high < 0:
-        least, most = sorted((abs(low), abs(high)))
+        smallest, largest = sorted((abs(low), abs(high)))
         more = "more" if low > 0 else "less"
-        return (
-            f"{policy} allocates {least:.1f} to {most:.1f} points {more} than {first}: significant"
-        )
+        points = f"{smallest:.1f} to {largest:.1f} points"
+        return f"{policy} allocates {points} {more} than {first}: significant"
     if errors == 0:
         return f"no difference between {both}: every seed ends alike"
     text = f"no difference between {both} can be told from chance: {low:+.1f} to {high:+.1f} points"

@@ -1,8 +1,8 @@
-"""Parallel runs in a pool of processes: results as they come, their progress as a bar, and a clean
-end when interrupted.
+"""Parallel runs in a pool of processes: results as they come, a progress bar, and a clean end when
+interrupted.
 
-Knows processes and terminals, but not what is run. Runs share nothing but their progress and the
-request to stop, so that a result depends only on its arguments and not on how many run at a time.
+Independent of the work that is run. Runs share nothing but the progress and the request to stop, so
+a result depends only on the arguments, not on the number of parallel runs.
 """
 
 import multiprocessing
@@ -21,10 +21,10 @@ from tqdm import tqdm
 from gpushare.errors import GpuShareError
 
 GoOn = Callable[[float], bool]
-"""Takes the share of a run that is done, from 0 to 1; returns whether the run should go on."""
+"""Share of the run that is done, from 0 to 1 -> whether the run should go on."""
 
 PATIENCE = 5.0
-"""Seconds that runs have to end by themselves after they were asked to."""
+"""Seconds that runs have to end by themselves after a stop."""
 
 _REDRAWN = 0.2
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}, {rate_fmt}]"
@@ -38,7 +38,7 @@ _LOOK = 0.2
 class Progress:
     """The share of each run that is done, and whether runs should end.
 
-    It can be handed to a process only when that is started.
+    Can be passed to a process only at the start of the process.
     """
 
     def __init__(self, runs: int) -> None:
@@ -53,12 +53,12 @@ class Progress:
 
     @property
     def stopping(self) -> bool:
-        """Whether runs are asked to end."""
+        """Whether `stop` was called."""
         return bool(self._stopped_at.value)
 
     @property
     def overdue(self) -> bool:
-        """Whether runs were asked so long ago that those left will not end by themselves."""
+        """Whether `stop` was called so long ago that remaining runs will not end by themselves."""
         return self.stopping and time.monotonic() - self._stopped_at.value > PATIENCE
 
     @property
@@ -68,27 +68,27 @@ class Progress:
 
     @property
     def done(self) -> float:
-        """How many runs are done, with those under way counted by their share."""
+        """Number of finished runs, plus the shares of unfinished runs."""
         return float(sum(self._shares))
 
     @property
     def description(self) -> str:
-        """What the bar says of it."""
+        """The text of the bar."""
         text = f"simulate {self.finished}/{self.runs} runs"
         return f"{text}, ending (Ctrl-C: at once)" if self.stopping else text
 
     def tell(self, number: int, share: float) -> bool:
-        """Note the share of a run that is done; return whether the run should go on."""
+        """Record the share of a run that is done; return whether the run should go on."""
         self._shares[number] = share
         return not self.stopping
 
 
-_here: tuple[Progress, int] | None = None
+_current_run: tuple[Progress, int] | None = None
 
 
 def go_on(share: float) -> bool:
-    """Report the progress of this process's run; return whether it should go on."""
-    return _here is None or _here[0].tell(_here[1], share)
+    """Report the progress of this process's run; return whether the run should go on."""
+    return _current_run is None or _current_run[0].tell(_current_run[1], share)
 
 
 def always(_share: float) -> bool:
@@ -98,10 +98,10 @@ def always(_share: float) -> bool:
 
 @contextmanager
 def bar(progress: Progress) -> Iterator[None]:
-    """Show on stderr, while open, how many runs are done, their rate and the time left.
+    """Show on stderr, while the context is open, finished runs, rate and remaining time.
 
-    Only if stderr is a terminal. Runs may take minutes, so the bar moves with the shares of those
-    under way.
+    Only if stderr is a terminal. Runs may take minutes, so the bar moves with the shares of
+    unfinished runs.
     """
     # disable=None: the bar is shown only if stderr is a terminal.
     with tqdm(
@@ -111,28 +111,28 @@ def bar(progress: Progress) -> Iterator[None]:
         disable=None,
         leave=False,
         bar_format=_FORMAT,
-    ) as shown:
+    ) as progress_bar:
         ended = threading.Event()
-        drawer = threading.Thread(target=_draw, args=(shown, progress, ended), daemon=True)
-        if not shown.disable:
+        drawer = threading.Thread(target=_draw, args=(progress_bar, progress, ended), daemon=True)
+        if not progress_bar.disable:
             drawer.start()
         try:
             yield
         finally:
             ended.set()
-            if not shown.disable:
+            if not progress_bar.disable:
                 drawer.join()
 
 
-def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> None:
+def _draw(progress_bar: "tqdm[None]", progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(_REDRAWN):
-        shown.n = progress.done
-        shown.set_description_str(progress.description, refresh=False)
-        shown.refresh()
+        progress_bar.n = progress.done
+        progress_bar.set_description_str(progress.description, refresh=False)
+        progress_bar.refresh()
 
 
 class _NotBegun(Exception):
-    """A run was handed to a process, but the runs were asked to end before it began."""
+    """`stop` was called before the run began in a process."""
 
 
 class RunLost(GpuShareError):
@@ -145,20 +145,20 @@ def run_all(
     processes: int,
     progress: Progress | None = None,
 ) -> Generator[_Result]:
-    """Yield the result of each job as they come; close the generator if you leave it early.
+    """Yield the results of the jobs as they finish; a caller that stops early closes the generator.
 
-    `run`, its argument and its result are sent between processes; it may report its progress by
-    `progress.go_on`. If progress is stopped, runs under way have some time to end by themselves,
-    and no other begins. Raises RunLost if a process was killed, and whatever `run` raises. After
-    that, and when closed early, none of its processes is left.
+    `run`, argument and result are sent between processes; `run` may report the progress by `go_on`.
+    After `progress.stop`, unfinished runs have PATIENCE seconds to end by themselves, and no other
+    run begins. Raises RunLost if a process was killed, and any error of `run`. Afterwards, and
+    after an early close, no process of the pool is left.
     """
-    watched = progress or Progress(len(jobs))
+    run_progress = progress or Progress(len(jobs))
     if processes > 1 and len(jobs) > 1:
-        yield from _side_by_side(run, jobs, processes, watched)
+        yield from _side_by_side(run, jobs, processes, run_progress)
         return
     for number, job in enumerate(jobs):
         try:
-            result = _run(run, number, job, watched)
+            result = _run(run, number, job, run_progress)
         except _NotBegun:
             return
         yield result
@@ -175,14 +175,14 @@ def _side_by_side(
             initializer=_begin,
             initargs=(progress,),
         )
-    others = set(multiprocessing.active_children())
+    earlier_children = set(multiprocessing.active_children())
     try:
         with _safe_path():
-            # The first starts all processes.
+            # The first submit starts all processes.
             pending = {pool.submit(_run, run, number, job) for number, job in enumerate(jobs)}
         while pending and not progress.overdue:
-            done, pending = wait(pending, _LOOK, FIRST_COMPLETED)
-            for one in done:
+            finished, pending = wait(pending, _LOOK, FIRST_COMPLETED)
+            for one in finished:
                 if not isinstance(one.exception(), _NotBegun):
                     yield one.result()
             if progress.stopping:
@@ -190,15 +190,15 @@ def _side_by_side(
     except BrokenProcessPool as error:
         raise RunLost("a process was killed (out of memory?); try a smaller --jobs") from error
     finally:
-        # A run takes minutes: a caller that leaves early does not wait for those under way.
-        for child in set(multiprocessing.active_children()) - others:
+        # A run takes minutes: a caller that stops early does not wait for unfinished runs.
+        for child in set(multiprocessing.active_children()) - earlier_children:
             child.terminate()
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _safe_path() -> Generator[None]:
-    """Keep processes that start meanwhile from importing modules of the current folder."""
+    """Keep processes that start in the context from importing modules of the current folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -214,10 +214,10 @@ _progress: Progress | None = None
 
 
 def _begin(progress: Progress) -> None:
-    """Make this process end with its parent, and not before."""
-    global _progress  # noqa: PLW0603  # it can be handed to a process only when that is started
+    """Make this process end together with the parent process, and not before."""
+    global _progress  # noqa: PLW0603  # Progress can be passed only at the start of a process
     _progress = progress
-    # A terminal sends Ctrl-C to all of them; the parent handles it.
+    # A terminal sends Ctrl-C to all processes; the parent handles the signal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -225,20 +225,20 @@ def _begin(progress: Progress) -> None:
 def _run(
     run: Callable[[_Job], _Result], number: int, job: _Job, progress: Progress | None = None
 ) -> _Result:
-    """Run the job as the current one of this process. progress: None: as _begin has set it."""
-    global _here  # noqa: PLW0603  # a process has one run at a time
-    watched = progress or _progress
-    assert watched is not None  # noqa: S101  # _begin has set it
-    if watched.stopping:
+    """Run the job as the current run of this process. progress: None: the one of `_begin`."""
+    global _current_run  # noqa: PLW0603  # a process has one run at a time
+    run_progress = progress or _progress
+    assert run_progress is not None  # noqa: S101  # _begin has set it
+    if run_progress.stopping:
         raise _NotBegun
-    _here = (watched, number)
+    _current_run = (run_progress, number)
     result = run(job)
-    watched.tell(number, 1.0)
+    run_progress.tell(number, 1.0)
     return result
 
 
 def _end_with_parent() -> None:
-    """End if the parent is killed; else this process of its pool would wait for jobs for ever."""
+    """End this process when the parent is killed; otherwise it would wait for jobs for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,10 +1,9 @@
-"""The scorers that only simulations have: policies that show what a policy is worth, and one that
-knows only the pods that have come so far, as the extender does.
+"""The scorers of simulations: baseline policies, and a scorer that learns like the extender.
 
-The policies are none for the extender: its answers must not depend on earlier calls or on chance,
-and first-fit is what kube-scheduler does without us. What learns does so, and has its trials, by
-the extender's rule (core/workload_estimator.py). But what is due is done at once: the extender
-makes policies once a minute at most, and rests after a trial.
+The baselines cannot be used in the extender: answers there must not depend on earlier calls or on
+chance, and first-fit is the behaviour of kube-scheduler without gpushare. The learning scorer
+remakes and tries policies by the extender's rule (core/workload_estimator.py), but without delay:
+the extender makes policies once a minute at most, and rests after a trial.
 
 Tested in `tests/unit/sim/test_experiments.py`, `tests/unit/sim/test_first_fit_scorer.py` and
 `tests/unit/sim/test_scorers_learner.py`.
@@ -31,31 +30,31 @@ from gpushare.trace.nodes_and_pods import TraceNode
 RANDOM, FIRST_FIT, PACKED_FIT = "random", "first-fit", "first-fit-packed"
 """The names of the policies that only simulations have."""
 
-_MOST = 100
+_MAX_NODE_SCORE = 100
 """kube-scheduler's MaxNodeScore."""
 
 _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
-"""What LeastAllocated counts for a pod that requests nothing, in milli and bytes."""
+"""The amounts that LeastAllocated counts for a pod without requests, in milli and bytes."""
 
 KNOWN, LEARNED = "known", "learned"
-"""Which pods a policy knows: all of the file, or only those that have come."""
+"""The pods that a policy is made for: all pods of the file, or the pods that have come so far."""
 
 _SEED = 0
 """The seed of all trials: the choice is a property of the cluster, not of the run."""
 
 
 class KeepsNothing:
-    """A scorer that keeps no best devices, and is asked for the scores."""
+    """A scorer without a cache of best devices."""
 
     def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
-        """Return None: nothing is kept."""
+        """Return None: the caller has to score the devices."""
         return None
 
 
 class RandomScorer(KeepsNothing):
-    """Any node that fits, then any device that fits, by a seeded generator.
+    """A random node that fits, then a random device that fits, by a seeded generator.
 
-    Its scores differ at each call.
+    The scores differ at each call.
     """
 
     def __init__(self, seed: int) -> None:
@@ -74,14 +73,14 @@ class RandomScorer(KeepsNothing):
 
 
 class FirstFitScorer(KeepsNothing):
-    """What kube-scheduler does with claims of Dynamic Resource Allocation by itself.
+    """The placement by kube-scheduler alone, for claims of Dynamic Resource Allocation.
 
-    On a node it takes the first devices that fit, in the order of the driver's slice. The node it
-    chooses by its own default scores, LeastAllocated and BalancedAllocation, which know CPU and
-    memory and not how full a card is; packs: with MostAllocated in the place of LeastAllocated, as
-    an operator may set it. Pods without GPU are placed by the same scores. All nodes are scored; of
-    equal ones one is taken by chance, by a seeded generator. Written from the behaviour of
-    kube-scheduler 1.36 and 1.37.
+    On a node kube-scheduler allocates the first devices that fit, in the order of the driver's
+    slice. kube-scheduler ranks nodes by its default scores, LeastAllocated and BalancedAllocation,
+    which count CPU and memory but no cards; packs: with MostAllocated instead of LeastAllocated, as
+    an operator may configure. Pods without GPU are placed by the same scores. All nodes are scored;
+    ties are broken by a seeded generator. Written from the behaviour of kube-scheduler 1.36 and
+    1.37.
     """
 
     def __init__(self, seed: int, *, packs: bool = False) -> None:
@@ -106,7 +105,7 @@ def node_scores(snapshot: Snapshot, rows: Rows, request: Request, *, packs: bool
     """Return int64 (K,): the sum of the two default scores that differ between nodes."""
     fit: Ints = np.zeros(len(rows), dtype=np.int64)
     in_use = []
-    for capacity, free, asked, unasked in (
+    for capacity, free, requested, default_request in (
         (snapshot.cpu_capacity[rows], snapshot.cpu_free[rows], request.cpu, _UNASKED_CPU),
         (
             snapshot.memory_capacity[rows],
@@ -116,17 +115,21 @@ def node_scores(snapshot: Snapshot, rows: Rows, request: Request, *, packs: bool
         ),
     ):
         whole = np.maximum(capacity, 1)
-        left = np.maximum(free - (asked or unasked), 0)
-        # The share that is free, or used if it packs, 0 to 100.
-        fit += (np.maximum(capacity - left, 0) if packs else left) * _MOST // whole
+        free_after = np.maximum(free - (requested or default_request), 0)
+        # The free share, or with `packs` the used share, 0 to 100.
+        fit += (
+            (np.maximum(capacity - free_after, 0) if packs else free_after)
+            * _MAX_NODE_SCORE
+            // whole
+        )
         # The share in use, 0 to 1, before and after.
-        in_use.append([1 - np.clip((free - taken) / whole, 0, 1) for taken in (0, asked)])
-    # 100 where both are used equally, less the more they differ.
+        in_use.append([1 - np.clip((free - amount) / whole, 0, 1) for amount in (0, requested)])
+    # 100 if both shares are equal, less the more the shares differ.
     before, after = (
-        ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
+        ((1 - np.abs(cpu - memory) / 2) * _MAX_NODE_SCORE).astype(np.int64)
         for cpu, memory in zip(*in_use, strict=True)
     )
-    half = _MOST // 2
+    half = _MAX_NODE_SCORE // 2
     # Go's division rounds towards zero.
     balanced = half + np.trunc((half + after - before) / 2).astype(np.int64)
     scores: Ints = fit // 2 + balanced
@@ -138,12 +141,12 @@ SIMULATED: Mapping[str, Callable[[int], Scorer]] = {
     FIRST_FIT: FirstFitScorer,
     PACKED_FIT: partial(FirstFitScorer, packs=True),
 }
-"""What each of them is made by, from a seed."""
+"""Name -> function that makes the scorer from a seed."""
 
 
 @lru_cache(maxsize=16)  # for the other seeds
 def learns(policy: str, workload: Workload) -> bool:
-    """Return whether the policy is another one if it knows the pods; simple policies are not.
+    """Return whether the policy depends on the workload; simple policies do not.
 
     Raises SettingsError if there is no such policy.
     """
@@ -151,15 +154,15 @@ def learns(policy: str, workload: Workload) -> bool:
         return True
     policies = [load_policy(policy, expected) for expected in (Workload(), workload)]
     try:
-        one, other = map(pickle.dumps, policies)
-    except Exception:  # another package's policy may hold what cannot be sent
+        one, two = map(pickle.dumps, policies)
+    except Exception:  # the policy of another package may hold objects that cannot be pickled
         return True
-    return one != other
+    return one != two
 
 
 @lru_cache(maxsize=16)  # for the other seeds
 def chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
-    """Return what `auto` is on these empty nodes if it knows the pods.
+    """Return the choice of `auto` on these empty nodes for a known workload.
 
     None if nothing can be allocated.
     """
@@ -168,9 +171,9 @@ def chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
 
 
 class LearningScorer(KeepsNothing):
-    """A Scorer by the policy of that name, which is made again as pods come.
+    """A Scorer by a policy that is remade as pods come.
 
-    before: the classes of pods that had come before it began, oldest first.
+    before: classes of pods that came before the begin, oldest first.
     """
 
     def __init__(
@@ -179,27 +182,27 @@ class LearningScorer(KeepsNothing):
         self._name, self._nodes = name, nodes
         self._learned = WorkloadEstimator(Counter(capacities))
         self.namespace = ""
-        """In which the pods come that are placed next."""
+        """The namespace of the next pods."""
         self.now = 0.0
         """Time, in any unit."""
         self.choices: list[Choice] = []
-        """Of `auto`, one for each trial."""
+        """The choices of `auto`, one for each trial."""
         self._placed: dict[int, tuple[str, PodClass, float]] = {}
         for cls in before:
             self._learned.created("", cls)
         self.ranking = self._new_ranking()
-        """What it ranks by now; it learns nothing from what that is asked."""
+        """The current ranking; calls of the ranking itself teach the scorer nothing."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return the value of placing the request on each row; called once for each new pod."""
+        """Return the value of placing the request on each row; to be called once per new pod."""
         learned = self._learned
         if self._name == AUTO and learned.is_trial_due():
-            workload, seen = self._workload(), learned.seen
-            trial = run_trial(snapshot, workload, CANDIDATES, seen, make_scorer=ranking)
+            workload, pod_count = self._workload(), learned.pod_count
+            trial = run_trial(snapshot, workload, CANDIDATES, pod_count, make_scorer=ranking)
             learned.tried()
             if trial is not None:
                 before = self.choices[-1] if self.choices else None
-                self.choices.append(trial.choice(before, learned.seen))
+                self.choices.append(trial.choice(before, learned.pod_count))
                 if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
                     self.ranking = self._new_ranking()
         if learned.is_due():
@@ -208,7 +211,7 @@ class LearningScorer(KeepsNothing):
         return self.ranking.scores(snapshot, request)
 
     def moved(self, placement: Placement, by: int) -> None:
-        """Count that a pod has been placed (by: 1), or has left (-1)."""
+        """Count a pod that was placed (by: 1) or has left (by: -1)."""
         if by > 0:
             cls = class_of(placement.request)
             self._placed[id(placement)] = self.namespace, cls, self.now
@@ -217,14 +220,14 @@ class LearningScorer(KeepsNothing):
             self._learned.went(*self._placed.pop(id(placement)), self.now)
 
     def restart(self) -> None:
-        """Forget all but the pods that are there, as a process does that begins anew."""
+        """Forget all but the running pods, like a restarted process."""
         self._learned = WorkloadEstimator(self._learned.devices)
         self._learned.adopt(self._placed.values(), self.now)
         self.choices = []
         self.ranking = self._new_ranking()
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the score of each device of these rows, fitting or not."""
         return self.ranking.score_devices(snapshot, rows, request)
 
     def _new_ranking(self) -> Ranking:
@@ -232,15 +235,15 @@ class LearningScorer(KeepsNothing):
         if name == AUTO:
             name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
         policy = load_policy(name, self._workload())
-        learned.policies_made(learned.seen, learned.sizes)
+        learned.policies_made(learned.pod_count, learned.sizes)
         return ranking(policy, self._nodes)
 
     def _workload(self) -> Workload:
-        self._learned.held = self._held()
+        self._learned.held_units = self._held()
         return self._learned.workload(self.now)
 
     def _held(self) -> dict[str, int]:
-        held = Counter[str]()
+        units_by_namespace = Counter[str]()
         for namespace, cls, _ in self._placed.values():
-            held[namespace] += cls.total
-        return held
+            units_by_namespace[namespace] += cls.total
+        return units_by_namespace

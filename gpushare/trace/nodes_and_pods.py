@@ -1,18 +1,17 @@
 """Nodes and pods from files: the openb traces, and other clusters with the same columns.
 
-Knows the columns, their meaning and their values, but no policies and no simulated time. A file is
-CSV (with a header) or JSON (a list of objects with the same keys), plain or compressed (.xz, .gz).
-Columns, with the name in the openb traces after the bar:
+A file is CSV (with a header) or JSON (a list of objects with the same keys), plain or compressed
+(.xz, .gz). Columns, with the name in the openb traces after the bar:
 
     nodes  name|sn, cpu_milli, memory_mib, gpu, [units], [model]
     pods   name, cpu_milli, memory_mib, gpu|num_gpu, units|gpu_milli, [models|gpu_spec],
            [cores], [created|creation_time], [scheduled|scheduled_time], [deleted|deletion_time]
 
-`units` is the capacity of each device, or what a pod asks for on each of its devices: GPU memory in
-GiB, MiB or any other unit. Without the column a device has 1000, in which `gpu_milli` counts. If
-the devices of a node differ, their units are joined by "|" (`80|80|24`), as are `models`; times are
-in seconds. `cores` is what a pod asks of the compute of each of its devices, in percent. Other
-columns are ignored.
+`units` is the capacity of each device, or the request of a pod on each device: GPU memory in GiB,
+MiB or any other unit. Without the column a device has 1000 units, the unit of `gpu_milli`. If the
+devices of a node differ, the units are joined by "|" (`80|80|24`), as are `models`; times are in
+seconds. `cores` is the percent of compute that a pod requests of each device. Other columns are
+ignored.
 
 Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, and
 the repository hkust-adsl/kubernetes-scheduler-simulator.
@@ -23,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.trace.rows import Columns, RawRows, Row, TraceError, of_file, read_rows
 
@@ -32,8 +32,8 @@ MIB = 2**20
 MILLI = 1000
 """Units of a device of the openb traces."""
 
-_MOST_CPU, _MOST_MEMORY, _MOST_DEVICES, _MOST_UNITS = 10**8, 10**10, 1024, 10**9
-"""The largest values that are not taken for a mistake: milli, MiB, devices, units."""
+_MAX_CPU, _MAX_MEMORY, _MAX_DEVICES, _MAX_UNITS = 10**8, 10**10, 1024, 10**9
+"""Upper bounds of plausible values: milli, MiB, devices, units."""
 
 _NODE: Columns = {
     "name": ("name", "sn"),
@@ -70,7 +70,7 @@ class TraceNode:
     capacity: int
     model: str
     mixed: tuple[int, ...] = ()
-    """If its devices differ, the units of each, of which `capacity` is the maximum; else ()."""
+    """Units of each device if the devices differ, `capacity` being the maximum; else ()."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class TraceNode:
         return self.mixed or (self.capacity,) * self.devices
 
     def can_run(self, pod: "TracePod") -> bool:
-        """Return whether the pod fits the node while nothing else runs there."""
+        """Return whether the pod fits the empty node."""
         if pod.devices and pod.models and self.model not in pod.models:
             return False
         room = sum(units >= pod.units for units in self.sizes) if pod.devices else 0
@@ -87,7 +87,7 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class TracePod:
-    """A pod: cpu in milli, memory in MiB, `units` on each of `devices` (0: it asks for no GPU).
+    """A pod: cpu in milli, memory in MiB, `units` on each of `devices` (0: no GPU).
 
     Times are in seconds; None if the file has none.
     """
@@ -103,65 +103,65 @@ class TracePod:
     scheduled: float | None
     deleted: float | None
     cores: int = 0
-    """Percent of the compute of each device, 0 for no part of it."""
+    """Percent of the compute of each device; 0: no request."""
 
 
 def read_nodes(path: Path) -> list[TraceNode]:
-    """Return the nodes of a file, in its order. Raises TraceError."""
+    """Return the nodes of a file, in order. Raises TraceError."""
     return nodes_of(of_file(path), str(path))
 
 
 def read_pods(path: Path) -> list[TracePod]:
-    """Return the pods of a file, in its order. Raises TraceError."""
+    """Return the pods of a file, in order. Raises TraceError."""
     return pods_of(of_file(path), str(path))
 
 
-def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
+def nodes_of(raw_rows: RawRows, source: str, errors: list[str] | None = None) -> list[TraceNode]:
     """Return the nodes of these rows. Raises TraceError.
 
-    left_out: a list to which errors of rows are added, which are left out; None: they are raised.
+    errors: list for the errors of bad rows, which are omitted; None: the first error is raised.
     """
-    nodes = list(_readable(read_rows(raw_rows, _NODE, _NODE_OPTIONAL), _node, left_out))
+    nodes = list(_readable(read_rows(raw_rows, _NODE, _NODE_OPTIONAL), _node, errors))
     if not any(node.devices for node in nodes):
-        raise TraceError(f"{where}: no node has a GPU")
+        raise TraceError(f"{source}: no node has a GPU")
     return nodes
 
 
-def pods_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TracePod]:
+def pods_of(raw_rows: RawRows, source: str, errors: list[str] | None = None) -> list[TracePod]:
     """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
-    pods = list(_readable(read_rows(raw_rows, _POD, _POD_OPTIONAL), _pod, left_out))
+    pods = list(_readable(read_rows(raw_rows, _POD, _POD_OPTIONAL), _pod, errors))
     if not any(pod.devices for pod in pods):
-        raise TraceError(f"{where}: no pod asks for a GPU")
+        raise TraceError(f"{source}: no pod asks for a GPU")
     return pods
 
 
 def _readable(
-    rows: Iterator[Row], read: Callable[[Row], _T], left_out: list[str] | None
+    rows: Iterator[Row], parse: Callable[[Row], _T], errors: list[str] | None
 ) -> Iterator[_T]:
     for row in rows:
         try:
-            yield read(row)
+            yield parse(row)
         except TraceError as error:
-            if left_out is None:
+            if errors is None:
                 raise
-            left_out.append(f"{row.name()} is left out: {error}")
+            errors.append(f"{row.name()} is left out: {error}")
 
 
 def _node(row: Row) -> TraceNode:
-    devices = row.count("gpu", 0, _MOST_DEVICES)
-    sizes: tuple[int, ...] = (MILLI,)  # of each device, or of all of them
+    devices = row.count("gpu", 0, _MAX_DEVICES)
+    sizes: tuple[int, ...] = (MILLI,)  # of each device, or one size for all
     if devices and "units" in row.columns:
         several = row.text("units").split("|")
         if len(several) == 1:
-            sizes = (row.count("units", 1, _MOST_UNITS),)
+            sizes = (row.count("units", 1, _MAX_UNITS),)
         elif len(several) != devices:
             raise row.wrong("units", f"names {len(several)} devices where the node has {devices}")
         else:
-            sizes = tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
+            sizes = tuple(row.number("units", part, 1, _MAX_UNITS) for part in several)
     return TraceNode(
         row.name(),
-        row.count("cpu", 0, _MOST_CPU),
-        row.count("memory", 0, _MOST_MEMORY),
+        row.count("cpu", 0, _MAX_CPU),
+        row.count("memory", 0, _MAX_MEMORY),
         devices,
         max(sizes),
         row.text("model"),
@@ -174,14 +174,14 @@ def _pod(row: Row) -> TracePod:
     start = created if scheduled is None else scheduled
     if deleted is not None and start is not None and deleted < start:
         raise row.wrong("deleted", "lies before the pod's creation or placement")
-    devices = row.count("gpu", 0, _MOST_DEVICES)
+    devices = row.count("gpu", 0, _MAX_DEVICES)
     name = row.name()
-    cpu, memory = row.count("cpu", 0, _MOST_CPU), row.count("memory", 0, _MOST_MEMORY)
+    cpu, memory = row.count("cpu", 0, _MAX_CPU), row.count("memory", 0, _MAX_MEMORY)
     units, cores = 0, 0
     models: tuple[str, ...] = ()
     # Size and model mean nothing if a pod asks for no device.
     if devices:
-        units = row.count("units", 1, _MOST_UNITS)
+        units = row.count("units", 1, _MAX_UNITS)
         # In the traces more than a whole device means a whole device.
         units = min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
         text = row.text("models")
@@ -197,8 +197,8 @@ def in_units(
 ) -> tuple[list[TraceNode], list[TracePod]]:
     """Return the same with devices of this many units, the sizes of pods rounded up.
 
-    A trace counts in thousandths of a device, a cluster in units of it. Raises TraceError if the
-    devices are not all of one size.
+    A trace counts in thousandths of a device, a cluster in units of memory. Raises TraceError if
+    the devices are not all of one size.
     """
     sizes = {units for node in nodes for units in node.sizes}
     if len(sizes) > 1:
@@ -211,12 +211,12 @@ def in_units(
 
 
 def request_of(pod: TracePod) -> Request:
-    """Return what the pod asks for."""
+    """Return the request of the pod."""
     return Request(
         units=pod.units if pod.devices else 0,
         devices=pod.devices,
         cpu=pod.cpu,
         memory=pod.memory * MIB,
         models=tuple(sorted(pod.models)) if pod.devices else (),
-        cores=pod.cores if pod.devices else 0,
+        percents=compute(pod.cores if pod.devices else 0),
     )

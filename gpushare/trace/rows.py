@@ -1,7 +1,6 @@
 """Files of rows: a CSV with a header, or a JSON list of objects with the same keys.
 
-Knows compression (.xz, .gz), the position of a row and how to report an error in it, but not what
-the columns mean.
+Handles compression (.xz, .gz), positions of rows and errors; independent of the columns' meaning.
 
 Tested in `tests/unit/trace/test_nodes_and_pods.py`.
 """
@@ -25,35 +24,35 @@ RawRows = Iterator[tuple[str, dict[str, str]]]
 """(position, cells by name) of each row."""
 
 Columns = Mapping[str, tuple[str, ...]]
-"""The names that a column may have, by its role."""
+"""Role of a column -> possible names of the column."""
 
-_MOST_BYTES = 128 * 1024 * 1024
-"""Bytes of a file, unpacked: a million pods are less."""
+_MAX_BYTES = 128 * 1024 * 1024
+"""Upper bound of the unpacked bytes of a file: a million pods are less."""
 
 _WHOLE_FRACTION = re.compile(r"[0-9]+\.0*", re.ASCII)
 _OTHER_SIGNS = ";\t|"
 _SHOWN = 80
-_LONGEST = 63 + 1 + 253
-"""Characters of a name: a pod's, with its namespace."""
+_MAX_NAME = 63 + 1 + 253
+"""Upper bound of the characters of a name: namespace, slash and name of a pod."""
 
 
 class TraceError(WireError):
-    """A trace is not what its format says; the text names file, line and column."""
+    """A trace violates the format; the text names file, line and column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row and its position."""
+    """A row with the position in the file."""
 
-    where: str
+    position: str
     columns: Mapping[str, str]
     """The names of the columns here, by role."""
     cells: Mapping[str, str]
     """The text by the name of the column."""
 
     def wrong(self, role: str, problem: str) -> TraceError:
-        """Return the error for a cell that makes no sense."""
-        return TraceError(f"{self.where}, column {self.columns[role]}: {problem}")
+        """Return the error for a wrong cell."""
+        return TraceError(f"{self.position}, column {self.columns[role]}: {problem}")
 
     def text(self, role: str) -> str:
         """Return the cell; "" if there is no such column."""
@@ -62,22 +61,22 @@ class Row:
     def name(self) -> str:
         """Return the name in the row."""
         name = self.text("name")
-        if not name or not name.isprintable() or len(name) > _LONGEST:
-            problem = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
+        if not name or not name.isprintable() or len(name) > _MAX_NAME:
+            problem = f"is no name of 1 to {_MAX_NAME} printable characters: {name[:40]!r}"
             raise self.wrong("name", problem)
         return name
 
-    def count(self, role: str, least: int, most: int) -> int:
+    def count(self, role: str, minimum: int, maximum: int) -> int:
         """Return a whole number within these bounds."""
-        return self.number(role, self.text(role), least, most)
+        return self.number(role, self.text(role), minimum, maximum)
 
-    def number(self, role: str, text: str, least: int, most: int) -> int:
+    def number(self, role: str, text: str, minimum: int, maximum: int) -> int:
         """Return a part of the cell as a whole number within these bounds."""
-        # A table with an empty cell makes all numbers of its column fractions in pandas.
+        # pandas writes all numbers of a column with an empty cell as fractions.
         digits = text.partition(".")[0] if _WHOLE_FRACTION.fullmatch(text) else text
         number = int(digits) if digits.isascii() and digits.isdigit() and len(text) <= 20 else -1
-        if not least <= number <= most:
-            raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")
+        if not minimum <= number <= maximum:
+            raise self.wrong(role, f"is no whole number from {minimum} to {maximum}: {text[:40]!r}")
         return number
 
     def seconds(self, role: str) -> float | None:
@@ -100,16 +99,16 @@ def read_rows(rows: RawRows, columns: Columns, optional: Collection[str]) -> Ite
     Raises TraceError if a needed column is missing, or if two rows have the same name.
     """
     roles: dict[str, str] = {}
-    known: Collection[str] = ()
-    seen: set[str] = set()
-    for where, cells in rows:
-        if cells.keys() != known:
-            known, roles = cells.keys(), _roles(where, cells, columns, optional)
-        row = Row(where, roles, cells)
+    header: Collection[str] = ()
+    names: set[str] = set()
+    for position, cells in rows:
+        if cells.keys() != header:
+            header, roles = cells.keys(), _roles(position, cells, columns, optional)
+        row = Row(position, roles, cells)
         name = row.name()
-        if name in seen:
+        if name in names:
             raise row.wrong("name", f"{name!r} is there twice")
-        seen.add(name)
+        names.add(name)
         yield row
 
 
@@ -130,24 +129,24 @@ def of_file(path: Path) -> RawRows:
     return of_items(str(path), items)
 
 
-def of_items(where: str, items: object) -> RawRows:
+def of_items(source: str, items: object) -> RawRows:
     """Yield the rows of a list of objects. Raises TraceError."""
     if not isinstance(items, list) or not items:
-        raise TraceError(f"{where}: must be a list of objects, and not empty")
+        raise TraceError(f"{source}: must be a list of objects, and not empty")
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
-            raise TraceError(f"{where} item {number}: is no object")
+            raise TraceError(f"{source} item {number}: is no object")
         cells = {}
         for key, value in item.items():
             if isinstance(value, list):  # of models, say
                 cells[str(key)] = "|".join(map(str, value))
             else:
                 cells[str(key)] = "" if value is None else str(value)
-        yield f"{where} item {number}", cells
+        yield f"{source} item {number}", cells
 
 
 def _roles(
-    where: str, header: Collection[str], columns: Columns, optional: Collection[str]
+    position: str, header: Collection[str], columns: Columns, optional: Collection[str]
 ) -> dict[str, str]:
     """Return the names of the columns here, by role."""
     roles, missing = {}, []
@@ -158,11 +157,11 @@ def _roles(
         elif role not in optional:
             missing.append(" or ".join(names))
     if missing:
-        file, line, _ = where.rpartition(" line ")
+        file, line, _ = position.rpartition(" line ")
         there_are = ", ".join(header)
         there_are = there_are if len(there_are) <= _SHOWN else f"{there_are[:_SHOWN]}..."
         raise TraceError(
-            f"{f'{file} line 1' if line else where}: has no column {'; '.join(missing)}; it has:"
+            f"{f'{file} line 1' if line else position}: has no column {'; '.join(missing)}; it has:"
             f" {there_are!r}"
         )
     return roles
@@ -171,9 +170,9 @@ def _roles(
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as packed:
-            content = _unpacked(packed, path.suffix).read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise TraceError(f"{path}: has more than {_MOST_BYTES} bytes when it is unpacked")
+            content = _unpacked(packed, path.suffix).read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise TraceError(f"{path}: has more than {_MAX_BYTES} bytes when it is unpacked")
         # A table saved by a spreadsheet opens with a byte-order mark.
         return content.decode("utf-8-sig")
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
@@ -192,20 +191,24 @@ def _csv(path: Path, text: str) -> RawRows:
         header = [name.strip() for name in next(lines, [])]
         if not header:
             raise TraceError(f"{path}: is empty")
-        other = next((sign for sign in _OTHER_SIGNS if len(header) == 1 and sign in header[0]), "")
-        if other:
-            raise TraceError(f"{path} line 1: its columns are separated by {other!r}: write commas")
+        separator = next(
+            (sign for sign in _OTHER_SIGNS if len(header) == 1 and sign in header[0]), ""
+        )
+        if separator:
+            raise TraceError(
+                f"{path} line 1: its columns are separated by {separator!r}: write commas"
+            )
         if len(set(header)) < len(header):
             raise TraceError(f"{path} line 1: has a column twice")
         none = True
         for cells in lines:
-            where = f"{path} line {lines.line_num}"
+            position = f"{path} line {lines.line_num}"
             if not cells:
                 continue
             if len(cells) != len(header):
-                raise TraceError(f"{where}: has {len(cells)} columns, the header {len(header)}")
+                raise TraceError(f"{position}: has {len(cells)} columns, the header {len(header)}")
             none = False
-            yield where, dict(zip(header, map(str.strip, cells), strict=True))
+            yield position, dict(zip(header, map(str.strip, cells), strict=True))
     except csv.Error as error:
         raise TraceError(f"{path} line {lines.line_num}: {error}") from error
     if none:

@@ -1,18 +1,19 @@
 """The aliyun gpushare dialect of pod annotations: which devices a pod was given.
 
-Knows the names (and how to derive them for another resource), reads a placement from annotations
-and writes one. Knows no JSON objects of Kubernetes and no node: an index is only bounded here,
-whether a node has that device is the ledger's business. Users can edit annotations, so numbers are
-strict (ASCII `[0-9]{1,10}`; Python's int() would take " +7 ", "1_000" and Arabic digits) and
-whatever does not add up to the request, which comes from the pod's spec, is no placement at all.
+Derives the names of a resource, reads a placement from annotations and writes one. Knows no JSON
+objects of Kubernetes and no node: this module only bounds an index; the ledger checks that a node
+has the device. Users can edit annotations, so numbers are strict (ASCII `[0-9]{1,10}`; Python's
+int() would take " +7 ", "1_000" and Arabic digits) and annotations that do not add up to the
+request of the pod's spec are no placement at all.
 """
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 
@@ -21,8 +22,7 @@ MAX_INDEX = 2**31 - 1
 
 MAX_DEVICES_PER_POD = 64
 
-CORES = "-core.percentage"
-"""How the names of resources end that are the compute of devices, as ACK has it."""
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
@@ -36,13 +36,22 @@ _MAX_UUIDS_LENGTH = 64 * 129
 
 LARGEST_ANNOTATIONS = 256 * 1024
 """Bytes of all keys and values of an object (TotalAnnotationSizeLimitB of apimachinery). The API
-server checks it at each update of the object, but not at a Binding.
+server checks the limit at each update of the object, but not at a Binding.
 """
 MOST_GIVEN = 64
 """Cards that a device plug-in may add to a pod (given_annotation.py)."""
 
 SCALE_DOWN_GUARD = "gpushare.io/scale-down-guard"
-"""Annotation of a Node that the extender keeps from scale-down: why."""
+"""Annotation of a Node that the extender keeps from scale-down: the reason."""
+
+
+class PercentNames(NamedTuple):
+    """The names under which an amount of PERCENT_AMOUNTS appears in objects."""
+
+    resource: str
+    """Extended resource: percent of one device."""
+    allocation: str
+    """Container -> device -> percent; only of a pod that asks for the amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +61,45 @@ class Names:
     resource: str
     """Extended resource: device memory, in units."""
     count: str
-    """Extended resource of a node: its devices. Label or annotation of a pod: how many it wants."""
-    cores: str
-    """Extended resource: the compute of devices, in percent of one."""
+    """Extended resource of a node: the number of devices. Label or annotation of a pod: the number
+    of requested devices.
+    """
+    percents: tuple[PercentNames, ...]
+    """One for each of `PERCENT_AMOUNTS`."""
     idx: str
-    """Pod annotation written at bind, as the next seven: the devices."""
+    """Pod annotation written at bind, as the next six: the devices."""
     dev: str
     """Units of the first device."""
     pod: str
     """Units of the pod."""
     assigned: str
-    """Whether the device plug-in has served it; it sets that to true."""
+    """Whether the device plug-in has served the pod; the device plug-in sets "true"."""
     assume_time: str
     """Nanoseconds since the epoch."""
     allocation: str
     """Container -> device -> units."""
-    core_allocation: str
-    """Container -> device -> percent; only of a pod that asks for cores."""
     uuids: str
     """Of the devices of `idx`."""
     given: str
-    """Pod annotation of the device plug-in."""
+    """Pod annotation of the device plug-in: units on devices that the Binding does not name."""
     inventory: str
     """Node annotation."""
     unhealthy: str
-    """The ConfigMap of a node is this prefix + its name."""
+    """The ConfigMap of a node is this prefix + the name of the node."""
     shape: str
     """Node label: the devices of nodes that do not exist yet."""
     policy: str = "gpushare.io/policy"
     """Pod annotation."""
+
+    @property
+    def cores(self) -> str:
+        """Extended resource: the compute of devices, in percent of one device."""
+        return self.percents[_COMPUTE].resource
+
+    @property
+    def core_allocation(self) -> str:
+        """Pod annotation: container -> device -> percent of the compute."""
+        return self.percents[_COMPUTE].allocation
 
     @staticmethod
     def for_resource(resource: str) -> "Names":
@@ -96,12 +115,20 @@ class Names:
         prefix = suffix.replace("-", "_").upper()
         if len(prefix) > 63 - len("device-uuids-"):
             raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
-        kind = match["name"].removesuffix("-mem")
+        kind = match["name"].removesuffix(MEMORY.resource_suffix)
         original = resource == "aliyun.com/gpu-mem"
         return Names(
             resource=resource,
             count=f"{match['domain']}/{kind}-count",
-            cores=f"{match['domain']}/{kind}{CORES}",
+            percents=tuple(
+                PercentNames(
+                    resource=f"{match['domain']}/{kind}{amount.resource_suffix}",
+                    allocation=amount.original_annotation
+                    if original
+                    else f"gpushare.io/{amount.annotation}-{suffix}",
+                )
+                for amount in PERCENT_AMOUNTS
+            ),
             idx=f"{prefix}_IDX",
             dev=f"{prefix}_DEV",
             pod=f"{prefix}_POD",
@@ -111,12 +138,6 @@ class Names:
                 "scheduler.framework.gpushare.allocation"
                 if original
                 else f"gpushare.io/allocation-{suffix}"
-            ),
-            # As ACK calls it, and Arena reads.
-            core_allocation=(
-                "gpushare.alibabacloud.com/core-percentage"
-                if original
-                else f"gpushare.io/core-percentage-{suffix}"
             ),
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
             given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
@@ -129,7 +150,7 @@ class Names:
 def distinct(names: Sequence[Names]) -> None:
     """Check that no two resources have a name in objects in common.
 
-    Raises SettingsError that names both: each would read what was written for the other.
+    Raises SettingsError that names both: each would read the annotations of the other.
     """
     owners: dict[str, str] = {}
     for resource_names in names:
@@ -137,16 +158,11 @@ def distinct(names: Sequence[Names]) -> None:
             *(
                 resource_names.resource,
                 resource_names.count,
-                resource_names.cores,
                 resource_names.idx,
                 resource_names.allocation,
             ),
-            *(
-                resource_names.core_allocation,
-                resource_names.uuids,
-                resource_names.given,
-                resource_names.inventory,
-            ),
+            *(resource_names.uuids, resource_names.given, resource_names.inventory),
+            *(name for of_amount in resource_names.percents for name in of_amount),
         }
         for name in sorted(derived):
             owner = owners.setdefault(name, resource_names.resource)
@@ -175,15 +191,15 @@ def is_uuid(text: str) -> bool:
 
 
 def placement(annotations: Mapping[str, str], request: Request, names: Names) -> Shares | None:
-    """Return the devices a pod may hold by its annotations, or None when they name none usable.
+    """Return the devices that a pod may hold by the annotations, or None without a usable one.
 
-    IDX is what device plug-ins read, the per-container map what command lines read. If they name
-    the same devices, the map says how much is where. If they contradict each other, every device
-    that either names counts with the most that either says; so the units may sum to more than the
-    request. The map is usable when every container's grants sum to its limit. If the pod's
-    request is larger than its containers (the peak of an init container), the map cannot say where
-    the surplus lies: the request is then spread evenly, as it is over the devices of IDX. A split
-    request is never spread evenly: without its map nobody knows where its parts are.
+    Device plug-ins read IDX, command lines read the map by container. If both name the same
+    devices, the map gives the units of each device. If the two contradict each other, every device
+    of either counts with the larger number of units; so the units may sum to more than the request.
+    The map is usable when the grants of every container sum to the limit of that container. If the
+    request is larger than the sum of the containers (the peak of an init container), the map cannot
+    say where the surplus lies: the request is then spread evenly, as over the devices of IDX. A
+    split request is never spread evenly: only the map says where the parts are.
     """
     if not request.total:
         return None
@@ -205,7 +221,7 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
 def container_shares(
     annotations: Mapping[str, str], request: Request, names: Names
 ) -> dict[int, dict[int, int]]:
-    """Return what the per-container map says, container -> device -> units, without zeros.
+    """Return the map by container: container -> device -> units, without zeros.
 
     {} if there is none that agrees with the request.
     """
@@ -226,7 +242,7 @@ def device_uuids(
 ) -> tuple[str, ...] | None:
     """Return the uuids beside the shares, "" for a device without one; () if none is named.
 
-    None if the annotation makes no sense: what it should say is not known then.
+    None if the annotation makes no sense; the uuids are unknown then.
     """
     text = annotations.get(names.uuids, "")
     if not text:
@@ -251,11 +267,11 @@ def encode(
     """Return the annotations that record an allocation, for the Binding of the pod.
 
     device_capacity: units of the (first) device, which the original writes as DEV. assume_time: in
-    nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
-    even if it is empty, and so are the uuids: what the pod's owner wrote in their place would
+    nanoseconds since the epoch; the device plug-in serves pods in this order. An empty map is
+    written as well, and so are empty uuids: a value that the owner of the pod wrote there would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
-    uuids. Of cores nothing is read back: the pod's spec says how much, and the devices are those of
-    its memory.
+    uuids. Nothing reads the percents back: the pod's spec has the numbers, and the devices are
+    those of the memory.
     """
     grants = _grants(allocation, request)
     annotations = {
@@ -267,15 +283,18 @@ def encode(
         names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
-    if request.cores:
-        cores = _core_grants(grants, request)
-        annotations[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
+    for of_amount, percent, containers in zip(
+        names.percents, request.percents, request.percent_containers, strict=False
+    ):
+        if percent:
+            by_container = _percent_grants(grants, containers)
+            annotations[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
     return annotations
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
     """Return container -> device -> units: the containers, in order, fill device after device; each
-    has its own if the request is split into what they ask for.
+    has a device of its own if the request is split by container.
     """
     if request.split and has_own_devices(request):
         of_units: dict[int, list[int]] = {}
@@ -302,26 +321,27 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
 
 
 def has_own_devices(request: Request) -> bool:
-    """Return whether a split request has a device for each container, with what that asks for."""
+    """Return whether a split request has for each container one device, of that many units."""
     container_units = sorted((units for _, units in request.containers), reverse=True)
     return request.split == tuple(container_units)
 
 
-def _core_grants(
-    grants: Mapping[str, Mapping[str, int]], request: Request
+def _percent_grants(
+    grants: Mapping[str, Mapping[str, int]], containers: Shares
 ) -> dict[str, dict[str, int]]:
-    """Return container -> device -> percent: a container's cores are where its memory is.
+    """Return container -> device -> percent: the percents of a container are where the memory is.
 
-    Parts of a percent are rounded up; that happens on several devices only.
+    containers: (container, percent). Parts of a percent are rounded up; that happens on several
+    devices only.
     """
-    core_grants = {}
-    for container, percent in request.core_containers:
+    percent_grants = {}
+    for container, percent in containers:
         grant = grants.get(str(container), {})
         units = sum(grant.values())
-        core_grants[str(container)] = {
+        percent_grants[str(container)] = {
             device: -(-percent * part // units) for device, part in grant.items()
         }
-    return core_grants
+    return percent_grants
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:

@@ -1,7 +1,7 @@
 """PodDisruptionBudgets and their label selectors (policy/v1, meta/v1).
 
-Plain dicts in; stdlib only. What cannot be read covers nothing: a budget is advice to preemption,
-and must not stop it.
+Plain dicts in; stdlib only. An unreadable budget covers nothing: a budget is advice to preemption
+and must not stop preemption.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ MAX_SELECTOR = 8 * 1024
 
 @dataclass(frozen=True, eq=False)
 class DisruptionBudget:
-    """How many of the pods it covers may go now, by its controller's last count."""
+    """A PodDisruptionBudget with the last count of the disruption controller."""
 
     namespace: str
     selector: object
     allowed_disruptions: int = 0
     disrupted: frozenset[str] = frozenset()
-    """Names of pods whose eviction is already counted in."""
+    """Names of pods with an eviction that `allowed_disruptions` already counts."""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return whether it selects pods with these labels."""
+        """Return whether the budget selects pods with these labels."""
         return namespace == self.namespace and selects(self.selector, labels)
 
     def covers(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
@@ -39,12 +39,12 @@ class DisruptionBudget:
 def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudget:
     """Return the budget of the parts of a PodDisruptionBudget object.
 
-    One whose selector is longer than MAX_SELECTOR covers all pods of its namespace.
+    A budget with a selector longer than MAX_SELECTOR covers all pods of the namespace.
     """
     status = _mapping(status)
     selector = _mapping(spec).get("selector")
     if len(str(selector)) > MAX_SELECTOR:
-        # On the safe side, and in its own namespace alone.
+        # On the safe side, and in this namespace alone.
         selector = {}
     allowed_disruptions = status.get("disruptionsAllowed")
     return DisruptionBudget(

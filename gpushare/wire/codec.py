@@ -1,11 +1,11 @@
 """Decode lists, watch events and answers of the API server, for any kind of object; bind a pod.
 
-Knows the JSON of List, WatchEvent, Status and Binding, and of an object its name alone; the structs
-of the kinds are in objects.py.
+Knows the JSON of List, WatchEvent, Status and Binding, and the name of an object; the structs of
+the kinds are in objects.py.
 
 Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
 tracked by the cyclic garbage collector, does not stall the process. One unreadable object must not
-hide the others: if a list does not decode as a whole, its items are decoded one by one and the
+hide the others: if a list does not decode as a whole, the items are decoded one by one and the
 unreadable ones are named.
 """
 
@@ -39,7 +39,7 @@ class _List(Struct, Generic[_T], gc=False):
 
 
 class _Identity(Struct, gc=False, rename="camel"):
-    """What names an object, and nothing else that might not decode."""
+    """The metadata that identify an object, without fields that might not decode."""
 
     name: str | None = None
     namespace: str | None = None
@@ -66,7 +66,7 @@ class _Status(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that could not be decoded: its name as far as it could be read, and the error."""
+    """An object that could not be decoded: the readable part of the name, and the error."""
 
     ref: PodRef
     error: str
@@ -77,7 +77,7 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[_T]):
-    """A page of a list: the objects that decode, its resourceVersion, and the unreadable ones."""
+    """A page of a list: the decoded objects, the resourceVersion, and the unreadable objects."""
 
     items: Sequence[_T]
     resource_version: str
@@ -85,7 +85,7 @@ class Decoded(Generic[_T]):
     bad: tuple[UnreadableObject, ...] = ()
 
     def with_items(self, items: Sequence[_U]) -> "Decoded[_U]":
-        """Return the page with these in place of its objects."""
+        """Return the page with these items in place of the objects."""
         return Decoded(items, self.resource_version, self.continue_token, self.bad)
 
 
@@ -94,8 +94,9 @@ class WatchEvent(Generic[_T]):
     """One watch event."""
 
     kind: str
-    """ADDED, MODIFIED, DELETED (then `object`, or `bad` if it could not be decoded), BOOKMARK (only
-    resource_version), ERROR (code and message of the Status; 410: list again)."""
+    """ADDED, MODIFIED, DELETED (then `object`, or `bad` if the object did not decode), BOOKMARK
+    (only resource_version), ERROR (code and message of the Status; 410: list again).
+    """
     object: _T | None = None
     resource_version: str = ""
     code: int = 0
@@ -109,10 +110,11 @@ class Codec(Generic[_T]):
     def __init__(
         self, kind: type[_T], name: str = "", rescue: Callable[[bytes], _T] | None = None
     ) -> None:
-        """Compile the decoders for one struct, which is named as its kind, or by `name`.
+        """Compile the decoders for one struct; the name of the struct is the kind, unless `name`
+        is.
 
-        rescue: reads what it can of an object that does not decode; for kinds in which users write
-        JSON that the API server passes on to the letter.
+        rescue: reads the sound parts of an object that does not decode; for kinds in which users
+        write JSON that the API server passes on to the letter.
         """
         self.kind = name or kind.__name__
         self._rescue = rescue
@@ -128,10 +130,10 @@ class Codec(Generic[_T]):
             raise MessageError(f"object: {_error_text(error)}") from error
 
     def decode_answer(self, body: bytes, namespace: str, name: str) -> _T:
-        """Return the object that was asked for by its name.
+        """Return the object of this name from the answer to a GET.
 
-        Raises MessageError if the answer is another one: what a proxy puts in its place says
-        nothing of the object.
+        Raises MessageError for an answer about anything else: the answer of a proxy says nothing
+        about the object.
         """
         answer, body = self._around(_IDENTIFIED, body, "answer")
         if answer.kind != self.kind:
@@ -145,10 +147,10 @@ class Codec(Generic[_T]):
     def decode_list(self, body: bytes) -> Decoded[_T]:
         """Return a page of a list; unreadable items are left out and named.
 
-        Raises MessageError if it is no list.
+        Raises MessageError if the body is no list.
 
-        A list of another kind, or one that lacks `items`, is none: it must not pass for an empty
-        one. Null is an empty list, as Go writes it.
+        A list of another kind, or without `items`, is an error: it must not pass for an empty list.
+        Go writes an empty list as null.
         """
         with suppress(*_UNDECODABLE):
             page = self._list.decode(body)
@@ -192,7 +194,7 @@ class Codec(Generic[_T]):
             return self._rescue(tamed(bytes(body)))
 
     def _around(self, decoder: Decoder[_Item], body: bytes, subject: str) -> tuple[_Item, bytes]:
-        """Return what is around objects, whatever is in them, and the body as it could be decoded.
+        """Return the envelope of the objects, and the body in the form that decoded.
 
         Raises MessageError.
         """
@@ -235,7 +237,7 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
 
 
 def check_bound(body: bytes) -> None:
-    """Check that the answer to a Binding says that it was accepted.
+    """Check that the API server has accepted a Binding.
 
     kube-apiserver answers 201 with a Status of Success (all releases from 1.22 to 1.37). Raises
     MessageError for anything else.
@@ -255,8 +257,9 @@ def check_kind(body: bytes, kind: str) -> None:
 def tamed(body: bytes) -> bytes:
     """Return valid JSON so that each of its parts can be decoded or skipped by itself.
 
-    The decoder gives up at deep nesting and at half a surrogate pair, also in what it skips. They
-    become what it refuses only where it reads it: a number out of range, a byte that is no UTF-8.
+    The decoder gives up at deep nesting and at half a surrogate pair, also in skipped parts. Both
+    are replaced by values that the decoder refuses only in parts that it reads: a number out of
+    range, a byte that is no UTF-8.
     """
     parts: list[bytes] = []
     depth = copied_until = 0
@@ -289,7 +292,7 @@ def decode_with(decoder: Decoder[_T], body: bytes | Raw, subject: str) -> _T:
 
 
 def _describe(raw: Raw, error: Exception) -> tuple[UnreadableObject, str]:
-    """Return (the object's name as far as it can be read, its resourceVersion)."""
+    """Return (the object by the readable part of its name, the resourceVersion)."""
     try:
         metadata = _IDENTIFIED.decode(raw).metadata or _Identity()
     except _UNDECODABLE:
@@ -303,9 +306,7 @@ def _version_of(metadata: _Identity | None) -> str:
 
 
 def _error_text(error: Exception) -> str:
-    """Return the decoder's text, which names the path; nesting that is too deep has a text of its
-    own.
-    """
+    """Return the decoder's text, which names the path; too deep nesting has another text."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 

@@ -1,8 +1,8 @@
-"""What kube-scheduler says of a pod that it has not placed: the condition PodScheduled.
+"""The condition PodScheduled of a pending pod: kube-scheduler's reasons.
 
 Knows the text of kube-scheduler's FitError, from 1.22 to 1.37 (k8s.io/kubernetes pkg/scheduler/
-framework/types.go): "0/5 nodes are available: 2 Insufficient cpu, 3 REASON. preemption: ...". What
-follows the first sentence is left out. Decides nothing.
+framework/types.go): "0/5 nodes are available: 2 Insufficient cpu, 3 REASON. preemption: ...".
+Everything after the first sentence is left out. Decides nothing.
 """
 
 import re
@@ -28,9 +28,9 @@ class SchedulerView:
     gates: bool = False
     """The pod is held back by scheduling gates."""
     message: str | None = None
-    """Of the condition PodScheduled while that is False, cut; None if no scheduler has set it."""
+    """Of the condition PodScheduled while that is False, cut; None without such a condition."""
     nodes: int = 0
-    """How many it looked at, 0 if the message counts none."""
+    """The number of nodes in the message, 0 if the message counts none."""
     by_scheduler: Mapping[str, int] = field(default_factory=dict)
     """By reason, the nodes that kube-scheduler's own filters removed."""
     by_extender: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class SchedulerView:
 
 
 def scheduler_view(pod: Pod) -> SchedulerView:
-    """Return what the pod shows of its scheduler."""
+    """Return the pod's scheduler, and that scheduler's last message about the pod."""
     gates = bool(pod.spec and pod.spec.scheduling_gates)
     name = scheduler_of(pod)
     for condition in (pod.status and pod.status.conditions) or ():
@@ -52,14 +52,14 @@ def scheduler_view(pod: Pod) -> SchedulerView:
 
 
 def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
-    """Return how many nodes kube-scheduler's message is about, and on how many of them each reason
-    holds: of its own filters, and of this extender. Without nodes it counts none.
+    """Return (nodes in kube-scheduler's message, nodes by reason of kube-scheduler's own filters,
+    nodes by reason of this extender). 0 and empty if the message counts no nodes.
     """
     match = _COUNTED.fullmatch(message)
     if match is None:
         return 0, {}, {}
     counts: dict[str, int] = {}
-    # Reasons have commas of their own, but no number after one.
+    # Reasons contain commas, but no number after a comma.
     for part in re.split(r", (?=\d+ )", match[2]):
         count, _, text = part.partition(" ")
         if count.isascii() and count.isdigit() and text:

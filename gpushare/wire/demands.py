@@ -1,6 +1,6 @@
-"""What pods demand of nodes, and what nodes show of it: from objects.py to the core's values.
+"""Demands of pods, and the states of nodes that answer the demands: from objects.py to core values.
 
-Of each object a bounded part is kept, one for all that say the same: most pods have a controller,
+A bounded part of each object is kept, and equal parts are one object: most pods have a controller,
 and nodes have the labels of their pool.
 
 Tested in `tests/unit/wire/test_demands.py`.
@@ -22,16 +22,16 @@ MOST_TEXT = 8 * 1024
 MOST_DEMANDS = 32 * 1024
 """Bytes that are kept of the demands of a pod: characters, and TEXT for each text."""
 TEXT = 64
-"""Bytes that a text takes besides its characters, and its place in what holds it."""
+"""Bytes of a text besides the characters, with the reference to the text."""
 
 MOST_RESOURCES = 64
-"""Resources that are kept of what one pod asks for, and of what a node has."""
+"""Upper bound of the resources kept of one pod's requests, and of a node."""
 
 _MOST_TAINTS = 64
 
 
 def demands_of(pod: objects.Pod) -> Demands:
-    """Return what the pod demands of nodes; one that demands very much is not known."""
+    """Return the pod's demands of nodes; unknown (`known=False`) if larger than MOST_DEMANDS."""
     spec = pod.spec or objects.PodSpec()
     affinity = spec.affinity and spec.affinity.node_affinity
     required = affinity and affinity.required
@@ -40,12 +40,14 @@ def demands_of(pod: objects.Pod) -> Demands:
     terms = None if not required else tuple(map(read_term, required.node_selector_terms or ()))
     tolerations = tuple(map(read_toleration, spec.tolerations or ()))
     if _size(selector, terms or (), tolerations) > MOST_DEMANDS:
-        return Demands(gated=gated, known=False)
+        return Demands(gated=gated, is_complete=False)
     return _once(selector, terms, tolerations, gated)
 
 
 def node_state(node: objects.Node) -> NodeState:
-    """Return what kube-scheduler's own filters look at. Raises MessageError without a name."""
+    """Return the node as kube-scheduler's own filters look at it. Raises MessageError without a
+    name.
+    """
     metadata, spec = node.metadata or objects.Metadata(), node.spec or objects.NodeFields()
     if not metadata.name:
         raise MessageError("Node.metadata: name is missing")
@@ -106,7 +108,7 @@ def read_taint(item: objects.Taint) -> Taint:
 def _size(
     selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
 ) -> int:
-    """Return how many bytes they take, by about: a part of several counts as some texts more."""
+    """Return the approximate bytes of the demands: each part counts as some texts more."""
     texts = [text for pair in selector for text in (*pair, "")]
     for toleration in tolerations:
         texts += [toleration.key, toleration.value]

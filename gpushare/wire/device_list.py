@@ -4,7 +4,7 @@ Compact JSON, for people and doctor:
 
     {"strategy":"cdi-cri","reason":"...","problem":"..."}
 
-`problem` says why containers may get no device that way; it is left out if there is none.
+`problem`, left out if empty, says why containers may get no device by that strategy.
 
 Tested in `tests/unit/device_plugin/test_handover.py` and `tests/unit/doctor/test_parts.py`.
 """
@@ -23,7 +23,7 @@ _MAX_TEXT_LENGTH = 512
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """A strategy, as --device-list-strategy names it, and why it was chosen."""
+    """A value of --device-list-strategy, and the reason for the choice."""
 
     strategy: str
     reason: str

@@ -1,11 +1,11 @@
-"""What a pod asks for of devices: what its containers sum up to, read with its annotations.
+"""The request of a pod for devices: the sums of the containers, read with the annotations.
 
-kube-scheduler's node labels cannot tell the cards of one node apart, so a pod says in annotations
-which cards it wants or refuses: in ours, or in those of HAMi, which mean the same
-(pkg/device/nvidia/device.go). Each is a list with commas; a model is any part of the name of one,
-whether in capitals or not, and blanks count as hyphens, as in labels.
+Node labels cannot tell the cards of one node apart, so annotations of a pod name wanted and refused
+cards: our annotations, or HAMi's with the same meaning (pkg/device/nvidia/device.go). Each value is
+a list with commas; a model is any part of a model name, in capitals or not, and blanks count as
+hyphens, as in labels.
 
-Standard library only, so that the command line shares it. Tested in
+Standard library only: the command line shares this module. Tested in
 `tests/unit/wire/test_device_request.py` and, with whole pods, in `tests/unit/wire/test_pods.py`.
 """
 
@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpushare.core.model import ALL_CORES, ANY_CARD, MAX_UNITS, Cards, Request, Shares
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, percents_of
+from gpushare.core.model import ANY_CARD, MAX_UNITS, Cards, Request, Shares
 from gpushare.errors import AnnotationError, MessageError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
@@ -25,9 +26,9 @@ from gpushare.wire.annotations import (
 from gpushare.wire.gpu_models import label_value
 
 SPLIT = "gpushare.io/split"
-"""The units of each device where they are not the same, such as "10+30", or OWN_DEVICES."""
+"""The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
 OWN_DEVICES = "containers"
-"""Each container has a device of its own, with what it asks for."""
+"""Each container has one device, of the container's units."""
 
 USE_MODELS, NOT_MODELS = "gpushare.io/use-models", "gpushare.io/not-models"
 USE_UUIDS, NOT_UUIDS = "gpushare.io/use-uuids", "gpushare.io/not-uuids"
@@ -46,13 +47,13 @@ MOST_WISHED = 6 * 1024
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
 _WITHOUT_MEMORY = (
-    "{names.cores}: cores are asked for without {names.resource} in the same container; a device is"
-    " given out by its memory, and its cores with it: ask for both"
+    "{resource}: {amount.name} are asked for without {names.resource} in the same container; a"
+    " device is given out by its memory, and its {amount.name} with it: ask for both"
 )
 
 
-class DeviceSums(NamedTuple):
-    """What the containers of a pod ask for of devices, summed up over all its devices."""
+class ContainerSums(NamedTuple):
+    """The sums of the requests of a pod's containers, over all devices of the pod."""
 
     units: int
 
@@ -62,15 +63,15 @@ class DeviceSums(NamedTuple):
     inits: tuple[int, ...] = ()
     """As `Request.inits`."""
 
-    cores: int = 0
-    """Percent of the compute of a device."""
+    percents: Percents = ()
+    """As `Request.percents`, over all devices."""
 
-    core_containers: Shares = ()
-    """As `Request.core_containers`."""
+    percent_containers: tuple[Shares, ...] = ()
+    """As `Request.percent_containers`."""
 
 
 def device_request(
-    sums: DeviceSums,
+    sums: ContainerSums,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     names: Names,
@@ -78,14 +79,17 @@ def device_request(
     host: Request = _NO_HOST,
     models: tuple[str, ...] = (),
 ) -> Request:
-    """Return what a pod asks for. host: what it asks of the node besides; models: those it accepts.
+    """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
+    models.
 
-    Annotation or label `names.count` splits the memory and the cores evenly over several devices,
-    annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation that makes
-    no sense, MessageError if a total cannot be split, or if cores are asked for that cannot be had.
+    Annotation or label `names.count` splits the memory and the percents evenly over several
+    devices, annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation
+    that makes no sense, MessageError if a total cannot be split, or for percents that no device
+    has.
     """
     if not sums.units:
-        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+        index = next((at for at, percent in enumerate(sums.percents) if percent), 0)
+        raise MessageError(_without_memory(index, names))
     count, devices = annotations.get(names.count, labels.get(names.count)), 1
     if count is not None:
         devices = strict_number(count, MAX_DEVICES_PER_POD) or 0
@@ -118,21 +122,22 @@ def device_request(
         models=models,
         inits=sums.inits,
         resources=host.resources,
-        cores=sums.cores // devices,
-        core_containers=sums.core_containers,
+        percents=percents_of(percent // devices for percent in sums.percents),
+        percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
     )
-    if sums.cores:
-        _check_cores(sums.cores, request, names)
+    for index, total in enumerate(sums.percents):
+        if total:
+            _check_percents(index, total, request, names)
     return request
 
 
-def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
-    """Return the units on each device as SPLIT says, the most first."""
+def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
+    """Return the units on each device by the annotation SPLIT, the largest first."""
     text, by_container = annotations[SPLIT], [units for _, units in sums.containers]
     if sum(by_container) != sums.units:
-        # The map of what is where has no place for init containers.
+        # The map by container has no place for init containers.
         raise MessageError(
             f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
             f" {sum(by_container)}: let them ask for as much, or leave out the split"
@@ -161,7 +166,7 @@ def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tu
 
 
 def wanted_cards(annotations: Mapping[str, str]) -> Cards:
-    """Return which cards the pod wants.
+    """Return the cards that the annotations of the pod name.
 
     Raises AnnotationError for a wish that makes no sense, or that stands under both names with
     different values.
@@ -211,38 +216,48 @@ def _values(text: str, name: str) -> tuple[str, ...]:
     return tuple(sorted(values))
 
 
-def _check_cores(total: int, request: Request, names: Names) -> None:
-    """Check that the cores, so many over all devices, can be had where the pod has its memory."""
+def _without_memory(index: int, names: Names) -> str:
+    return _WITHOUT_MEMORY.format(
+        resource=names.percents[index].resource, amount=PERCENT_AMOUNTS[index], names=names
+    )
+
+
+def _check_percents(index: int, total: int, request: Request, names: Names) -> None:
+    """Check that the devices with the pod's memory can have the percents, `total` over all devices.
+
+    index: of the amount in PERCENT_AMOUNTS.
+    """
+    amount, resource = PERCENT_AMOUNTS[index], names.percents[index].resource
     devices, units = request.devices, dict(request.containers)
+    of_containers = request.percent_containers[index]
     if total % devices:
         raise MessageError(
-            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
+            f"{resource}: {total} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {total - total % devices + devices}, or another count"
         )
-    if total // devices > ALL_CORES:
-        needed = -(-total // ALL_CORES)
+    if total // devices > amount.whole:
+        needed = -(-total // amount.whole)
         raise MessageError(
-            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
-            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
+            f"{resource}: {total // devices} are asked of one device, which has {amount.whole}"
+            f" (percent): write {amount.whole * devices} or less, or ask for {needed} devices"
             f" ({names.count})"
         )
-    if any(container not in units for container, _ in request.core_containers):
-        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+    if any(container not in units for container, _ in of_containers):
+        raise MessageError(_without_memory(index, names))
     if request.split:
         if not has_own_devices(request) or any(
-            percent != request.cores for _, percent in request.core_containers
+            percent * devices != total for _, percent in of_containers
         ):
             raise MessageError(
-                f"{names.cores}: a pod that is split ({SPLIT}) can have compute where each"
+                f"{resource}: a pod that is split ({SPLIT}) can have {amount.noun} where each"
                 " container has a device of its own, and as much of each: write"
-                f" {SPLIT}: {OWN_DEVICES}, and as much {names.cores} in each container"
+                f" {SPLIT}: {OWN_DEVICES}, and as much {resource} in each container"
             )
     elif devices > 1 and any(
-        percent * request.total != total * units[container]
-        for container, percent in request.core_containers
+        percent * request.total != total * units[container] for container, percent in of_containers
     ):
         raise MessageError(
-            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
-            f" of different devices, so each needs cores in proportion to its {names.resource};"
-            f" the pod has {total} cores for {request.total}"
+            f"{resource}: over {devices} devices ({names.count}) several containers have parts"
+            f" of different devices, so each needs {amount.name} in proportion to its"
+            f" {names.resource}; the pod has {total} {amount.name} for {request.total}"
         )

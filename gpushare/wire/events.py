@@ -1,8 +1,9 @@
-"""Events as events.k8s.io/v1 takes them: their path, a new one's body, the patch of a series.
+"""Events of events.k8s.io/v1: the path, the body of a new event, the patch of a series.
 
 Knows the format and the API server's limits (k8s.io/kubernetes pkg/apis/core/validation/events.go:
-note 1024 bytes, action, reason and instance 128; an event lies in the namespace of what it regards,
-of cluster-wide objects in "default"); not what is worth an event. Standard library only.
+note 1024 bytes, action, reason and instance 128; an event lies in the namespace of the regarded
+object, of cluster-wide objects in "default"). Does not decide when to write an event. Standard
+library only.
 """
 
 import json
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
+from gpushare.wire.printable import printable
 
 CONTROLLER = "gpushare-extender"
 MERGE_PATCH = "application/merge-patch+json"
@@ -30,7 +32,7 @@ class ObjectReference:
 
     @property
     def event_namespace(self) -> str:
-        """The namespace of its events."""
+        """The namespace of the object's events."""
         return self.namespace or "default"
 
     @property
@@ -41,7 +43,7 @@ class ObjectReference:
 
 
 def events_path(regarding: ObjectReference, name: str = "") -> str:
-    """Return the path of the events about an object, or of one of them."""
+    """Return the path of the events about an object, or of the event of that name."""
     path = f"/apis/events.k8s.io/v1/namespaces/{regarding.event_namespace}/events"
     return f"{path}/{name}" if name else path
 
@@ -68,7 +70,8 @@ def encode_event(
 ) -> bytes:
     """Return the body that creates an event.
 
-    `stamp`: ns since the epoch. `instance`: the reporting process of the `controller`.
+    `note`: characters that a terminal would obey are escaped: texts of nodes and slices are among
+    the notes. `stamp`: ns since the epoch. `instance`: the reporting process of the `controller`.
     """
     return json.dumps(
         {
@@ -87,7 +90,7 @@ def encode_event(
                 "name": regarding.name,
                 "uid": regarding.uid,
             },
-            "note": _cut(note, NOTE_LIMIT),
+            "note": _cut(printable(note), NOTE_LIMIT),
             "type": "Warning" if warning else "Normal",
         }
     ).encode()
@@ -107,7 +110,7 @@ def _micro_time(stamp: int) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return the text in at most `limit` bytes of UTF-8, with a mark if it was cut."""
+    """Return the text in at most `limit` bytes of UTF-8; a cut text ends with "..."."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()

@@ -1,9 +1,9 @@
 """The extender verbs' JSON (k8s.io/kube-scheduler/extender/v1): requests decoded, answers encoded.
 
-Knows the shapes only, not what a verb does. The Go types have no json tags, so the keys are the Go
-names; Go matches them regardless of case, and so does this: exact keys are the fast path, other
-spellings fall back to a slower one. Answers carry the exact keys, every key always. Whatever is
-wrong with a body is a MessageError that names the field, never another exception.
+Knows the shapes only, no verb. The Go types have no json tags, so the keys are the Go names. Go
+matches keys regardless of case, and so does this module: exact keys are the fast path, other
+spellings take a slower one. Answers carry the exact keys, every key always. A malformed body is a
+MessageError that names the field, never another exception.
 """
 
 import re
@@ -41,12 +41,12 @@ _PodT = TypeVar("_PodT", bound=Pod)
 MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
 MAX_POD_TEXT = 32 * 1024
-"""Bytes of a pod that is kept; decoded it may take seven times as many."""
+"""Upper bound of the bytes of a cached pod; the decoded pod may take seven times as many."""
 _NO_LONGER = Meta(max_length=MAX_NAME_LENGTH)
 _MANY = 16
-"""Names that are worth keeping when they are answered: fewer are encoded as fast."""
+"""Smallest number of answered names that is cached: fewer are encoded as fast."""
 MAX_KNOWN = 20_000
-"""Names that are known one by one; beyond it only those of the last list are."""
+"""Upper bound of the names that `KnownNames` has; beyond it only those of the last list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,16 @@ class FilterArgs:
     names: NodeNames
     """The nodes asked about, each once, in the order given."""
     ref: PodRef | None
-    """Who the pod is; None if its name, its namespace or its uid is missing."""
+    """Namespace, name and uid of the pod; None if one is missing."""
     items: Mapping[str, Raw] | None = None
-    """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
-    mirrors them untouched."""
+    """The received Node objects by name, if the request had the `Nodes` form: the answer mirrors
+    the objects untouched.
+    """
     is_cached: bool = False
-    """Whether the next call about the same pod has the same object: it is kept, as it is small."""
+    """Whether the pod is cached, so that prioritize gets the identical object."""
 
     def node(self, name: str) -> Node:
-        """Return what came as the Node of that name. Raises MessageError naming what is wrong."""
+        """Return the received Node of that name. Raises MessageError with the path of the field."""
         return decode_with(_NODE, (self.items or {})[name], f"Nodes.items: node {name!a}")
 
 
@@ -102,7 +103,7 @@ class _UsualStatus(ClaimsPodStatus, gc=False, rename="camel"):
 
 
 class _UsualPod(ClaimsPod, gc=False):
-    """A pod as the API server has it: what `checked_pod` would refuse does not decode."""
+    """A pod as the API server has it: a pod that `checked_pod` refuses does not decode."""
 
     metadata: _UsualMetadata
     spec: _UsualSpec | None = None
@@ -110,9 +111,9 @@ class _UsualPod(ClaimsPod, gc=False):
 
 
 class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
-    """The body of a kube-scheduler that sends names alone: what is known is not decoded again.
+    """The body of a kube-scheduler that sends names alone, with cached parts undecoded.
 
-    Whatever is different is decoded as a _FilterBody, which says what is wrong with it.
+    Any other body is decoded as a _FilterBody, for the error message.
     """
 
     node_names: Raw
@@ -160,14 +161,14 @@ class NameLists:
     not decoded, checked or encoded again. The next pod's list has the same names in another order:
     at most MAX_KNOWN names that were checked are not checked again.
 
-    Any thread may call any method: what is kept is replaced whole.
+    Any thread may call any method: cached values are replaced, never changed.
     """
 
     def __init__(self) -> None:
         self._lists: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
         self.last_pod: tuple[bytes, ClaimsPod, PodRef] | None = None
-        """The pod of the last filter, with its JSON: prioritize is called with the same next."""
+        """The pod of the last filter, with the JSON: the next prioritize has the same pod."""
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
@@ -176,7 +177,7 @@ class NameLists:
             decoded_names = _LIST.decode(text)
             checked = None if self.known is None else self.known.find(decoded_names)
             if checked is not None:
-                # Plain names: blanks, or characters written as numbers, would make it longer.
+                # Plain names: blanks, or characters written as numbers, would make the text longer.
                 names, characters = checked
                 as_encoded = len(text) == characters + 3 * len(names) + 1
             else:
@@ -189,7 +190,7 @@ class NameLists:
                         known_names = KnownNames()
                     self.known = known_names.joined(names)
             if not as_encoded:
-                return names  # kept, its blanks would be in our answers
+                return names  # a cached text is answered as it is, with the blanks
         self._keep(text, names)
         return names
 
@@ -220,7 +221,7 @@ def checked_names(names: list[str], path: str) -> Sequence[str]:
 
 
 def checked_length(name: str, path: str) -> str:
-    """Return the name. Raises MessageError if it is longer than any name of an object."""
+    """Return the name. Raises MessageError for more than MAX_NAME_LENGTH characters."""
     if len(name) > MAX_NAME_LENGTH:
         raise MessageError(
             f"{path}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
@@ -231,7 +232,7 @@ def checked_length(name: str, path: str) -> str:
 def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     """Return the filter (or prioritize) request in a body. Raises MessageError.
 
-    lists: the lists of names that are known already. Of the same pod it returns the same object.
+    lists: the cache of lists of names. The same pod in a row is the same object.
     """
     lists = lists or NameLists()
     try:
@@ -262,8 +263,8 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
 
 
 def decode_pod(body: bytes) -> tuple[ClaimsPod, bytes] | None:
-    """Return the pod of a filter request and the JSON of its NodeNames as it came; None for a body
-    that `decode_filter` has to read.
+    """Return the pod of a filter request and the received JSON of NodeNames; None for a body that
+    only `decode_filter` can read.
     """
     try:
         usual = _USUAL.decode(body)
@@ -273,14 +274,14 @@ def decode_pod(body: bytes) -> tuple[ClaimsPod, bytes] | None:
 
 
 def mirror_names(names: bytes) -> bytes:
-    """Return the answer to a filter request that lets all nodes pass. names: as they came."""
+    """Return the answer to a filter request that lets all nodes pass. names: the received JSON."""
     return _ENCODER.encode(_FilterResult(None, Raw(names), {}, {}, ""))
 
 
 def decode_bind(body: bytes) -> BindArgs:
     """Return the bind request in a body.
 
-    Raises MessageError if any of its four texts is missing.
+    Raises MessageError if any of the four texts is missing.
     """
     args = decode_body(_BIND, _BindBody, body)
     return BindArgs(
@@ -320,8 +321,8 @@ def encode_filter(
 def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
     """Return the answer to a prioritize request: a bare array, scores as JSON integers (0..10).
 
-    names: by their score. kube-scheduler takes a node that is not listed for one that scores 0
-    (1.22 to 1.37), and reads and stores each entry: leaving out zeros saves it most of that.
+    names: node names by score. kube-scheduler takes a missing node for one that scores 0 (1.22 to
+    1.37), and reads and stores each entry: leaving out zeros saves most of that work.
     """
     joined_names = "".join(chain.from_iterable(names.values()))
     if len(_ENCODER.encode(joined_names)) != len(joined_names) + 2:  # JSON has to escape something
@@ -345,8 +346,7 @@ def encode_bind(error: str = "") -> bytes:
 def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
     """Return the body as the struct: exact keys first, then any spelling; the last one counts.
 
-    `kind` must forbid unknown fields: they are what other spellings are found by. Raises
-    MessageError.
+    `kind` must forbid unknown fields: an unknown field shows another spelling. Raises MessageError.
     """
     try:
         return exact.decode(body)
@@ -371,8 +371,7 @@ def _object_name(text: str | None, path: str, pattern: re.Pattern[str] = NAME) -
 
 
 def checked_pod(pod: _PodT | None) -> _PodT:
-    """Return the pod with names that the API server would accept: what is kept of it has a bounded
-    length.
+    """Return the pod if the API server would accept the names, so that kept names are bounded.
 
     The verb handles a part that is missing. Raises MessageError naming the field.
     """
@@ -394,7 +393,7 @@ def checked_pod(pod: _PodT | None) -> _PodT:
 
 
 def checked_uid(uid: str, path: str) -> str:
-    """Return the uid. Raises MessageError if it is longer than any, or no ASCII."""
+    """Return the uid. Raises MessageError unless it is 1 to 128 printable ASCII characters."""
     if UID.fullmatch(uid) is None:
         raise MessageError(f"{path}: must be 1 to 128 characters of ASCII, has {len(uid)}")
     return uid
@@ -409,7 +408,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
     "ExtenderBindingArgs": _BindBody,
     "ExtenderBindingResult": _BindResult,
 }
-"""The structs of the messages, by the names of their Go types if they have one."""
+"""The structs of the messages, by the name of the Go type if there is one."""
 
 _USUAL = Decoder(_UsualBody)
 _USUAL_POD = Decoder(_UsualPod)

@@ -1,6 +1,6 @@
 """Fields of a parsed configuration document: typed, or an error that names the path.
 
-Knows dicts as YAML and JSON readers make them; not where they come from, nor what a field means.
+Knows dicts as YAML and JSON readers make them; no source and no meaning of a field.
 Missing and null are the same: the default. A Go duration is a field's text too.
 """
 
@@ -23,7 +23,7 @@ LABEL_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 LABEL = re.compile(LABEL_PATTERN)
 
 UID_PATTERN = r"[!-~]{1,128}"
-"""The API server gives each object a UUID, of 36 characters, whatever its user wrote (see
+"""The API server gives each object a UUID, of 36 characters, also if the user wrote one (see
 test_answers.py). The rest is room for servers that do otherwise; an event takes no longer one.
 """
 

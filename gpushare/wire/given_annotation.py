@@ -1,7 +1,7 @@
-"""The annotation by which a device plug-in says that a pod has cards that it was not bound to.
+"""The annotation of a device plug-in about a pod that has cards of no Binding.
 
-Pure. JSON, units by uuid: {"GPU-b": 4}. It is written when the pod runs already, and never removed
-while the pod exists, because a container keeps its devices until it ends.
+Pure. JSON, units by uuid: {"GPU-b": 4}. Written when the pod runs already, and never removed while
+the pod exists, because a container keeps the devices until the container ends.
 """
 
 import json
@@ -15,9 +15,9 @@ _LONGEST = 64 * 1024
 
 
 def read_given(annotations: Mapping[str, str], total: int, names: Names) -> Given:
-    """Return the units by uuid in the annotation; () if there is none, or it makes no sense.
+    """Return the units by uuid in the annotation; () without one, or if the text makes no sense.
 
-    total: units that the pod asks for, and the most that it can have on any card.
+    total: units that the pod asks for, the upper bound on any card.
     """
     text = annotations.get(names.given, "")
     if not text or len(text) > _LONGEST:

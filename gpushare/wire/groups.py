@@ -1,10 +1,10 @@
 """Groups of pods: which group a pod names, and how many pods a group needs at once.
 
-A group is pods that are meant to run together. Its key and, in some dialects, its size stand on
-each of its pods: `spec.schedulingGroup` (1.36 on), the labels and annotations of the schedulers and
+A group is pods that are meant to run together. The key and, in some dialects, the size stand on
+each pod: `spec.schedulingGroup` (1.36 on), the labels and annotations of the schedulers and
 controllers that make groups, and our own annotation GROUP_SIZE. Other dialects have the size in an
-object that the pods name: a PodGroup, a LeaderWorkerSet or a JobSet; `sized_object` reads it.
-Also here: a pod as the rules of holds and groups see it (`Claimant`).
+object that the pods name: a PodGroup, a LeaderWorkerSet or a JobSet; `sized_object` reads it. Also
+here: a pod as the rules of holds and groups see it (`Claimant`).
 
 Tested in `tests/unit/wire/test_groups.py` and `tests/unit/wire/test_sized_objects.py`.
 """
@@ -27,14 +27,16 @@ from gpushare.wire.objects import (
 from gpushare.wire.pods import controller_of, pod_ref, priority_of
 
 MAX_MEMBERS = 10_000
-"""A group that says that it has more says nothing."""
+"""A group with a larger size has no size."""
 
 _MAX_NAME = 253
 """Characters of the name of an object."""
 
 GROUP_SIZE = "gpushare.io/group-size"
-"""Annotation of a pod: how many pods its group needs at once, whatever else says so; 0 or 1: each
-pod is bound by itself. If nothing else names a group, it is all pods of one controller (a Job)."""
+"""Annotation of a pod: the number of pods that the group needs at once, before any other source of
+a size; 0 or 1: each pod is bound alone. Without another name the group is all pods of one
+controller (a Job).
+"""
 
 _LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _JOB_SET_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -51,11 +53,11 @@ class Group:
     key: str = ""
     """Namespace and name, with the kind of group."""
     size: int = 0
-    """How many pods it needs at once, 0 if the pod does not say it."""
+    """The number of pods that the group needs at once, 0 if the pod does not say."""
     whole: bool = False
-    """Its scheduler binds all of them or none."""
+    """The scheduler of the dialect binds all pods of the group or none."""
     sized_by: str = ""
-    """The key of the object that says how many pods it needs at once, as `sized_object` has it;
+    """The key of the object with the number of pods, as `sized_object` returns it;
     "": only the pod does."""
 
 
@@ -63,7 +65,7 @@ NO_GROUP = Group()
 
 _LABEL, _ANNOTATION = "label", "annotation"
 _KINDS = (
-    # kind, where its name stands, the key; where its size stands, the key; all of them or none
+    # kind, place and key of the name; place and key of the size; all pods or none
     (
         (COSCHEDULING, _LABEL, "scheduling.x-k8s.io/pod-group"),
         (_LABEL, "pod-group.scheduling.sigs.k8s.io/min-available"),
@@ -84,12 +86,12 @@ _KINDS = (
         (_ANNOTATION, "kueue.x-k8s.io/pod-group-total-count"),
         False,
     ),
-    # The size on its pods does not say whether the workers are there before the leader runs.
+    # The size on the pods does not say whether the workers exist before the leader runs.
     ((LEADER_WORKER_SET, _LABEL, "leaderworkerset.sigs.k8s.io/group-key"), (_LABEL, ""), False),
     ((JOB_SET, _LABEL, "jobset.sigs.k8s.io/jobset-name"), (_LABEL, ""), False),
 )
 _OBJECT_LABELS = {LEADER_WORKER_SET: "leaderworkerset.sigs.k8s.io/name"}
-"""Labels that name the object with the size, where its name is not the group's."""
+"""Labels that name the object with the size, if that name is not the name of the group."""
 _SIZED = frozenset({POD_GROUP, COSCHEDULING, VOLCANO, LEADER_WORKER_SET, JOB_SET})
 """The kinds with an object that says how many pods the group needs."""
 
@@ -101,7 +103,7 @@ GROUP_ANNOTATIONS = (
 
 
 def group_of(pod: Pod) -> Group:
-    """Return the group of the pod; NO_GROUP if it names none."""
+    """Return the group of the pod; NO_GROUP without one."""
     metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     if not (labels or annotations or spec.scheduling_group):
@@ -123,7 +125,7 @@ def group_of(pod: Pod) -> Group:
     controller = controller_of(pod) if own_size is not None else None
     if controller is None or not controller.uid:
         return NO_GROUP
-    # By uid: a Job that is made anew has pods of its own.
+    # By uid: a new Job of the same name has other pods.
     name = f"{(controller.name or '')[:_MAX_NAME]} {controller.uid[:_MAX_NAME]}"
     return _group((controller.kind or "")[:_MAX_NAME].lower(), namespace, name, own_size=own_size)
 
@@ -151,8 +153,8 @@ def sized_object(kind: str, workload: PodGroup | LeaderWorkerSet | JobSet) -> tu
     """Return the key of an object that sizes groups (`Group.sized_by`), and that size.
 
     kind: POD_GROUP, COSCHEDULING, VOLCANO, LEADER_WORKER_SET or JOB_SET.
-    The size is 0 if the object says none, and 1 if its pods do not have to be there at once: then
-    each is bound by itself.
+    The size is 0 if the object has none, and 1 if the pods do not have to exist at once: then each
+    is bound alone.
     """
     metadata = workload.metadata or Metadata()
     key = f"{kind} {metadata.namespace or ''}/{(metadata.name or '')[:_MAX_NAME]}"
@@ -176,19 +178,19 @@ def _pod_group_size(pod_group: PodGroup) -> int:
 
 
 def _leader_worker_set_size(worker_set: LeaderWorkerSet) -> int:
-    """Return the pods of one of its groups; 1 if its workers are made when the leader runs."""
+    """Return the number of pods of one group; 1 if the workers are created when the leader runs."""
     spec = worker_set.spec
     if spec is None or spec.leader_worker_template is None:
         return 0
     annotations = (worker_set.metadata and worker_set.metadata.annotations) or {}
-    # With exclusive placement they are made only when the leader is bound.
+    # With exclusive placement the workers are created only when the leader is bound.
     if spec.startup_policy not in (None, "", "LeaderCreated") or _LWS_EXCLUSIVE in annotations:
         return 1
     return spec.leader_worker_template.size or 1
 
 
 def _job_set_size(job_set: JobSet) -> int:
-    """Return the pods of all its Jobs that have not succeeded; 1 if some Jobs wait for others."""
+    """Return the number of pods of all unfinished Jobs; 1 if some Jobs wait for others."""
     spec = job_set.spec
     if spec is None:
         return 0
@@ -211,8 +213,8 @@ def _job_set_size(job_set: JobSet) -> int:
 
 
 def _has_followers(job_set: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
-    """Return whether pods of a Job are admitted only when its first one is bound: exclusive
-    placement does that, unless nodes are labelled for it beforehand.
+    """Return whether pods of a Job are admitted only when the first pod is bound: exclusive
+    placement does that, unless the nodes were labelled before.
     """
     metadatas = (job_set.metadata, *(job.template and job.template.metadata for job in jobs))
     return any(
@@ -223,7 +225,7 @@ def _has_followers(job_set: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
 
 
 def may_wait(pod: Pod) -> bool:
-    """Return whether its volumes or claims may have to be made after filter (PreBind)."""
+    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
     spec = pod.spec or PodSpec()
     return bool(spec.resource_claims) or any(
         volume.persistent_volume_claim is not None or volume.ephemeral is not None
@@ -233,16 +235,16 @@ def may_wait(pod: Pod) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """A pod that asks: who it is, what it asks for, and what the rules look at."""
+    """A pod that asks for devices, with the request and the fields that the rules of holds read."""
 
     ref: PodRef
     request: Request
     priority: int = 0
     group: Group = NO_GROUP
     waits: bool = False
-    """It may have to wait for a volume or a claim."""
+    """Whether the pod may have to wait for a volume or a claim."""
     owner: str = ""
-    """The uid of its controller, or ""."""
+    """The uid of the pod's controller, or ""."""
 
 
 def claimant(pod: Pod, request: Request) -> Claimant:

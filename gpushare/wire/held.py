@@ -1,7 +1,7 @@
 """Places that filter keeps for pods that are not bound yet, as documents have them.
 
 Knows the keys, which are a promise (docs/inspect.md, docs/explain.md). Standard library only: the
-kubectl plug-in reads them too.
+kubectl plug-in reads the documents too.
 
 Tested in `tests/unit/wire/test_held.py`.
 """
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents, by_name, percents_of
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.inventory import mib_of
@@ -28,24 +29,29 @@ class HeldPlace:
     devices: int
     """How many devices of the node."""
     until: float | None = None
-    """When it may be given away, in seconds since the epoch; None while kube-scheduler nominates
-    the pod."""
-    cores: int = 0
-    """Percent of the compute of each of the devices."""
+    """The end of the hold, in seconds since the epoch; None while kube-scheduler nominates the pod.
+    """
+    percents: Percents = ()
+    """Percent of each amount on each of the devices."""
     split: tuple[int, ...] = ()
-    """The units on each of the devices where they are not the same on all, the most first."""
+    """The units on each device of an uneven split, the largest first."""
+
+    @property
+    def cores(self) -> int:
+        """Percent of the compute of each of the devices."""
+        return by_name(self.percents).get(COMPUTE.name, 0)
 
     @property
     def until_text(self) -> str:
-        """The end of it as people read it."""
+        """The end of the hold, for people."""
         if self.until is None:
             return "kube-scheduler binds it or gives it up"
         return f"{datetime.fromtimestamp(round(self.until), UTC):%H:%M:%S} UTC"
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
-    """Return the JSON object of one place; it has `cores` if the pod asks for compute, and
-    `split` if it asks for unlike parts.
+    """Return the JSON object of one place, with a key such as `cores` for each requested amount in
+    percent, and `split` for an uneven split.
     """
     moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
@@ -53,7 +59,7 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
         "node": place.node,
         "units": place.units,
         "devices": place.devices,
-        **({"cores": place.cores} if place.cores else {}),
+        **by_name(place.percents),
         **({"split": list(place.split)} if place.split else {}),
         "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
     }
@@ -71,7 +77,7 @@ def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
 def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
     """Return the places of one managed resource in this unit, rounded up.
 
-    Raises MessageError for what is no such document, or has nothing of the resource.
+    Raises MessageError for any other document, and for one without the resource.
     """
     try:
         document = json.loads(body)
@@ -92,6 +98,6 @@ def _place(item: Mapping[str, Any], document_mib: int, unit_mib: int) -> HeldPla
         -(-int(item["units"]) * document_mib // unit_mib),
         int(item["devices"]),
         None if until is None else datetime.fromisoformat(until).timestamp(),
-        int(item.get("cores", 0)),
+        percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
         tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
     )

@@ -1,24 +1,24 @@
-"""The inspect document: what the ledger says of nodes, in the original's JSON.
+"""The inspect document: the ledger's nodes, in the original's JSON.
 
-Knows the document only, standard library only. Keys and their order are the original's, so its
-consumers keep working:
+Knows the document only, standard library only. Keys and their order are the original's, for the
+consumers of the original:
 
     {"nodes":[{"name":…,"totalGPU":…,"usedGPU":…,
                "devs":[{"id":…,"totalGPU":…,"usedGPU":…,"pods":[{"name":…,"namespace":…,"usedGPU":…}]}]}]}
 
 Different on purpose: nodes and pods are sorted (the original's order is random); and a pod whose
-annotations name no usable device of the node is shown. The original drops it (and gives its memory
-out again); here it counts once in the node's usedGPU and stands in one more key, `unplaced`, after
-`devs`, which is there only when it is needed. So does, with a usedGPU of 0, a pod whose card is not
-on the node any more. A pod that may be on one of several devices stands on each. What a device
-shows as used is what its own pods sum to.
+annotations name no usable device of the node is shown. The original drops the pod (and gives the
+memory out again); here the pod counts once in the node's usedGPU and stands in one more key,
+`unplaced`, after `devs`, which only nodes with such a pod have. A pod on a card that has left the
+node stands there too, with a usedGPU of 0. A pod that may be on one of several devices stands on
+each. The usedGPU of a device is the sum of the pods of the device.
 
-A node that autoscalers leave alone has why in one more key, `keptFromScaleDown`.
+A node that autoscalers leave alone has the reason in one more key, `keptFromScaleDown`.
 
-On a node where a pod has compute, each device and each pod has it in one more key, `usedCores`, in
-percent of one device.
+On a node where a pod has a part of an amount that is counted in percent, each device and each pod
+has one more key for the amount, in percent of one device: for compute `usedCores`.
 
-In books of claims, `pods` are claims, and each has in `users` the names of the pods that it is
+In books of claims, `pods` are claims, and `users` of a claim names the pods that the claim is
 reserved for.
 """
 
@@ -27,10 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.states.entry import Entry, NodeBooks
 
 Users = Mapping[str, Sequence[str]]
-"""The pods that each claim is reserved for, by its uid."""
+"""The pods that each claim is reserved for, by uid of the claim."""
 
 
 def encode_inspect(
@@ -41,8 +42,8 @@ def encode_inspect(
     """Return the inspect document of these nodes, sorted by name; compact, without a newline.
 
     Node by node: no other thread runs while one call of json works, be it over 5,000 nodes. users:
-    of books of claims, None for those of pods. kept_nodes: why autoscalers leave a node alone, by
-    its name.
+    of books of claims, None for books of pods. kept_nodes: the reasons why autoscalers leave nodes
+    alone, by node.
     """
     parts = (
         _node(books, users, kept_nodes.get(books.spec.name, ""))
@@ -58,24 +59,24 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
     capacity = books.spec.capacity
     pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
     unplaced: list[dict[str, Any]] = []
-    cores = any(books.cores_used)
+    keys = _percent_keys(books)
     for entry in sorted(books.entries, key=lambda e: (e.ref.namespace, e.ref.name, e.ref.uid)):
         shares = entry.placement
         if shares is None or any(device >= len(capacity) for device, _ in shares):
             if entry.request.total:
-                unplaced.append(_pod(entry, entry.request.total, cores=cores))
+                unplaced.append(_pod(entry, entry.request.total, entry.request.all_percents, keys))
             continue
         if not shares and entry.request.total:
-            unplaced.append(_pod(entry, 0, cores=cores))
-        for index, units in shares:
-            pods[index].append(_pod(entry, units, cores=cores))
+            unplaced.append(_pod(entry, 0, (), keys))
+        for (index, units), percents in zip(shares, entry.percents, strict=True):
+            pods[index].append(_pod(entry, units, percents, keys))
             if users is not None:
                 pods[index][-1]["users"] = users.get(entry.ref.uid.partition("/")[0], ())
     devices: list[dict[str, Any]] = []
     for index, total in enumerate(capacity):
         on_it = pods[index]
-        percent = {"usedCores": sum(pod["usedCores"] for pod in on_it)} if cores else {}
-        used = {"usedGPU": _used(on_it), **percent}
+        sums = {key: sum(pod[key] for pod in on_it) for _, key in keys}
+        used = {"usedGPU": _used(on_it), **sums}
         devices.append({"id": index, "totalGPU": total, **used, "pods": on_it})
     node: dict[str, Any] = {
         "name": books.spec.name,
@@ -90,11 +91,21 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
     return node
 
 
-def _pod(entry: Entry, units: int, *, cores: bool) -> dict[str, Any]:
+def _percent_keys(books: NodeBooks) -> list[tuple[int, str]]:
+    """Return (index in PERCENT_AMOUNTS, key) of each amount of which a pod of the node has some."""
+    return [
+        (index, f"used{PERCENT_AMOUNTS[index].title}")
+        for index, used in enumerate(books.percents_used)
+        if any(used)
+    ]
+
+
+def _pod(
+    entry: Entry, units: int, percents: Percents, keys: Iterable[tuple[int, str]]
+) -> dict[str, Any]:
+    """Return the pod on a device. percents: of the device; () for none."""
     pod = {"name": entry.ref.name, "namespace": entry.ref.namespace, "usedGPU": units}
-    if cores:
-        pod["usedCores"] = entry.cores if units else 0
-    return pod
+    return pod | {key: percents[index] if percents else 0 for index, key in keys}
 
 
 def _used(items: list[dict[str, Any]]) -> int:

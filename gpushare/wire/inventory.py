@@ -9,18 +9,18 @@ plug-in (or by hand, for mixed cards without it):
 
 `devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required;
 `uuid`, `model` and `problem` default to "", `healthy` to true, the others to false and nothing.
-`problem` says to people why a device is unhealthy. `marksAssigned`: the device plug-in there sets
-the ASSIGNED annotation of each pod that it has served. `servesByIdentity`: it knows which pod the
-kubelet asks for, and gives it the cards whose uuids its Binding names, or none. `uncounted`: uuids
-of GPUs that were added and count when the device plug-in has started anew. `gone`: uuids of cards
-that were listed here before, so that a pod whose Binding names one holds nothing of the others.
-`unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader
-would misread raises `v`, and an unknown `v` is refused.
+`problem` says to people why a device is unhealthy. `marksAssigned`: the device plug-in sets the
+ASSIGNED annotation of each served pod. `servesByIdentity`: the device plug-in knows the pod that
+the kubelet asks for, and serves the pod the cards of the Binding by uuid, or none. `uncounted`:
+uuids of GPUs that were added and count when the device plug-in has started anew. `gone`: uuids of
+cards that were listed here before, so that a pod with a Binding to one of these cards holds nothing
+of the present cards. `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a
+change that an old reader would misread raises `v`, and an unknown `v` is refused.
 
 A uuid is printable ASCII without blanks and commas, and no two devices have the same.
 
 The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,GPU-1b0c"`: devices not to be used, by the
-index that they have now, or by uuid.
+present index or by uuid.
 """
 
 import json
@@ -43,7 +43,7 @@ MAX_SIZES = 8
 """Most sizes of the devices of one node: two kinds of cards, cut into parts."""
 
 UNHEALTHY_KEY = "gpus"
-"""Under which the ConfigMap of unhealthy devices holds their indices."""
+"""The key of the indices in the ConfigMap of unhealthy devices."""
 
 _MAX_TEXT_LENGTH = 128
 _MAX_DOCUMENT_LENGTH = 64 * 1024
@@ -59,7 +59,7 @@ _UNIT = re.compile(r"GiB|MiB|[1-9][0-9]{0,6}MiB")
 
 @dataclass(frozen=True, slots=True)
 class InventoryDevice:
-    """One device: memory in units, and what is known of the card."""
+    """One device: memory in units, and facts of the card."""
 
     mem: int
     uuid: str = ""
@@ -70,7 +70,7 @@ class InventoryDevice:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of a node by index, the unit of their memory, and what its plug-in promises."""
+    """The devices of a node by index, the unit of memory, and promises of the device plug-in."""
 
     unit: str
     devices: tuple[InventoryDevice, ...]
@@ -80,7 +80,7 @@ class Inventory:
     gone: tuple[str, ...] = ()
 
     def after(self, previous: "Inventory") -> "Inventory":
-        """Return this one as it is written in place of another: cards of that one have gone."""
+        """Return this inventory, with missing cards of the previous inventory as gone."""
         present = {device.uuid for device in self.devices}
         earlier_uuids = (*previous.gone, *(device.uuid for device in previous.devices))
         gone_uuids = dict.fromkeys(uuid for uuid in earlier_uuids if uuid and uuid not in present)
@@ -88,7 +88,7 @@ class Inventory:
 
 
 def encode_inventory(inventory: Inventory) -> str:
-    """Return the annotation's text; what has its default value is left out."""
+    """Return the annotation's text; default values are left out."""
     document: dict[str, Any] = {
         "v": VERSION,
         "unit": inventory.unit,
@@ -183,7 +183,7 @@ def mib_of(unit: str) -> int:
 
 
 def units_of(size: int, size_unit: str, unit: str) -> int | None:
-    """Return an amount in GiB or MiB in units of the cluster; None if it is no number of these."""
+    """Return an amount in GiB or MiB in units of the cluster; None if that is no whole number."""
     amount, chunk = size * mib_of(size_unit), mib_of(unit)
     whole = amount and not amount % chunk and amount // chunk <= MAX_UNITS
     return amount // chunk if whole else None
@@ -195,7 +195,7 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     None if `gpus` is empty. Blanks around a token are allowed, since people write this by hand. A
     uuid begins with a letter and has a hyphen, as in GPU-1b0c, so a typing error is not taken for
     one. Raises AnnotationError on any other token: the caller keeps the last good answer (the
-    original takes it for device 0).
+    original takes such a token for device 0).
     """
     text = data.get(UNHEALTHY_KEY, "").strip()
     if not text:

@@ -1,10 +1,10 @@
-"""What the extender keeps in its namespace, by name: it writes these, and doctor looks for them.
+"""Names of the objects in the extender's namespace that the extender writes and doctor reads.
 
 Tested in `tests/contract/test_manifests.py`.
 """
 
 LEASE = "gpushare-extender"
-"""The Lease by which it leads."""
+"""The Lease of the leader."""
 
 MOVES = "gpushare-moves"
 """The ConfigMap with the moves of the last hour."""

@@ -1,6 +1,6 @@
 """The extender's metrics as commands read them: Prometheus' text, and which policy ranks pods.
 
-Pure; standard library only, since the kubectl plug-in reads them too.
+Pure; standard library only, since the kubectl plug-in imports this module.
 
 Tested in `tests/unit/doctor/test_parts.py`.
 """
@@ -16,7 +16,7 @@ from gpushare.core.trial_lead import lead_text
 from gpushare.errors import SettingsError
 
 Samples = Mapping[str, float]
-"""By sample, as in `gpushare_pods{resource="r",state="bound"}`, its value."""
+"""Value by sample, as in `gpushare_pods{resource="r",state="bound"}`."""
 
 _LABEL = re.compile(r'[a-z_]+="[^"]*"')
 _LONGEST = 320
@@ -69,22 +69,22 @@ class RankingPolicy:
 
     name: str
     since: str = ""
-    """When a trial chose it, by RFC 3339; "" if none has."""
+    """The time of the trial that chose the policy, by RFC 3339; "" without a trial."""
     second: str = ""
-    """The best of the other candidates in its last trial, "" if not known."""
+    """The best of the other candidates in the last trial, "" if unknown."""
     lead: float = 0.0
-    """Points of memory that it allocated above `second` there."""
+    """Percentage points of memory that the policy allocated above `second` in that trial."""
     error: float = 0.0
     """The standard error of `lead`."""
     allocated_percent: Mapping[str, float] = field(default_factory=dict)
-    """By candidate, in percent of the memory."""
+    """Allocated memory by candidate, in percent of the memory."""
     refused_percent: Mapping[str, float] = field(default_factory=dict)
-    """The same of what was refused."""
+    """Refused memory by candidate, in percent of the memory."""
     shadow: str = ""
     """A clause on the policy that is followed beside; "" if there is none."""
 
     def __str__(self) -> str:
-        """Return the name, and if a trial chose it also since when and with which lead."""
+        """Return the name, and after a trial also the time and the lead."""
         if not self.since:
             return self.name
         text = f"{self.name}, chosen by auto, since {self.since}"
@@ -124,7 +124,7 @@ def _by_policy(samples: Samples, name: str, resource: str) -> dict[str, float]:
 
 
 def _shadow(samples: Samples, resource: str) -> str:
-    """Return what the shadow policy would have done otherwise, or ""."""
+    """Return the differences of the shadow policy's choices, or ""."""
     state = next(family(samples, "gpushare_shadow_on"), None)
     if state is None:
         return ""

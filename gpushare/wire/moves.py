@@ -1,9 +1,10 @@
-"""A pod's move: its eviction, which pod comes in its stead, the record of the last hour's moves.
+"""Moves of pods: the eviction, the pod that replaces the evicted one, the record of the last hour.
 
-A ConfigMap keeps the record for whoever else moves pods. The extender that leads writes each
-eviction down before it sends it, and so does `gpushare defrag --apply`, by a write that holds only
-for the record as it was read. So the budget of an hour is kept across leaders, two processes cannot
-both spend the last move, and each knows that an eviction of another may be under way.
+A ConfigMap has the record for all processes that move pods. The leading extender records each
+eviction before the request, and so does `gpushare defrag --apply`, by a write with the
+resourceVersion of the read. So the budget of an hour is kept across leaders, two processes cannot
+both spend the last move, and each process knows that an eviction of another process may be under
+way.
 
 Tested in `tests/unit/wire/test_move_record.py`, `tests/unit/cli/test_defrag_apply.py` and
 `tests/unit/extender/moves/test_mover.py`.
@@ -25,21 +26,21 @@ from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, Pod, 
 from gpushare.wire.pods import controller_of
 
 SETTLES = 300.0
-"""Seconds after which an eviction of which no end was written down counts as settled."""
+"""Seconds after which an eviction without a recorded end counts as settled."""
 
 _MOST_LABELS, _MOST_TEXT = 100, 8 * 1024
-"""Labels of a pod that may be moved, and their characters."""
+"""Upper bounds of the labels of a pod that may be moved, and of their characters."""
 _HOUR = 3600.0
 _KEY = "moves"
 
 
 def pod_path(ref: PodRef) -> str:
-    """Return the path of a pod; `/eviction` after it takes an eviction."""
+    """Return the path of a pod; path + "/eviction" takes an eviction."""
     return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
 
 
 def eviction(ref: PodRef, version: str) -> dict[str, Any]:
-    """Return the object that evicts this pod as it was read, in that version, and no other one."""
+    """Return the Eviction of this pod, with uid and resourceVersion as preconditions."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -49,22 +50,22 @@ def eviction(ref: PodRef, version: str) -> dict[str, Any]:
 
 
 def may_succeed(pod: Pod, owner: Owner, name: str) -> bool:
-    """Return whether the owner may have made the pod in the stead of its pod of that name."""
+    """Return whether the owner may have created the pod to replace the pod of that name."""
     if owner.kind == "StatefulSet" and (pod.metadata or Metadata()).name != name:
         return False
     return (controller_of(pod) or Owner()).uid == owner.uid
 
 
 def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
-    """Return the pod with what is asked before it may be moved; None if that is very much: such a
-    pod is not moved. annotation: the one that is asked for.
+    """Return the pod with the fields that decide whether the pod may be moved; None if the fields
+    are larger than the bounds: such a pod is not moved. annotation: the owner's permission.
     """
     metadata, spec = pod.metadata or Metadata(), pod.spec or OwnedPodSpec()
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     texts = sum(len(key) + len(value) for key, value in labels.items())
-    if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).known:
+    if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).is_complete:
         return None
-    # Of what keeps it where it is one is enough.
+    # One reason to stay is enough.
     ports = (port for container in spec.containers or () for port in container.ports or ())
     port = next((port for port in ports if port.host_port), None)
     volumes = (
@@ -116,7 +117,7 @@ class SentEviction:
     uid: str
     pod: str
     settled: bool = False
-    """Its end is known."""
+    """The end of the eviction is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,30 +126,31 @@ class MoveRecord:
 
     moves: tuple[SentEviction, ...] = ()
     version: str = ""
-    """That of the ConfigMap as it was read; "": there is none."""
+    """The resourceVersion of the read ConfigMap; "": there is no ConfigMap."""
 
     def moves_left(self, budget: int, now: float) -> int:
-        """Return how many more there may be now, of so many an hour."""
+        """Return the number of further moves that the budget of an hour allows now."""
         return max(budget - len(self._last_hour(now)), 0)
 
     def under_way(self, now: float) -> SentEviction | None:
-        """Return an eviction that may not have come to its end; None if there is none."""
+        """Return an eviction that may not have ended; None without one."""
         going = (move for move in self.moves if not move.settled and move.at > now - SETTLES)
         return next(going, None)
 
     def sent(self, uid: str, pod: str, now: float) -> "MoveRecord":
-        """Return it with one more."""
+        """Return the record with one more eviction."""
         return replace(self, moves=(*self._last_hour(now), SentEviction(now, uid, pod)))
 
     def settled(self, uid: str) -> "MoveRecord":
-        """Return it with the end of that one."""
+        """Return the record with the end of the eviction of this uid."""
         moves = (replace(move, settled=True) if move.uid == uid else move for move in self.moves)
         return replace(self, moves=tuple(moves))
 
     def withdrawn(self, uid: str) -> "MoveRecord":
-        """Return it without that one: the API server has refused it, and nothing has moved.
+        """Return the record without the eviction of this uid: the API server has refused the
+        eviction.
 
-        One that is settled stays: another process has moved that pod before.
+        A settled one stays: another process has moved that pod before.
         """
         remaining = (move for move in self.moves if move.uid != uid or move.settled)
         return replace(self, moves=tuple(remaining))
@@ -168,7 +170,7 @@ class MoveRecord:
 
 
 def read_record(body: bytes, now: float) -> MoveRecord:
-    """Return what the API server's answer says, as `record_of` does."""
+    """Return the record in the API server's answer. Raises MessageError as `record_of` does."""
     try:
         document = json.loads(body)
     except ValueError as error:
@@ -177,9 +179,9 @@ def read_record(body: bytes, now: float) -> MoveRecord:
 
 
 def record_of(document: Mapping[str, Any], now: float) -> MoveRecord:
-    """Return what a ConfigMap says; a move in the future counts as one of now.
+    """Return the record in a ConfigMap; a move in the future counts as a move of now.
 
-    Raises MessageError if it cannot be read: then nothing is known of the budget.
+    Raises MessageError for an unreadable record: the spent budget is unknown then.
     """
     try:
         entries = json.loads((document.get("data") or {}).get(_KEY, "[]"))

@@ -1,12 +1,12 @@
 """Nodes: from the structs of objects.py to NodeSpec, for one managed resource.
 
 Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
-and a count. Whatever cannot be read closes the node with a reason instead of failing: the pods
-already there stay in the ledger.
+and a count. An unreadable value closes the node with a reason instead of failing: the pods already
+there stay in the ledger.
 
-Nodes that do not exist yet are made up by an autoscaler: a template is a copy of a node of its
-group under another name, or, of a group that has no node, what the cloud provider is told of it:
-labels and sums. Sums say nothing of single devices, so a label may: `gpushare.io/shape: 4x24GiB`.
+Nodes that do not exist yet are made up by an autoscaler: a template is a copy of a node of the
+group under another name, or, for an empty group, the labels and sums of the cloud provider's
+settings. Sums say nothing of single devices, so a label may: `gpushare.io/shape: 4x24GiB`.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ _Quantities = Mapping[str, Quantity]
 
 
 class InventoryCache:
-    """What inventories said last, by node: a text that is unchanged byte for byte is not parsed.
+    """The last decoded inventories, by node: an unchanged text is not parsed again.
 
     A kubelet writes its Node every five minutes and more often, and nearly never other devices.
-    Kept of a text is its digest. For one thread.
+    Keeps the digest of a text. For one thread.
     """
 
     def __init__(self) -> None:
@@ -55,21 +55,21 @@ class InventoryCache:
         self._read = {name: specs for name, specs in self._read.items() if name in names}
 
     def forget(self, name: str) -> None:
-        """Forget a node: it is gone."""
+        """Forget a deleted node."""
         self._read.pop(name, None)
 
 
 def node_spec(
     node: Node, names: Names, unit: str, inventories: InventoryCache | None = None
 ) -> NodeSpec:
-    """Return the devices of the node in units; closed with a Reason if they cannot be read.
+    """Return the devices of the node in units; closed with a Reason if the devices are unreadable.
 
     unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
     one every device has total / count units, if both are there. The total is the node's
     *capacity*, as the original reads it: the kubelet takes unhealthy devices out of allocatable,
-    which would make every device look smaller. If allocatable is the only one given it is used,
-    and if it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
-    inventories: what inventories said before. Raises MessageError if the node has no name.
+    which would make every device look smaller. A node with allocatable alone counts by allocatable,
+    and if that is 0 every device is unhealthy (the plug-in is away, or all devices are).
+    inventories: the cache of decoded inventories. Raises MessageError if the node has no name.
     """
     metadata = node.metadata or Metadata()
     if not metadata.name:
@@ -88,7 +88,7 @@ def node_spec(
     else:
         spec = _from_totals(bare, capacity, allocatable, names)
     model = node_model(metadata.labels or {})
-    # The label first: it is what selectors of pods are held against.
+    # The label first: kube-scheduler compares selectors of pods with the label.
     return replace(spec, models=(model,) * len(spec.capacity)) if model else spec
 
 
@@ -114,8 +114,8 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
 def _from_totals(
     bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
 ) -> NodeSpec:
-    """Return the node by its totals; closed if the count is missing, 0 with memory there, or
-    does not divide it.
+    """Return the node by the totals; closed if the count is missing, 0 beside memory, or does not
+    divide the memory.
 
     A count that is not there for a moment would make one giant device of all.
     """

@@ -1,10 +1,9 @@
 """Kubernetes objects as the API server writes them: narrow typed structs.
 
-Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget and of what sizes groups of pods, only
-the fields that we read; every field may be missing or null, quantities may be numbers, unknown
-fields are skipped.
-Knows nothing of what the fields mean to us (see pods.py and nodes.py), nor of lists and watches
-(codec.py).
+Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget and of the objects that size groups of
+pods, only the fields that we read; every field may be missing or null, quantities may be numbers,
+unknown fields are skipped. Knows no meaning of the fields (see pods.py and nodes.py), and no lists
+and watches (codec.py).
 """
 
 from datetime import datetime
@@ -49,7 +48,7 @@ class Resources(Struct, gc=False):
 
 
 class Variable(Struct, gc=False):
-    """EnvVar, by its name alone."""
+    """EnvVar, by name alone."""
 
     name: str | None = None
 
@@ -85,7 +84,7 @@ class NodeSelector(Struct, gc=False, rename="camel"):
 
 
 class NodeAffinity(Struct, gc=False):
-    """NodeAffinity, of which only what is required counts here."""
+    """NodeAffinity, without the preferred terms."""
 
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -108,7 +107,7 @@ class Toleration(Struct, gc=False):
 
 
 class Present(Struct, gc=False):
-    """Something of which only counts that it is there."""
+    """An object whose presence alone counts."""
 
 
 class Volume(Struct, gc=False, rename="camel"):
@@ -178,20 +177,20 @@ class ContainerStatus(Struct, gc=False):
 
 
 class StartedPodStatus(PodStatus, gc=False, rename="camel"):
-    """PodStatus with what the container runtime calls the containers."""
+    """PodStatus with the container runtime's ids of the containers."""
 
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 
 
 class StartedPod(Pod, gc=False):
-    """Pod with container statuses, for what runs on a node; others need not decode them."""
+    """Pod with container statuses, for a program on the node; others need not decode these."""
 
     status: StartedPodStatus | None = None
 
 
 class PodsAffinity(Affinity, gc=False, rename="camel"):
-    """Affinity with what it says of other pods, as far as it is there."""
+    """Affinity, with the presence of pod affinity and pod anti-affinity."""
 
     pod_affinity: Present | None = None
     pod_anti_affinity: Present | None = None
@@ -204,7 +203,7 @@ class Port(Struct, gc=False, rename="camel"):
 
 
 class PortsContainer(Container, gc=False, rename="camel"):
-    """Container with its ports."""
+    """Container with ports."""
 
     ports: list[Port] | None = None
 
@@ -216,7 +215,7 @@ class HostVolume(Volume, gc=False, rename="camel"):
 
 
 class OwnedPodSpec(PodSpec, gc=False, rename="camel"):
-    """PodSpec with what else decides where a pod may be."""
+    """PodSpec with the further fields that bind a pod to a node."""
 
     affinity: PodsAffinity | None = None
     containers: list[PortsContainer] | None = None  # type: ignore[assignment]  # decoded, not set
@@ -226,7 +225,7 @@ class OwnedPodSpec(PodSpec, gc=False, rename="camel"):
 
 
 class OwnedPod(Pod, gc=False):
-    """Pod with what is asked before it may be moved; others need not decode that."""
+    """Pod with the fields that decide whether it may be moved; others need not decode these."""
 
     spec: OwnedPodSpec | None = None
 
@@ -289,7 +288,7 @@ class OwnNodeStatus(NodeStatus, gc=False, rename="camel"):
 
 
 class OwnNode(Node, gc=False):
-    """Node with its software, for a program that runs there; others need not decode it."""
+    """Node with software versions, for a program on the node; others need not decode these."""
 
     status: OwnNodeStatus | None = None
 
@@ -310,7 +309,7 @@ class PriorityClass(Struct, gc=False, rename="camel"):
 
 
 class PodDisruptionBudget(Struct, gc=False):
-    """PodDisruptionBudget; what its parts say is read by budgets.py."""
+    """PodDisruptionBudget; budgets.py reads the parts."""
 
     metadata: Metadata | None = None
     spec: dict[str, Any] | None = None
@@ -344,7 +343,7 @@ class PodGroup(Struct, gc=False):
 
 
 class LeaderWorkerTemplate(Struct, gc=False):
-    """LeaderWorkerTemplate, by its size alone."""
+    """LeaderWorkerTemplate, by size alone."""
 
     size: int | None = None
 
@@ -364,7 +363,7 @@ class LeaderWorkerSet(Struct, gc=False):
 
 
 class JobSpec(Struct, gc=False):
-    """JobSpec of batch/v1, by the number of its pods."""
+    """JobSpec of batch/v1, by the number of pods."""
 
     parallelism: int | None = None
     completions: int | None = None
@@ -435,7 +434,7 @@ JOB_SETS: Codec[JobSet] = Codec(JobSet)
 
 
 def seconds_of(timestamp: str | None) -> float:
-    """Return seconds since the epoch of an RFC 3339 time; 0 if it cannot be read."""
+    """Return seconds since the epoch of an RFC 3339 time; 0 for any other text."""
     try:
         moment = datetime.fromisoformat(timestamp or "")
     except ValueError:

@@ -1,8 +1,8 @@
-"""Placeholders: pods of ours that nobody binds, by which an autoscaler brings a node.
+"""Placeholders: pods that gpushare creates and nobody binds, so that an autoscaler adds a node.
 
-An autoscaler drops a waiting pod that fits a node by sums. Its placeholder asks for the same, and
-its node affinity leaves out the nodes on which no device has room. A scheduler of its name serves
-nobody, so its status is ours to write.
+An autoscaler drops a waiting pod that fits a node by sums. The placeholder of that pod asks for the
+same, and the node affinity of the placeholder excludes the nodes without a device with room. No
+scheduler has the placeholder's schedulerName, so gpushare writes the status.
 
 Tested in `tests/unit/wire/test_placeholders.py`.
 """
@@ -21,10 +21,10 @@ SCHEDULER = "gpushare-placeholder"
 """The schedulerName of all placeholders."""
 
 FOR = "gpushare.io/placeholder-for"
-"""Label: the uid of the pod that waits; annotation: its namespace and name."""
+"""Label: the uid of the pending pod; annotation: namespace and name of that pod."""
 
 GROUP = "gpushare.io/placeholder-group"
-"""Annotation: the group of the pod that waits; not there if it is in none."""
+"""Annotation: the group of the pending pod; missing without a group."""
 
 IMAGE = "registry.k8s.io/pause:3.10"
 HOSTNAME = "kubernetes.io/hostname"
@@ -40,21 +40,21 @@ class Placeholder:
     namespace: str
     name: str
     uid: str
-    """That of the pod that waits."""
+    """The uid of the pending pod."""
     unschedulable: bool
-    """Its status says that it is unschedulable."""
+    """Whether the status says that the placeholder is unschedulable."""
     nodes: frozenset[str]
-    """Those that its node affinity leaves out."""
+    """The nodes that the node affinity excludes."""
     created: float = 0.0
     """In seconds since the epoch."""
     group: str = ""
-    """That of the pod that waits, "" if it is in none."""
+    """The group of the pending pod, "" without a group."""
     gated: bool = False
-    """Somebody has put a scheduling gate on it, so no autoscaler counts it."""
+    """Whether the placeholder has a scheduling gate, so that no autoscaler counts it."""
 
 
 def placeholder_of(pod: Pod) -> Placeholder | None:
-    """Return the placeholder that the pod is; None if it is none."""
+    """Return the pod as a placeholder; None for any other pod."""
     metadata, spec = pod.metadata, pod.spec
     if metadata is None or spec is None or not is_placeholder(pod):
         return None
@@ -92,7 +92,7 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether the pod is for autoscalers alone: it asks nobody else for anything."""
+    """Return whether the pod is a placeholder, which only autoscalers read."""
     return pod.spec is not None and pod.spec.scheduler_name == SCHEDULER and not pod.spec.node_name
 
 
@@ -112,8 +112,9 @@ def placeholder(
 ) -> bytes | None:
     """Return the placeholder to be created for the pod of this body, as the API server has it.
 
-    None if it is another pod by now, is bound or nominated, has gates, or if kube-scheduler has not
-    found it unschedulable. group: of the pod, or "". Raises MessageError for a body that is no pod.
+    None if the body has another uid, or the pod is bound or nominated, has gates, or has no
+    condition Unschedulable of kube-scheduler. group: of the pod, or "". Raises MessageError for a
+    body that is no pod.
     """
     try:
         pod = json.loads(body)
@@ -127,8 +128,8 @@ def placeholder(
 
 
 def status_patch(now: str) -> bytes:
-    """Return the merge patch of a placeholder's status: what a scheduler would say of it. now: as
-    the API server writes times.
+    """Return the merge patch of a placeholder's status: unschedulable. now: as the API server
+    writes times.
     """
     kind, status, reason = _UNSCHEDULABLE
     condition = {
@@ -163,7 +164,7 @@ def _document(
     copied = {
         key: spec[key] for key in ("nodeSelector", "tolerations") if spec.get(key) is not None
     }
-    # A class of the system's is for its own namespace; without it the pod is of no priority.
+    # A system- class is for kube-system alone; without the class the pod has no priority.
     priority = spec.get("priorityClassName") or ""
     if priority and not priority.startswith("system-"):
         copied["priorityClassName"] = priority

@@ -1,8 +1,8 @@
 """Pods: from the structs of objects.py to Request and ObservedPod.
 
-Knows the dialect's names. What containers ask for is summed up by Kubernetes' formula: the larger
-of the running phase (containers and sidecars) and of each init container with the sidecars before
-it; for CPU and memory then the overhead. A quantity that makes no sense is an error; a placement
+Knows the dialect's names. Requests of containers are summed up by Kubernetes' formula: the larger
+of the running phase (containers and sidecars) and of each init container with the sidecars before;
+for CPU and memory then the overhead. A quantity that makes no sense is an error; a placement
 annotation that makes no sense is only no placement, because users can edit annotations and the pod
 still holds memory.
 
@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device, percents_of
 from gpushare.core.model import (
-    ALL_CORES,
     HOST_BOUND,
     MAX_UNITS,
     Labels,
@@ -35,7 +35,7 @@ from gpushare.wire.annotations import (
     placement,
 )
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import DeviceSums, device_request
+from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import (
@@ -60,14 +60,14 @@ _NOTHING: Mapping[str, Quantity] = {}
 _NO_RESOURCES = Resources()
 
 MAX_MODELS = 64
-"""Models that are kept of what one pod accepts."""
+"""Upper bound of the kept models that one pod accepts."""
 _MAX_LABEL = 63
 """Characters of the value of a label."""
 MAX_LABELS = 16 * 1024
 """Bytes of the labels of a pod that are kept: characters, and _EACH_LABEL for each."""
 _EACH_LABEL = 160
 _MOST_NAMES = 4 * 1024
-"""Characters of the names of the resources that are kept of what a pod asks for."""
+"""Upper bound of the characters of the kept resource names of one pod's requests."""
 
 _MAX_STAMP = 32
 
@@ -91,22 +91,20 @@ def pod_name(pod: Pod) -> str:
 
 
 def request_of(pod: Pod, names: Names) -> Request:
-    """Return what the pod asks for.
-
-    GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
-    formula: the larger of the running phase (containers and sidecars) and of each init container
-    with the sidecars before it; for CPU and memory then the overhead. What its annotations make of
-    that: device_request.py. Raises QuantityError, AnnotationError, or MessageError if the devices
-    cannot be had.
+    """Return the request of the pod. GPU memory by limits of the containers, CPU and memory by
+    requests, both with Kubernetes' formula: the larger of the running phase (containers and
+    sidecars) and of each init container with the sidecars before; for CPU and memory then the
+    overhead. device_request.py applies the annotations. Raises QuantityError, AnnotationError, or
+    MessageError if the devices cannot be had.
     """
     host = host_sums(pod)
     units, containers, inits = device_sums(pod, names.resource)
-    cores, core_containers, _ = device_sums(pod, names.cores)
-    if not (units or cores):
+    percents, percent_containers = percent_sums(pod, names)
+    if not (units or percents):
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        DeviceSums(units, containers, inits, cores, core_containers),
+        ContainerSums(units, containers, inits, percents, percent_containers),
         metadata.annotations or {},
         metadata.labels or {},
         names,
@@ -123,7 +121,7 @@ def _one_request(request: Request) -> Request:
 
 
 def request_among(pod: Pod, managed_names: Iterable[Names]) -> tuple[Names, Request] | None:
-    """Return the one resource that the pod asks for, and its request; None if it asks for none.
+    """Return the one resource that the pod asks for, and the request; None without one.
 
     Raises WireError for a request that makes no sense or asks for two of the resources, and for a
     pod without a node that has no room for our annotations.
@@ -143,10 +141,11 @@ def request_among(pod: Pod, managed_names: Iterable[Names]) -> tuple[Names, Requ
 
 def lacks_room(pod: Pod, request: Request, names: Names) -> str:
     """Return why the annotations of a pod leave no room for all that we and the device plug-in
-    write later; "" if they do. On a node it is too late: the pod holds its devices in any case.
+    write later; "" if there is room. A bound pod is not refused: the pod holds the devices in any
+    case.
 
-    A pod whose annotations come to be too large can never be updated again: it has no status, no
-    end and no deletion, and holds its devices for ever.
+    A pod with too large annotations can never be updated again: the pod gets no status, no end and
+    no deletion, and holds the devices for ever.
     """
     if pod.spec and pod.spec.node_name:
         return ""
@@ -170,9 +169,9 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         names.uuids: uuid * request.devices,
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
-    if request.cores:
-        max_bytes[names.core_allocation] = grants
-    # As the API server counts them.
+    percents = zip(names.percents, request.percents, strict=False)
+    max_bytes |= {of_amount.allocation: grants for of_amount, percent in percents if percent}
+    # As the API server counts annotations.
     present_bytes = sum(
         len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         for key, value in ((pod.metadata and pod.metadata.annotations) or {}).items()
@@ -189,7 +188,7 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
 
 
 def units_of(pod: Pod, resource: str) -> int:
-    """Return the units a pod asks for, over all its devices: the `total` of its request.
+    """Return the units a pod asks for, over all devices: the `total` of the request.
 
     A tenth of the cost of `observe_pod`. Raises QuantityError.
     """
@@ -213,14 +212,37 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
     return total, containers, tuple(count for count, _ in inits if count)
 
 
+def percent_sums(
+    pod: Pod, names: Names, *, strict: bool = True
+) -> tuple[Percents, tuple[Shares, ...]]:
+    """Return (the percents over all devices, `percent_containers` of the Request).
+
+    Raises QuantityError; if not `strict`, an amount that cannot be read is a whole device, which
+    may be what the pod asks for.
+    """
+    totals: list[int] = []
+    by_container: list[Shares] = []
+    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+        try:
+            total, containers, _ = device_sums(pod, of_amount.resource)
+        except QuantityError:
+            if strict:
+                raise
+            total, containers = amount.whole, ()
+        totals.append(total)
+        by_container.append(containers)
+    percents = percents_of(totals)
+    return percents, tuple(by_container) if percents else ()
+
+
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     """Return the request without GPU: CPU, memory, and some others by name, at most MOST_RESOURCES.
 
-    Requests count, or the limits if there are none, as the API server fills them in; those of the
-    pod itself if it has them (1.34). At most HOST_BOUND: no node has so much, and what is beyond it
-    would only overflow the arithmetic of policies. Raises QuantityError if CPU or memory makes no
-    sense or is more than Kubernetes itself can count; such an amount of another resource is left
-    out, and if not `strict` these too.
+    Requests count, or the limits of a container without requests, as the API server defaults
+    requests; the pod-level requests, if there are any, count first (1.34). At most HOST_BOUND: no
+    node has so much, and a larger amount would only overflow the arithmetic of policies. Raises
+    QuantityError if CPU or memory makes no sense or is more than Kubernetes itself can count; such
+    an amount of another resource is left out, and if not `strict` these too.
     """
     spec = pod.spec or PodSpec()
     containers, init_containers = spec.containers or (), spec.init_containers or ()
@@ -300,7 +322,7 @@ def gpu_units(container: Container, resource: str) -> int:
 
 
 def _without_suffix(quantity: Quantity) -> str:
-    """Return what to write instead of an amount in bytes, such as 5Gi; "" if it is none."""
+    """Return the text to write instead of an amount in bytes, such as 5Gi; else ""."""
     try:
         amount = to_bytes(quantity)
     except QuantityError:
@@ -313,12 +335,11 @@ def _without_suffix(quantity: Quantity) -> str:
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     """Return the pod as the API server shows it.
 
-    Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
-    node holds its device memory whatever else it says: if its annotations make no sense, its
-    whole total counts as requested of one device, CPU or memory that makes no sense as 0, and cores
-    that make none as all of a device. Cores without memory are on no device. A placeholder asks for
-    nothing: it stands for a pod that does.
-    Raises MessageError or QuantityError if the pod or its devices cannot be read.
+    A bound pod without GPU request has only the host's sums. A bound pod holds device memory
+    whatever the other fields say: if the annotations make no sense, the whole total counts as
+    requested of one device, senseless CPU or memory as 0, and senseless percents as a whole device.
+    Percents without memory are on no device. A placeholder asks for nothing: it stands for a pod
+    that does. Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
@@ -328,11 +349,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        try:
-            cores, core_containers, _ = device_sums(pod, names.cores)
-        except QuantityError:  # nobody knows how much, so it may be all
-            cores, core_containers = ALL_CORES, ()
-        if not node or not (total or cores):
+        percents, percent_containers = percent_sums(pod, names, strict=False)
+        if not node or not (total or percents):
             raise
         request = host_sums(pod, strict=False)
         if total:
@@ -342,8 +360,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
                 devices=1,
                 containers=containers,
                 inits=inits,
-                cores=min(cores, ALL_CORES),
-                core_containers=core_containers,
+                percents=of_one_device(percents),
+                percent_containers=percent_containers,
             )
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
@@ -356,7 +374,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         uuids = None if shares is None else device_uuids(annotations, shares, names)
         annotated = (None, ()) if uuids is None else (shares, uuids)
     else:
-        # It has gates, or no node passes kube-scheduler itself.
+        # The pod has gates, or no node passes kube-scheduler's own filters.
         no_extender_called = bool(pod.spec and pod.spec.scheduling_gates) or any(
             (condition.type, condition.status, condition.reason)
             == ("PodScheduled", "False", "Unschedulable")
@@ -375,7 +393,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         metadata.deletion_timestamp is not None,
         _labels(metadata) if node else (),
         no_extender_called,
-        # Ours has 19 digits: what is longer is none, and is not kept.
+        # Our stamp has 19 digits: a longer text is no stamp, and is cut.
         annotations.get(names.assume_time, "")[:_MAX_STAMP] if node else "",
         status.phase == "Running",
         annotated[1],
@@ -387,13 +405,13 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
 
 def controller_of(pod: Pod) -> Owner | None:
-    """Return what makes the pod anew when it is gone; None if nothing says that it does."""
+    """Return the owner reference of the pod's controller; None without one."""
     owners = (pod.metadata and pod.metadata.owner_references) or ()
     return next((owner for owner in owners if owner.controller), None)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return whether its containers have ended for good and hold nothing."""
+    """Return whether the pod's containers have ended for good and hold nothing."""
     return pod.status is not None and pod.status.phase in _ENDED
 
 
@@ -417,23 +435,23 @@ def scheduler_of(pod: Pod) -> str:
 
 
 def priority_of(pod: Pod) -> int:
-    """Return the pod's priority; 0 if it has none, as in kube-scheduler
+    """Return the pod's priority; 0 without one, as in kube-scheduler
     (corev1helpers.PodPriority).
     """
     return (pod.spec and pod.spec.priority) or 0
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Return whether other pods may be evicted for it (spec.preemptionPolicy)."""
+    """Return whether kube-scheduler may evict other pods for the pod (spec.preemptionPolicy)."""
     return pod.spec is None or pod.spec.preemption_policy != "Never"
 
 
 def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
-    """Return the models that the pod's node selector and its required node affinity accept, sorted.
+    """Return the models that the pod's node selector and required node affinity accept, sorted.
 
-    () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
-    several are alternatives, of which each may name other labels. A value that is longer than any
-    label's is no model. A node has to meet all conditions. kube-scheduler alone enforces them; a
+    () means any, and stands for more than MAX_MODELS too. Affinity counts if there is one term:
+    several terms are alternatives, and each may name other labels. A value longer than the value of
+    any label is no model. A node has to meet all conditions. kube-scheduler alone enforces them; a
     policy that knows which pods can only run on a scarce model keeps that model free for them.
     """
     selector = spec.node_selector or {}
@@ -468,5 +486,5 @@ def _labels(metadata: Metadata) -> Labels:
 
 @lru_cache(maxsize=1 << 10)
 def _one_labels(labels: Labels) -> Labels:
-    """Return the labels, the same object for all pods that have them."""
+    """Return the labels, the same object for all pods with equal labels."""
     return labels

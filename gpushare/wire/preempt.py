@@ -24,7 +24,7 @@ _MAX_VIOLATIONS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class PreemptArgs:
-    """A preempt request: for whom, and kube-scheduler's own victims by node, perhaps none."""
+    """A preempt request: the preempting pod, and kube-scheduler's victims by node, perhaps none."""
 
     pod: Pod
     victims: Mapping[str, Victims]
@@ -63,7 +63,7 @@ class _Answer(Struct, gc=False):
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """Return the preempt request in a body; nulls in it count as missing. Raises MessageError."""
+    """Return the preempt request in a body; nulls count as missing. Raises MessageError."""
     args = decode_body(_BODY, _Body, body)
     pod = checked_pod(args.pod)
     if args.meta is not None:
@@ -72,7 +72,7 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
-    """Return the answer to a preempt request: the nodes that stay, with their victims in order."""
+    """Return the answer to a preempt request: the remaining nodes, with the victims in order."""
     return _ENCODER.encode(
         _Answer(
             {
@@ -126,7 +126,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
     "AnsweredVictims": _AnsweredNode,
     "AnsweredPod": _AnsweredPod,
 }
-"""The structs of the messages, by the names of their Go types if they have one."""
+"""The structs of the messages, by the name of the Go type if there is one."""
 
 _BODY = Decoder(_Body)
 _ON_NODE = Decoder(_OnNode)

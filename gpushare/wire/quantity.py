@@ -1,10 +1,10 @@
 """Kubernetes quantities ("16", "16k", "1Gi", "500m", "1e3") as exact numbers.
 
 Knows the grammar of `k8s.io/apimachinery/pkg/api/resource`. Stdlib only, so that the command line
-shares it. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
+shares this module. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
 of absurd length or exponent is refused instead of being capped, before any big arithmetic.
 
-And the most that a pod's containers hold of one at any time (`PodRequests` of
+Also the largest amount that a pod's containers hold at any time (`PodRequests` of
 k8s.io/component-helpers); tested in `tests/unit/wire/test_pods.py`.
 """
 
@@ -38,12 +38,12 @@ _SCALES: dict[str, int | Fraction] = {
     **{name + "i": 1024**power for power, name in enumerate("KMGTPE", start=1)},
 }
 _KEPT_LENGTH = 24
-"""Characters of a text whose value is kept."""
+"""Upper bound of the characters of a cached text."""
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 def parse_quantity(quantity: Quantity) -> int | Fraction:
-    """Return the exact value: an int if it is whole, else a Fraction.
+    """Return the exact value: an int if whole, else a Fraction.
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """
@@ -59,7 +59,7 @@ def _parsed_again(text: str) -> int | Fraction:
 
 
 def _parsed(quantity: Quantity) -> int | Fraction:
-    """Do what `parse_quantity` says."""
+    """Parse without the cache of `parse_quantity`."""
     if isinstance(quantity, str):
         text = quantity
     elif isinstance(quantity, bool) or not isinstance(quantity, int | float):
@@ -77,7 +77,7 @@ def _parsed(quantity: Quantity) -> int | Fraction:
         scale = _SCALES[match["suffix"] or ""]
     elif abs(exponent := int(match["exponent"])) <= _LARGEST_EXPONENT:
         scale = Fraction(10) ** exponent
-    else:  # refused before it costs anything
+    else:  # refused before any big arithmetic
         raise QuantityError(f"{_quoted(text)} is out of range")
     part = match["part"] or ""
     value = Fraction(int(match["whole"] + part), 10 ** len(part)) * scale
@@ -89,8 +89,8 @@ def _parsed(quantity: Quantity) -> int | Fraction:
 def to_units(quantity: Quantity) -> int:
     """Return the quantity as whole memory units, 0..MAX_UNITS.
 
-    Extended resources are whole numbers (the API server refuses others): QuantityError if it is not
-    whole, negative or too large.
+    Extended resources are whole numbers (the API server refuses others). Raises QuantityError for a
+    value that is not whole, negative or too large.
     """
     value = parse_quantity(quantity)
     if not isinstance(value, int):
@@ -139,10 +139,12 @@ def _quoted(quantity: Quantity) -> str:
 
 
 def peak(regular: Iterable[int], inits: Iterable[tuple[int, object]]) -> int:
-    """Return the most that the containers of a pod hold at any time, by Kubernetes' formula.
+    """Return the largest amount that the containers of a pod hold at any time, by Kubernetes'
+    formula.
 
     regular: the amount of each container. inits: amount and restartPolicy of each init container;
-    they run one after the other, beside the sidecars (restartPolicy Always) started before.
+    init containers run one after the other, beside the sidecars (restartPolicy Always) started
+    before.
     """
     sidecars = largest = 0
     for amount, restart_policy in inits:

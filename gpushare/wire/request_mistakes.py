@@ -1,13 +1,12 @@
-"""Mistakes in what a pod asks for: what was probably meant, for texts that users read.
+"""Mistakes in the request of a pod, with the probable meaning, for texts that users read.
 
-Pure. To Kubernetes an extended resource is a plain number. Its unit (GiB, MiB, a chunk) is agreed
-on in the cluster, but people write bytes or MiB nevertheless.
+Pure. To Kubernetes an extended resource is a plain number. The cluster agrees on the unit (GiB,
+MiB, a chunk), but people write bytes or MiB nevertheless.
 
-Other products have names by which they ask for a part of a GPU. Pods keep such names when they come
-from there; nobody counts them here. docs/dialects.md has the same names for people, and a test
-holds the two together. The facts are from HAMi's pkg/device/nvidia/device.go, Volcano's vGPU guide,
-vgpu-manager's and gpu-manager's READMEs, Koordinator's deviceshare/utils.go and KAI's
-docs/gpu-sharing.
+Other products have other names for a part of a GPU. Pods moved from there keep such names, which
+nobody counts here. docs/dialects.md has the same names for people, and a test compares the two. The
+facts are from HAMi's pkg/device/nvidia/device.go, Volcano's vGPU guide, vgpu-manager's and
+gpu-manager's READMEs, Koordinator's deviceshare/utils.go and KAI's docs/gpu-sharing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -32,13 +31,13 @@ Largest = Callable[[], int]
 
 
 class ForeignName(NamedTuple):
-    """What a name of another product means."""
+    """The meaning of another product's name."""
 
     product: str
     field_name: str
     """The field of `Names` that means the same, or "" if nothing does."""
     difference: str = ""
-    """How its value differs from ours, or what to write if nothing means the same."""
+    """How the value differs from ours, or the text to write if nothing means the same."""
 
 
 _MIB, _SHARE = "it counts MiB", "a share of a card's memory cannot be asked for: write units"
@@ -76,7 +75,7 @@ ANNOTATIONS = {
 
 
 def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = int) -> str:
-    """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
+    """Return the mistake in the pod's request with the text to write instead; "" without one."""
     try:
         request = request_of(pod, names)
     except WireError as error:
@@ -86,7 +85,7 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = int) -> str
 
 
 def misplaced(pod: Pod, request: Request, names: Names) -> str:
-    """Return what of a pod does not go with device memory, and what to write; "" if nothing."""
+    """Return a request that does not go with device memory, and its mend; "" without one."""
     if names_any(pod, (names.count,)):
         cause = (
             f"{names.count} is among the resources of a container; kube-scheduler and the kubelet"
@@ -118,8 +117,8 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
 
 
 def foreign_name(resources: Collection[str], annotations: Collection[str], names: Names) -> str:
-    """Return what to write instead of other products' names that a pod has beside ours; "" if it
-    has none.
+    """Return the texts to write instead of other products' names that a pod has beside ours; ""
+    without such names.
     """
     hints = []
     for table, pod_keys in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
@@ -135,7 +134,7 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
 
 
 def blinded(pod: Pod, names: Names) -> str:
-    """Return which container says itself which cards it sees, and what to do; "" if none does."""
+    """Return the container that sets its visible cards itself, and the mend; "" without one."""
     for container in _containers(pod):
         variables = [variable.name for variable in container.env or () if variable.name in VISIBLE]
         if variables and names.resource in _amounts(container):
@@ -147,7 +146,7 @@ def blinded(pod: Pod, names: Names) -> str:
 
 
 def is_whole(resource: str) -> bool:
-    """Return whether NVIDIA's own device plug-in gives it out: whole cards, or slices of them."""
+    """Return whether the resource is NVIDIA's device plug-in's: whole cards, or slices of cards."""
     return resource not in RESOURCES and resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
 
 
@@ -162,8 +161,8 @@ def _amounts(container: Container) -> Mapping[str, object]:
 
 
 def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = int) -> str:
-    """Return what to write instead of more units than any device has, if these were probably
-    meant as MiB or bytes; "" if nothing tells so.
+    """Return the text to write instead of more units than any device has, if the number is probably
+    in MiB or bytes; "" otherwise.
     """
     mib = mib_of(unit)
     for meant, factor in (("MiB are", mib), ("bytes (a suffix such as Mi) are", mib << 20)):

@@ -1,4 +1,4 @@
-"""What a Node's annotations say of scale-down: what others wrote there, and what we did.
+"""Annotations of a Node about scale-down: those of other writers, and gpushare's.
 
 Standard library only.
 
@@ -16,47 +16,47 @@ from gpushare.wire.annotations import SCALE_DOWN_GUARD
 KEYS = frozenset(
     {"cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"}
 )
-"""Annotations of a Node by which autoscalers leave it alone if they are "true"."""
+"""Annotations of a Node with which autoscalers leave the Node alone if the value is "true"."""
 
 OURS = SCALE_DOWN_GUARD
-"""Our annotation of a Node: why it must stay, and which of KEYS we wrote."""
+"""Our annotation of a Node: why the Node must stay, and the KEYS that we wrote."""
 
 TRUE = "true"
 
 
 class Mark(NamedTuple):
-    """What a node says of scale-down."""
+    """The scale-down annotations of a node."""
 
     version: str
     """The resourceVersion of the Node."""
     present: frozenset[str]
-    """Those of KEYS that are there."""
+    """The KEYS that the Node has."""
     by_others: frozenset[str]
-    """Those of KEYS by which somebody else says that the node stays."""
+    """The KEYS that another writer has set to "true"."""
     by_extender: frozenset[str]
-    """Those of KEYS that we wrote, and nobody has changed since."""
+    """The KEYS that we wrote, and nobody has changed since."""
     reason: str | None
-    """Our word of why it must stay; None if there is none of ours, "" if it cannot be read."""
+    """Our reason why the node must stay; None without our annotation, "" if that is unreadable."""
 
     @property
     def kept(self) -> str:
-        """Why autoscalers leave the node alone, for users; "" if they may take it away."""
+        """Why autoscalers leave the node alone, for users; "" if they may remove the node."""
         if self.by_others:
             return f"annotated by others: {', '.join(sorted(self.by_others))}"
         return self.reason or "" if self.by_extender else ""
 
 
 def kept_nodes(marks: Mapping[str, Mark]) -> dict[str, str]:
-    """Return why autoscalers leave nodes alone, by name: of those nodes that they do."""
+    """Return why autoscalers leave nodes alone, by node; other nodes are left out."""
     return {name: mark.kept for name, mark in marks.items() if mark.kept}
 
 
 def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
-    """Return what the annotations of a node say."""
+    """Return the scale-down annotations of a node."""
     values = {key: annotations[key] for key in KEYS if key in annotations}
     text = annotations.get(OURS)
     reason, written_keys = None if text is None else "", frozenset[str]()
-    with suppress(ValueError, KeyError, TypeError, RecursionError):  # somebody has garbled it
+    with suppress(ValueError, KeyError, TypeError, RecursionError):  # a garbled annotation
         document = json.loads(text or "")
         text_of_reason, keys = document["why"], document["wrote"]
         if isinstance(text_of_reason, str) and isinstance(keys, list):

@@ -1,7 +1,7 @@
-"""Whether a pod may use all memory of its cards, whatever little it asks for: its annotation.
+"""The annotation of a pod that may use all memory of its cards, however little it asks for.
 
-It is for a pod that wants one card of any size and shares it with nobody, so nothing more is
-charged for it.
+For a pod that wants one card of any size and shares the card with nobody, so nothing more is
+charged.
 
 Standard library only. Tested in `tests/unit/wire/test_request_mistakes.py`.
 """
@@ -15,16 +15,16 @@ WHOLE_CARD = "gpushare.io/whole-card"
 
 
 def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
-    """Return whether a bound pod wants all memory of its cards, and has them alone.
+    """Return whether a bound pod wants all memory of its cards, and shares none of the cards.
 
-    An extender that counts no compute writes none into the Binding, and puts others there too.
+    An extender that counts no compute writes none into the Binding, and places other pods there.
     """
     is_annotated = annotations.get(WHOLE_CARD) == "true"
     return is_annotated and request.alone and names.core_allocation in annotations
 
 
 def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:
-    """Return why the annotation is ignored, and what to write; "" if it is not there or is not."""
+    """Return why the annotation is ignored, and the mend; "" for a valid or missing one."""
     text = annotations.get(WHOLE_CARD, "false")
     if text not in ("true", "false"):
         return f"{WHOLE_CARD}: {text[:20]!a} is neither 'true' nor 'false', and is ignored"

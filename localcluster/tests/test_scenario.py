@@ -33,6 +33,7 @@ from gpushare_localcluster.demo.scenario import load_program, load_scenario
 from gpushare_localcluster.demo.shipped import find, find_stage, shipped, stages
 
 NODES = "nodes: [{name: a, gpus: 2, gpuMemory: 16}]\n"
+POD_COLUMNS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
 POD = "steps:\n- apply: {name: p, gpuMem: 2}\n"
 
 
@@ -256,10 +257,9 @@ def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("name,cpu_milli\np,1\n", "columns are missing: memory_mib, num_gpu, gpu_milli"),
-        ("# c\nname,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2,3,x\n", ":3: gpu_milli: 'x'"),
-        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2,1,1001\n", ":2: gpu_milli: '1001'"),
-        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2\n", ":2: num_gpu is missing"),
+        ("name,cpu_milli\np,1\n", " line 1: has no column memory_mib; gpu or num_gpu; units or"),
+        (f"{POD_COLUMNS}\np,1,2,3,x\n", " line 2, column gpu_milli: is no whole number from 1"),
+        (f"{POD_COLUMNS}\np,1,2\n", " line 2: has 3 columns, the header 5"),
     ],
 )
 def test_a_malformed_trace_is_refused_with_its_place(
@@ -274,8 +274,7 @@ def test_a_malformed_trace_is_refused_with_its_place(
 
 
 def test_shares_of_a_trace_become_units_rounded_up(tmp_path: Path) -> None:
-    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
-    written(tmp_path, head + "a,100,5,1,460\nb,100,5,8,1000\nc,100,5,0,0\n", "pods.csv")
+    written(tmp_path, f"{POD_COLUMNS}\na,100,5,1,460\nb,100,5,8,1000\nc,100,5,0,0\n", "pods.csv")
     text = NODES + "steps:\n- applyTrace: {file: pods.csv, units: 16}\n"
     step = load_scenario(written(tmp_path, text)).steps[0]
     assert isinstance(step, Apply)

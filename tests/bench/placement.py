@@ -20,8 +20,8 @@ DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
 
 def _speed(nodes: list[TraceNode], pods: list[TracePod], policy: str, seed: int) -> str:
     start = time.process_time()
-    known = experiments.Options(workload=KNOWN)
-    record = experiments.inflation(nodes, pods, policy, seed, known)
+    options_ = experiments.Options(workload=KNOWN)
+    record = experiments.inflation(nodes, pods, policy, seed, options_)
     spent = time.process_time() - start
     return f"{int(str(record['pods'])) / spent:8.0f} pods/s, failed {record['failed']}"
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Allocation, Request
 from gpushare.wire.annotations import ALIYUN, encode
 from tests.contract.admission import Call, policies, refusals
@@ -27,7 +28,7 @@ pytestmark = [
 Json = dict[str, Any]
 
 MEM = ALIYUN.resource
-ASKED = Request(4, 1, containers=((0, 4),), cores=30, core_containers=((0, 30),))
+ASKED = Request(4, 1, containers=((0, 4),), percents=compute(30), percent_containers=(((0, 30),),))
 WRITTEN = (*encode(Allocation("n", (0,), (4,)), ASKED, 16, "1", ALIYUN),)
 OURS = tuple(sorted({*WRITTEN, ALIYUN.given}))
 PLUGIN = "system:serviceaccount:kube-system:gpushare-device-plugin"

@@ -5,6 +5,7 @@ There is no driver and no kubelet: the test writes slices as a driver would, and
 Pending.
 """
 
+import socket
 import threading
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from gpushare.wire.objects import PODS as POD_LIST
 from gpushare.wire.objects import Pod
 from gpushare.wire.quantity import to_bytes
 from tests.contract.apiserver.client import MERGE, Json
-from tests.e2e.binaries import RELEASE, needed
+from tests.e2e.binaries import RELEASE, needed, tool
 from tests.e2e.extender import Extender
 from tests.e2e.objects import NODES, PODS, fresh
 from tests.e2e.pair import printed
@@ -47,6 +48,8 @@ FIRST_MINOR = 36
 HAS_CLAIMS = int(RELEASE.split(".")[1]) >= FIRST_MINOR
 
 ALONE, WITH_US = "kube-scheduler alone", "with gpushare"
+WITH_LIMIT = "with least extender"
+"""With an extender that answers at once with the first node name (tools/limit)."""
 _UNLIMITED = 10_000
 _AT_ONCE = 16
 
@@ -118,8 +121,9 @@ class ClaimWorld:
         self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
+        self.limit: Process | None = None
         self.by = ""
-        """The mode of scheduling: ALONE, WITH_US, or "" for none."""
+        """Who chooses the node: ALONE, WITH_US, WITH_LIMIT, or "" while nothing schedules."""
         self.controllers = plane.start_controllers(
             needed("kube-controller-manager"),
             "resourceclaim-controller",
@@ -140,26 +144,34 @@ class ClaimWorld:
     def stop(self) -> None:
         self.placed.stop()
         self.extender.stop()
-        if self.scheduler:
-            self.scheduler.kill()
-        self.controllers.kill()
+        for process in (self.scheduler, self.limit, self.controllers):
+            if process:
+                process.kill()
 
     def schedule(self, by: str) -> None:
         """Have kube-scheduler run as this says, and our extender if it takes part."""
         if self.by == by:
             return
-        if self.scheduler:
-            self.scheduler.kill()
+        for process in (self.scheduler, self.limit):
+            if process:
+                process.kill()
         self.extender.kill()
+        url = ""
         if by == WITH_US:
             self.extender.start()
-        file = self._folder / f"{'alone' if by == ALONE else 'with-us'}.yaml"
-        file.write_text(yaml.safe_dump(self._configuration(by)))
+            url = self.extender.url
+        elif by == WITH_LIMIT:
+            port = free_port()
+            self.limit = Process("limit", [tool("limit"), str(port)], self._folder)
+            self.limit.wait(lambda: _is_open(port), "does not answer")
+            url = f"http://127.0.0.1:{port}"
+        file = self._folder / f"{by.replace(' ', '-')}.yaml"
+        file.write_text(yaml.safe_dump(self._configuration(url)))
         command: list[str | Path] = [needed("kube-scheduler"), "--config", file]
         self.scheduler = Process("kube-scheduler", [*command, "--secure-port", "0"], self._folder)
         self.by = by
 
-    def _configuration(self, by: str) -> Json:
+    def _configuration(self, extender_url: str) -> Json:
         client = {"kubeconfig": str(self.plane.kubeconfig(SCHEDULER))}
         return {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -167,7 +179,7 @@ class ClaimWorld:
             "clientConnection": {**client, "qps": _UNLIMITED, "burst": _UNLIMITED},
             "leaderElection": {"leaderElect": False},
             "percentageOfNodesToScore": self._percentage,
-            "extenders": [claims_entry(self.extender.url)] if by == WITH_US else [],
+            "extenders": [claims_entry(extender_url)] if extender_url else [],
         }
 
     # -- made -----------------------------------------------------------------------------------
@@ -412,6 +424,12 @@ class PlacedPods:
             elif error:
                 self.refused.add(uid)
             self._changed.notify_all()
+
+
+def _is_open(port: int) -> bool:
+    """Return whether a process listens on the port of 127.0.0.1."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _results(claim: Json) -> list[Json]:

@@ -11,7 +11,7 @@ import threading
 from unittest import mock
 
 from gpushare.cli.main import main
-from gpushare.extender import process
+from gpushare.extender import process, settler
 from gpushare.extender.door.worker import UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.verbs.bind.binder import Binder
@@ -36,7 +36,8 @@ if __name__ == "__main__":
     fate = sys.argv[1]
     hurried = functools.partial(Auditor, every=0.2, pause=0.0)
     impatient = functools.partial(UnansweredRequests, max_looks=int(STUCK))
-    mock.patch.multiple(process, STUCK=STUCK, Auditor=hurried, UnansweredRequests=impatient).start()
+    mock.patch.multiple(process, Auditor=hurried, UnansweredRequests=impatient).start()
+    mock.patch.object(settler, "STUCK", STUCK).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
     if fate == "prioritize hangs":
         mock.patch.object(PrioritizeVerb, "answer", _hang).start()

@@ -379,6 +379,30 @@ def test_what_containers_use_is_held_against_what_they_were_given(make_node: Mak
 
 
 @pytest.mark.long
+def test_the_use_of_sms_is_told_by_container_where_nvml_has_samples(make_node: MakeNode) -> None:
+    node = make_node("--isolation", "none").start()
+    pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
+    for body in (pod, other):
+        node.kubelet.add(body)
+    node.run(pod, 1001, 1002)
+    node.run(other, 1003)
+    node.says(
+        *GPUS,
+        f"process GPU-a 1001 {3 * GIB}",
+        f"process GPU-a 1002 {1 * GIB}",
+        f"process GPU-c 1003 {1 * GIB}",  # a card without samples
+        "sm GPU-a 1001 10 5",
+        "sm GPU-a 1001 40 1",
+        "sm GPU-a 1002 70 60",  # older than the window: idle now
+    )
+    name = pod["metadata"]["name"]
+    expected = {f"{name}/c0/GPU-a": 40.0, f"{name}/c1/GPU-a": 0.0}
+    poll(
+        lambda: node.samples("gpushare_device_plugin_container_sm_percent") == expected, "not read"
+    )
+
+
+@pytest.mark.long
 def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> None:
     node = make_node().start()
     pods = [node.pod(4, devices=[0]), node.pod(2, devices=[0]), node.pod(4, devices=[2])]

@@ -98,7 +98,7 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str])
         learned.created("", class_of(request))
         if learned.is_due() or after != policy:
             cluster.scorer = ranking(load_policy(after, learned.workload()), len(nodes))
-            learned.policies_made(learned.seen, learned.sizes)
+            learned.policies_made(learned.pod_count, learned.sizes)
     return 100 * cluster.allocated / cluster.capacity
 
 
@@ -215,14 +215,14 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
         send_node(cluster, node)
     wired = make_wired(policy=policy)
     wired.start()
-    wired.learning.tick()
+    wired.learning.refresh()
     ranked: list[str] = []
     with served(wired) as port, scheduling(cluster, port, tmp_path):
         for pod in pods:
             ranked.append(wired.managed.ranking_policy)
             place(cluster, wired, pod)
             wired.clock += SPACING
-            wired.learning.tick()
+            wired.learning.refresh()
     wired.agrees(cluster)
     found = wired.inspect()["nodes"]
     capacity = sum(node["totalGPU"] for node in found)

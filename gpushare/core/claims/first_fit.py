@@ -1,4 +1,4 @@
-"""Model of the structured allocator of kube-scheduler 1.37: the devices that it takes on a node.
+"""Model of the structured allocator of kube-scheduler 1.37: which devices claims get on a node.
 
 kube-scheduler takes the first devices that fit, in the order of pools, slices and devices. This is
 a search with backtracking like the one of k8s.io/dynamic-resource-allocation/structured 0.37 with
@@ -7,7 +7,7 @@ the features that are on by default. `tests/e2e/test_first_fit.py` compares both
 Pure: no clock, no I/O. Tested in `tests/unit/core/claims/test_first_fit.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from gpushare.core.claims.model import (
@@ -46,9 +46,9 @@ class Steps:
 
     __slots__ = ("left",)
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, count: int) -> None:
         """Allow so many steps; one is a try of one device, about 1 us."""
-        self.left = left
+        self.left = count
 
 
 def first_fit(
@@ -56,7 +56,7 @@ def first_fit(
 ) -> Fit | NoFit:
     """Return the devices that kube-scheduler would allocate for the claims on a node.
 
-    use: devices that allocated claims hold; it may name devices of other nodes.
+    use: devices that allocated claims hold; may name devices of other nodes.
     steps: lowered by the steps of the search; once none is left the answer is NOT_MODELLED.
     """
     try:
@@ -65,23 +65,8 @@ def first_fit(
     except _SearchEnded as end:
         return end.reason
     if outcome is _Outcome.DONE:
-        return Fit(tuple(taken for results in search.results for taken in results))
+        return Fit(tuple(device for results in search.results for device in results))
     return NoFit.TOO_FEW_DEVICES
-
-
-def use_after(use: Use, fit: Fit) -> Use:
-    """Return the use of devices once the claims hold the devices of a fit."""
-    exclusive = set(use.exclusive)
-    shares = dict(use.shares)
-    for taken in fit.taken:
-        key = taken.device.key
-        if taken.has_admin_access:
-            continue
-        if taken.consumed is None:
-            exclusive.add(key)
-        else:
-            shares[key] = _sum((shares.get(key, {}), taken.consumed))
-    return Use(frozenset(exclusive), shares)
 
 
 def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts | None:
@@ -97,19 +82,11 @@ def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts 
     return consumed
 
 
-def _sum(amounts: Iterable[Amounts]) -> Amounts:
-    total: dict[str, int] = {}
-    for each in amounts:
-        for name, amount in each.items():
-            total[name] = total.get(name, 0) + amount
-    return total
-
-
 class _Outcome(Enum):
     DONE = 1
     NONE = 2
     TOO_MANY = 3
-    """The rest of the claim needs more results than a claim can have."""
+    """The claim needs more results than a claim can have."""
 
 
 class _SearchEnded(Exception):
@@ -128,7 +105,7 @@ class _Plan:
         self.request = request
         self.amounts = dict(request.amounts)
         self.consumed: dict[int, Amounts | None] = {}
-        """Amounts that it takes, by id of the capacities of a device."""
+        """Amounts that the request takes, by id of the capacities of a device."""
         self.constraints: tuple[_Values, ...] = ()
         self.count = request.count or 0
         self.devices: list[tuple[Device, Pool]] | None = None
@@ -156,8 +133,10 @@ class _Values:
         if self.values:
             if value.kind not in _COMPARABLE:
                 return False
-            found = value in self.values if self.constraint.is_distinct else value != self.values[0]
-            if found:
+            is_violated = (
+                value in self.values if self.constraint.is_distinct else value != self.values[0]
+            )
+            if is_violated:
                 return False
         self.values.append(value)
         return True
@@ -181,7 +160,7 @@ class _Search:
         self._counters: dict[int, _Counters] = {}
         """By id of the pool."""
         self._counted: list[_Counters | None] = []
-        """Of each device that is taken: the counters that it consumes."""
+        """The counters of the pool of each device that is taken, in the order of taking."""
         self.results: list[list[Taken]] = [[] for _ in self._claims]
         self._plans = [
             [
@@ -231,11 +210,11 @@ class _Search:
         return True
 
     def _requests(self, claim: int, request: int) -> _Outcome:
-        """Find devices for a request and for all that come after it."""
+        """Find devices for a request and for all later requests."""
         if claim == len(self._claims):
             return _Outcome.DONE
         if request == len(self._plans[claim]):
-            # The next claim cannot need too many: `run` has checked its smallest alternatives.
+            # `run` has checked that the smallest alternatives of each claim are not too many.
             return self._requests(claim + 1, 0)
         plans = self._plans[claim][request]
         if not self._claims[claim].requests[request].is_choice:
@@ -249,19 +228,19 @@ class _Search:
                 last = outcome
         return last
 
-    def _devices(self, plan: _Plan, request: int, taken: int, start: int) -> _Outcome:
-        """Find the rest of the devices of a request, and the devices of all that come after it.
+    def _devices(self, plan: _Plan, request: int, taken_count: int, start: int) -> _Outcome:
+        """Find the remaining devices of a request, and the devices of all later requests.
 
-        taken: devices that the request has. start: the first candidate to try.
+        taken_count: devices that the request has. start: the first candidate to try.
         """
         if plan.devices is not None and not plan.devices:
             return _Outcome.NONE
-        if taken >= plan.count:
+        if taken_count >= plan.count:
             return self._requests(plan.claim, request + 1)
-        if len(self.results[plan.claim]) + plan.count - taken > MAX_RESULTS:
+        if len(self.results[plan.claim]) + plan.count - taken_count > MAX_RESULTS:
             return _Outcome.TOO_MANY
         if plan.devices is not None:
-            return self._next_of_all(plan, plan.devices, request, taken)
+            return self._next_of_all(plan, plan.devices, request, taken_count)
         candidates = self._node.candidates
         selectors = plan.request.selectors
         for index in range(start, len(candidates)):
@@ -277,7 +256,7 @@ class _Search:
                 or not self._take(plan, device, pool, consumed)
             ):
                 continue
-            outcome = self._devices(plan, request, taken + 1, index + 1)
+            outcome = self._devices(plan, request, taken_count + 1, index + 1)
             if outcome is _Outcome.DONE:
                 return outcome
             self._give_back(plan, device)
@@ -286,11 +265,11 @@ class _Search:
         return _Outcome.NONE
 
     def _next_of_all(
-        self, plan: _Plan, devices: Sequence[tuple[Device, Pool]], request: int, taken: int
+        self, plan: _Plan, devices: Sequence[tuple[Device, Pool]], request: int, taken_count: int
     ) -> _Outcome:
-        """Take the next device of a request for all devices; there is no other in its place."""
+        """Take the next device of a request for all devices; no other device can replace it."""
         self._step()
-        device, pool = devices[taken]
+        device, pool = devices[taken_count]
         if self._is_held(plan, device):
             return _Outcome.NONE
         consumed = self._consumed(plan, device) or _NOTHING
@@ -299,7 +278,7 @@ class _Search:
             return _Outcome.NONE
         outcome = _Outcome.NONE
         if has_room:
-            outcome = self._devices(plan, request, taken + 1, 0)
+            outcome = self._devices(plan, request, taken_count + 1, 0)
         if outcome is not _Outcome.DONE:
             self._give_back(plan, device)
         return outcome
@@ -317,7 +296,7 @@ class _Search:
         """
         amounts, capacities = plan.amounts, device.capacities
         if not amounts and not device.is_shared and device.key not in self._use.shares:
-            return _NOTHING  # the whole device, so its capacities do not matter
+            return _NOTHING  # the whole device: capacities do not matter
         key = id(capacities)  # devices that are alike share one mapping
         if key not in plan.consumed:
             plan.consumed[key] = _amounts(amounts, capacities)
@@ -325,19 +304,19 @@ class _Search:
 
     def _has_room(self, device: Device, consumed: Amounts) -> bool:
         """Return whether the device has the amounts left."""
-        held = self._use.shares.get(device.key, _NOTHING)
-        taken = self._shares.get(device.key, ())
-        if held or taken:
+        held_amounts = self._use.shares.get(device.key, _NOTHING)
+        own_shares = self._shares.get(device.key, ())
+        if held_amounts or own_shares:
             for name, amount in consumed.items():
-                total = amount + held.get(name, 0)
-                for part in taken:
+                total = amount + held_amounts.get(name, 0)
+                for part in own_shares:
                     total += part.get(name, 0)
                 if total > device.capacities[name].value:
                     return False
         return True
 
     def _take(self, plan: _Plan, device: Device, pool: Pool, consumed: Amounts) -> bool:
-        """Take a device if the counters of its pool, its taints and the constraints allow it.
+        """Take a device if the counters of the pool, the taints and the constraints allow that.
 
         Raises _SearchEnded if a constraint refuses a device of a request for all devices.
         """
@@ -380,10 +359,10 @@ class _Search:
     def _give_back(self, plan: _Plan, device: Device) -> None:
         """Undo the last `_take`."""
         self.results[plan.claim].pop()
-        held = self._shares if device.is_shared else self._marks
-        held[device.key].pop()
-        if not held[device.key]:
-            del held[device.key]
+        takers = self._shares if device.is_shared else self._marks
+        takers[device.key].pop()
+        if not takers[device.key]:
+            del takers[device.key]
         for values in plan.constraints:
             values.values.pop()
         counters = self._counted.pop()
@@ -403,7 +382,7 @@ class _Counters:
     __slots__ = ("_is_overdrawn", "_left")
 
     def __init__(self, pool: Pool, use: Use) -> None:
-        left = {
+        free_amounts = {
             (counter_set, counter): amount
             for counter_set, amounts in pool.counters.items()
             for counter, amount in amounts.items()
@@ -411,10 +390,10 @@ class _Counters:
         for device in (*pool.devices, *pool.devices_elsewhere):
             if device.key in use.exclusive or device.key in use.shares:
                 for counter_set, counter, amount in device.counters:
-                    left[counter_set, counter] -= amount
-        self._left = left
+                    free_amounts[counter_set, counter] -= amount
+        self._left = free_amounts
         # kube-scheduler allocates no counted device of a pool with any counter below zero.
-        self._is_overdrawn = min(left.values(), default=0) < 0
+        self._is_overdrawn = min(free_amounts.values(), default=0) < 0
 
     def have_room(self, device: Device) -> bool:
         """Return whether the pool has the counters that a device consumes."""
@@ -424,6 +403,6 @@ class _Counters:
         )
 
     def add(self, device: Device, times: int) -> None:
-        """Consume the counters of a device, or give them back (-1)."""
+        """Consume the counters of a device; times -1: give the counters back."""
         for counter_set, counter, amount in device.counters:
             self._left[counter_set, counter] -= times * amount

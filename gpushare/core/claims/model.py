@@ -6,7 +6,7 @@ Amounts are exact integers in thousandths of the unit of the API: a capacity of 
 Values are frozen; mappings in them must not be changed. Tested in `tests/unit/core/claims`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -51,7 +51,8 @@ class RequestPolicy:
     """Least amount of the range; None: there is no range."""
     maximum: int | None = None
     step: int | None = None
-    """Accepted amounts are the minimum plus multiples of it; None: any amount of the range."""
+    """Accepted amounts are the minimum plus multiples of the step; None: any amount of the range.
+    """
 
     def rounded(self, requested: int) -> int:
         """Return the least accepted amount for a request; the request itself if there is none."""
@@ -117,7 +118,7 @@ class NodeChoice:
 
 
 class CounterUse(NamedTuple):
-    """Amount that a device consumes of a counter of its pool while it is allocated."""
+    """Amount that an allocated device consumes of a counter of the pool."""
 
     counter_set: str
     counter: str
@@ -126,11 +127,11 @@ class CounterUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Device:
-    """A device of a slice. Two devices are equal only if they are the same object."""
+    """A device of a slice, compared by identity."""
 
     key: DeviceKey
     is_shared: bool = False
-    """Several claims can hold amounts of it (allowMultipleAllocations)."""
+    """Several claims can hold amounts of the device (allowMultipleAllocations)."""
     capacities: Mapping[str, Capacity] = field(default_factory=dict)
     """By the name as the slice writes it."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
@@ -140,9 +141,9 @@ class Device:
     counters: tuple[CounterUse, ...] = ()
     has_binding_conditions: bool = False
     nodes: NodeChoice | None = None
-    """Nodes that can use it, if the slice says so by device."""
+    """Nodes that can use the device, if the slice says so by device."""
     verdicts: dict[tuple[str, ...], bool] = field(default_factory=dict, repr=False)
-    """Results of CEL selectors for this device: a cache of whoever evaluates them."""
+    """Cache of the results of CEL selectors for this device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +157,13 @@ class Slice:
     slice_count: int
     """Slices that the pool has in this generation."""
     nodes: NodeChoice | None
-    """None: each device says for which nodes it is."""
+    """None: each device names its nodes."""
     devices: tuple[Device, ...] = ()
     counters: Mapping[str, Amounts] = field(default_factory=dict)
     """Counter sets: amount of each counter that the devices of the pool share."""
     is_ignored: bool = False
-    """kube-scheduler ignores it: it needs a feature that is off. Its pool stays incomplete."""
+    """kube-scheduler ignores the slice, which needs a feature that is off; so the pool stays
+    incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,9 @@ class PoolState(Enum):
 
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
-    """Slices of its generation are missing."""
+    """Slices of the newest generation are missing."""
     INVALID = "invalid"
-    """Its slices contradict each other."""
+    """The slices contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +202,7 @@ class Pool:
     name: str
     state: PoolState = PoolState.COMPLETE
     devices: tuple[Device, ...] = ()
-    """Devices for this node, in the order in which kube-scheduler tries them."""
+    """Devices for this node, in kube-scheduler's order."""
     devices_elsewhere: tuple[Device, ...] = ()
     """Devices of other nodes that consume counters of this pool."""
     counters: Mapping[str, Amounts] = field(default_factory=dict)
@@ -209,7 +211,7 @@ class Pool:
 
 
 class NodeDevices:
-    """The pools of a node, in the order in which kube-scheduler tries them."""
+    """The pools of a node, in kube-scheduler's order."""
 
     __slots__ = ("candidates", "pools")
 
@@ -220,8 +222,16 @@ class NodeDevices:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Devices of the complete pools, in the order in which kube-scheduler tries them."""
+        """Devices of the complete pools, in kube-scheduler's order."""
         return tuple(device for device, _ in self.candidates)
+
+    def counted_devices(self) -> Iterator[Device]:
+        """Yield the devices of the node, and devices of other nodes that consume counters of the
+        node's pools.
+        """
+        for pool in self.pools:
+            yield from pool.devices
+            yield from pool.devices_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +243,28 @@ class Use:
     shares: Mapping[DeviceKey, Amounts] = field(default_factory=dict)
     """Shared devices that claims hold parts of: the sum by capacity, perhaps of none."""
 
+    def plus(self, holdings: Iterable["Holding"]) -> "Use":
+        """Return the use once claims hold these devices, too."""
+        exclusive, shares = {*self.exclusive}, dict(self.shares)
+        for key, consumed in holdings:
+            if consumed is None:
+                exclusive.add(key)
+                continue
+            amounts = dict(shares.get(key, ()))
+            for name, amount in consumed.items():
+                amounts[name] = amounts.get(name, 0) + amount
+            shares[key] = amounts
+        return Use(exclusive, shares)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """A request for devices, or one of its alternatives (firstAvailable)."""
+    """A request for devices, or an alternative of a request (firstAvailable)."""
 
     name: str
     """As in results of an allocation: REQUEST or REQUEST/ALTERNATIVE."""
     device_class: str = ""
-    """Name of its DeviceClass."""
+    """Name of the DeviceClass."""
     selectors: tuple[str, ...] = ()
     """CEL expressions that all have to be true of a device, those of the class first
     (`ClaimRequest.with_classes`)."""
@@ -277,14 +300,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """Devices that one claim asks for. The name of the claim is no part of it."""
+    """Devices that one claim asks for; equal for claims of different names."""
 
     requests: tuple[Request, ...]
     constraints: tuple[Constraint, ...] = ()
 
     def with_classes(self, classes: Mapping[str, "ClassRecord"]) -> "ClaimRequest | None":
-        """Return the claim with the selectors of its classes before its own; None if a class is
-        missing.
+        """Return the claim with the selectors of the classes before those of the requests; None if
+        a class is missing.
 
         classes: by name of the DeviceClass.
         """
@@ -315,9 +338,9 @@ class ClassRecord:
 
 
 class PodClaims:
-    """Claims of a pod that kube-scheduler has to allocate, in its order; hashable.
+    """Claims of a pod that kube-scheduler has to allocate, in kube-scheduler's order; hashable.
 
-    Two pods whose claims ask for the same are equal, so it serves as the request key of a cache.
+    Two pods with equal requests in their claims are equal: the key of a cache of predictions.
     The hash is computed once.
     """
 
@@ -332,12 +355,12 @@ class PodClaims:
         """Return the hash of the claims."""
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, claims: object) -> bool:
         """Return whether the claims ask for the same."""
-        return self is other or (
-            isinstance(other, PodClaims)
-            and self._hash == other._hash
-            and self.claims == other.claims
+        return self is claims or (
+            isinstance(claims, PodClaims)
+            and self._hash == claims._hash
+            and self.claims == claims.claims
         )
 
 
@@ -360,14 +383,20 @@ class Taken(NamedTuple):
     consumed: Amounts | None
     """Amount consumed of each capacity of a shared device; None: the device is held whole."""
     has_admin_access: bool
-    """Of a device that is not shared it holds nothing."""
+    """Admin access to a device that is not shared holds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Devices that kube-scheduler would allocate, in the order of its results."""
+    """Devices that kube-scheduler would allocate, in the order of the results."""
 
     taken: tuple[Taken, ...]
+
+    def holdings(self) -> Iterator[Holding]:
+        """Yield the devices that the claims hold then; admin access holds nothing."""
+        for result in self.taken:
+            if not result.has_admin_access:
+                yield Holding(result.device.key, result.consumed)
 
 
 class NoFit(Enum):

@@ -46,10 +46,10 @@ def gather_pools(
         generation, slice_count = members[0].generation, members[0].slice_count
         elsewhere: Sequence[Slice] = ()
         if len(members) != slice_count:
-            others = all_slices.get(key, ())
-            if any(item.generation > generation for item in others):
+            pool_slices = all_slices.get(key, ())
+            if any(item.generation > generation for item in pool_slices):
                 continue  # the driver is replacing this generation
-            whole = [i for i in others if i.generation == generation and not i.is_ignored]
+            whole = [i for i in pool_slices if i.generation == generation and not i.is_ignored]
             if len(whole) != slice_count:
                 driver, name = key
                 pools.append(Pool(driver=driver, name=name, state=PoolState.INCOMPLETE))
@@ -58,7 +58,7 @@ def gather_pools(
             elsewhere = [item for item in whole if item.name not in names]
         members.sort(key=lambda item: item.name)
         pools.append(_for_node(_complete_pool(members, elsewhere), node, labels, rules))
-    # Devices that have to be prepared before a pod is bound come last, with all of their pool.
+    # Pools with devices that have to be prepared before a pod is bound come last.
     pools.sort(key=lambda pool: (pool.has_binding_conditions, pool.driver, pool.name))
     return NodeDevices(tuple(pools))
 
@@ -70,7 +70,7 @@ def _is_for(item: Slice, node: str, labels: Mapping[str, str]) -> bool:
 
 
 def _complete_pool(members: Sequence[Slice], elsewhere: Sequence[Slice]) -> Pool:
-    """Return a pool of all its slices, valid or not.
+    """Return the pool that these slices make, valid or not.
 
     members: slices with devices for the node, in order. elsewhere: the others.
     """
@@ -80,15 +80,15 @@ def _complete_pool(members: Sequence[Slice], elsewhere: Sequence[Slice]) -> Pool
     for item in (*members, *elsewhere):
         is_valid = is_valid and counters.keys().isdisjoint(item.counters)
         counters.update(item.counters)
-    # A slice with counters has no devices of its own.
-    here = [device for item in members if not item.counters for device in item.devices]
-    there = [device for item in elsewhere if not item.counters for device in item.devices]
+    # A slice with counters has no devices.
+    node_devices = [device for item in members if not item.counters for device in item.devices]
+    foreign_devices = [device for item in elsewhere if not item.counters for device in item.devices]
     is_valid = (
         is_valid
-        and len({device.key for device in here}) == len(here)
+        and len({device.key for device in node_devices}) == len(node_devices)
         and all(
             use.counter in counters.get(use.counter_set, ())
-            for device in (*here, *there)
+            for device in (*node_devices, *foreign_devices)
             for use in device.counters
         )
     )
@@ -97,10 +97,10 @@ def _complete_pool(members: Sequence[Slice], elsewhere: Sequence[Slice]) -> Pool
     return Pool(
         driver=driver,
         name=name,
-        devices=tuple(here),
-        devices_elsewhere=tuple(there),
+        devices=tuple(node_devices),
+        devices_elsewhere=tuple(foreign_devices),
         counters=counters,
-        has_binding_conditions=any(device.has_binding_conditions for device in here),
+        has_binding_conditions=any(device.has_binding_conditions for device in node_devices),
     )
 
 
@@ -116,6 +116,6 @@ def _for_node(
             continue
         taints = tuple(rule.taint for rule in rules if rule.applies_to(device.key))
         usable.append(replace(device, taints=device.taints + taints) if taints else device)
-    # Other devices matter only by the counters that they share with these.
-    counted = tuple(device for device in elsewhere if device.counters)
-    return replace(pool, devices=tuple(usable), devices_elsewhere=counted)
+    # Devices of other nodes matter only by the counters that they share with these.
+    counted_devices = tuple(device for device in elsewhere if device.counters)
+    return replace(pool, devices=tuple(usable), devices_elsewhere=counted_devices)

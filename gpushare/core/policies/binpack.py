@@ -1,4 +1,4 @@
-"""binpack and its opposite, spread: by how full a node is, and on a node by how full a device is.
+"""binpack and its opposite, spread: by the free memory of nodes, then of devices.
 
 Tested in `tests/contract/test_policies.py`.
 """
@@ -11,8 +11,8 @@ from gpushare.core.workload import Workload
 class Binpack:
     """binpack: least free units on the node first; there, the device with the least free units.
 
-    It keeps whole nodes empty for pods that need many devices, and for scaling the cluster down. Of
-    devices with equal memory, a pod that asks for cores takes the one with the fewest left.
+    Keeps whole nodes empty for pods that need many devices, and for scaling the cluster down. Of
+    devices with equal memory, a pod that asks for cores gets the device with the fewest free cores.
     """
 
     ignores_host = True
@@ -21,7 +21,7 @@ class Binpack:
         """Ignore the workload: this policy looks only at free memory."""
 
     def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
-        """Return the same for all snapshots: nothing is taken from other nodes."""
+        """Return a constant: scores do not depend on other nodes."""
         return ()
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -38,7 +38,7 @@ class Binpack:
 class Spread(Binpack):
     """spread: most free units on the node first; there, the device with the most free units.
 
-    For pods that suffer more from neighbours than from waiting; it strands memory.
+    For pods that suffer more from neighbours than from waiting; strands memory.
     """
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

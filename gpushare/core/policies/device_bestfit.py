@@ -1,7 +1,7 @@
 """device-bestfit: the tightest device anywhere.
 
-The best of the policies that look only at GPU memory: it leaves the least memory over on the chosen
-devices, and of equal ones it takes the fullest node.
+The best of the policies that use only GPU memory: it prefers the devices with the least memory left
+over, and of equal ones the fullest node.
 
 Tested in `tests/unit/core/test_policies_plain.py`.
 """
@@ -16,7 +16,7 @@ from gpushare.core.workload import Workload
 class DeviceBestFit:
     """Least units left over on the devices used; then the node with the least share free.
 
-    Between the two a pod of one device that asks for cores takes the device with the fewest left.
+    In between, a pod of one device that asks for cores gets the device with the fewest free cores.
     """
 
     ignores_host = True
@@ -25,7 +25,7 @@ class DeviceBestFit:
         """Ignore the workload: this policy looks only at free memory."""
 
     def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
-        """Return the same for all snapshots: nothing is taken from other nodes."""
+        """Return a constant: scores do not depend on other nodes."""
         return ()
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -33,20 +33,20 @@ class DeviceBestFit:
         share.
         """
         free = snapshot.free[rows]
-        # The share is at most a half, so that it decides only between equal leftovers.
+        # The share is at most a half, and so decides only between equal leftovers.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
-        # A pod without devices goes where least is free, be it nothing.
+        # A pod without devices prefers the node with the least free memory, even none.
         fits = has_room(snapshot, rows, request) if request.devices else free >= 0
         leftovers: Ints = np.where(fits, free - request.units, MAX_UNITS)
         k = min(request.devices, free.shape[1])
         if k > 1:
-            # The best set with a device is that one and the k-1 tightest others: the larger of its
-            # own leftover and the k-th tightest, and the sum of the k-1 tightest.
+            # The best set with a device D is D and the k-1 tightest other devices. The leftover of
+            # the set is max(leftover of D, k-th tightest) plus the sum of the k-1 tightest.
             tightest = np.sort(leftovers, axis=1)
             leftovers = np.maximum(leftovers, tightest[:, k - 1 : k])
             leftovers += tightest[:, : k - 1].sum(axis=1, keepdims=True)
-        rest = free.sum(axis=1, keepdims=True) / scale
+        free_share = free.sum(axis=1, keepdims=True) / scale
         if request.cores and request.devices == 1:
-            rest = (snapshot.cores_free[rows] - request.cores + rest) / ALL_CORES
-        value: Floats = -(leftovers + rest)
+            free_share = (snapshot.cores_free[rows] - request.cores + free_share) / ALL_CORES
+        value: Floats = -(leftovers + free_share)
         return value

@@ -1,17 +1,17 @@
-"""Fragmentation: how much free GPU the pods that usually come could not use.
+"""Fragmentation: the free GPU that typical pods could not use.
 
 The measure of Weng et al., "Beware of Fragmentation", USENIX ATC 2023. For a class m of typical
-pods a node loses all its free GPU if m cannot run there (it asks for no GPU, or there is too little
-CPU, another model, or too few devices with room); else it loses what is free on devices with too
-little room for m. The fragmentation of a node is the mean over the typical pods.
+pods a node loses all free GPU if m cannot run there (m asks for no GPU, or the node has too little
+CPU, another model, or too few devices with room); else the node loses the free GPU of devices with
+too little room for m. The fragmentation of a node is the mean over the typical pods.
 
-If a class asks for compute, a device has two dimensions. It has room for a class that finds enough
-of both there, and what is lost is the memory and the compute of the others, also the memory of a
-device whose compute is all given.
+If a class asks for compute, a device has two dimensions. A device has room for a class if both
+suffice; the memory and the compute of all other devices are lost, also the memory of a device
+without free compute.
 
-It is counted in whole numbers, pods times units, so that the order of a sum does not matter. Once
-CPU and model are known, the loss of a class is a sum over devices, so three tables by CPU, model
-and room of a device are enough.
+Fragmentation is counted in whole numbers, pods times units, so that the order of a sum does not
+matter. For a given CPU and model, the loss of a class is a sum over devices, so three tables by
+CPU, model and room of a device are enough.
 
 Tested in `tests/unit/core/test_prices.py`.
 """
@@ -26,18 +26,18 @@ from gpushare.core.policies.node_shape import (
     BEFORE_AFTER,
     Groups,
     Levels,
+    free_compute,
     free_with_compute,
-    rest_of,
     tightest,
 )
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
 
 COMPUTE = 1
-"""What all compute of a device counts beside all of its memory, if classes ask for it."""
+"""Weight of all compute of a device relative to all memory, if classes ask for compute."""
 
 _AS_TABLE = 1 << 16
-"""Up to this capacity the room of a device is looked up in a table; above it by a search."""
+"""Up to this capacity the room of a device is looked up in a table; above, by a search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,30 +57,30 @@ class Tables:
     """By free units how many sizes fit, or () for large capacities."""
 
 
-class _Left(NamedTuple):
-    """What is left of devices, (..., K, D)."""
+class _Free(NamedTuple):
+    """The free amounts of devices, (..., K, D)."""
 
     amount: Ints
-    """What is lost with one that nobody can use."""
+    """The loss by a device that no class can use, in parts of a unit."""
     units: Ints
-    rest: Ints | None
-    """Of its compute; None if no class asks for any."""
+    compute: Ints | None
+    """Free compute as `free_compute` returns it; None if no class asks for compute."""
 
     def at_least(self, size: tuple[int, int]) -> Bools:
         """Return bool (..., K, D): devices with so many units and so much of the compute."""
         units, need = size
         enough: Bools = self.units >= units
-        return enough if self.rest is None else enough & (self.rest >= need)
+        return enough if self.compute is None else enough & (self.compute >= need)
 
-    def where_not(self, chosen: Bools, other: "_Left") -> "_Left":
-        """Return this, but the other one on the devices that are chosen."""
+    def where_not(self, chosen: Bools, replacement: "_Free") -> "_Free":
+        """Return the same with `replacement` on the chosen devices."""
         amount, units = (
             np.where(chosen, after, before)
-            for before, after in zip(self[:2], other[:2], strict=True)
+            for before, after in zip(self[:2], replacement[:2], strict=True)
         )
-        if self.rest is None or other.rest is None:
-            return _Left(amount, units, None)
-        return _Left(amount, units, np.where(chosen, other.rest, self.rest))
+        if self.compute is None or replacement.compute is None:
+            return _Free(amount, units, None)
+        return _Free(amount, units, np.where(chosen, replacement.compute, self.compute))
 
 
 class Fragmentation:
@@ -93,12 +93,12 @@ class Fragmentation:
         self.sizes = np.unique([cls.units for cls in self._classes if cls.devices] or [1])
         self.pods = int(self._counts.sum())
         self._levels = Levels(self._classes)
-        self.scale = ALL_CORES if self._levels.asked else 1
-        """In how many parts of a unit it counts."""
-        # For the last models, largest device and devices on a node: the tables that these make.
+        self.scale = ALL_CORES if self._levels.has_compute else 1
+        """Number of parts of a unit in which fragmentation is counted."""
+        # (key, tables): the key is models, largest device and devices on a node.
         self._kept: tuple[tuple[tuple[str, ...], int, int], Tables] | None = None
-        self.most = 1 + COMPUTE if self._levels.asked else 1
-        """What is lost with a device that nobody can use, as a multiple of its memory."""
+        self.most = 1 + COMPUTE if self._levels.has_compute else 1
+        """The loss by a device that no class can use, as a multiple of the device's memory."""
 
     def tables(self, snapshot: Snapshot) -> Tables:
         """Return the tables for the nodes of the snapshot."""
@@ -108,23 +108,21 @@ class Fragmentation:
         model = groups.by_row(models, -1) % (len(snapshot.models) + 1)
         largest = int(groups.largest().max(initial=0))
         key = snapshot.models, largest, snapshot.capacity.shape[1]
-        kept = self._kept
-        if kept is None or kept[0] != key:
-            kept = self._kept = key, self._of_models(*key)
+        cached = self._kept
+        if cached is None or cached[0] != key:
+            cached = self._kept = key, self._of_models(*key)
         # The first step of CPU is found at 1.
-        return replace(kept[1], base=model * len(self.cpus) - 1)
+        return replace(cached[1], base=model * len(self.cpus) - 1)
 
     def _of_models(self, models: tuple[str, ...], largest: int, width: int) -> Tables:
-        """Return the tables for these models, the largest device and devices on a node, without
-        the line of each node.
-        """
-        # bool (lines, classes): which may run, by model (the last: none) and CPU step.
+        """Return the tables for these models, largest device and devices of a node; no `base`."""
+        # bool (lines, classes): whether the class may run, by model (the last: none) and CPU step.
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
         ]
-        asked = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
-        enough = asked <= self.cpus[:, None]
+        class_cpu = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
+        enough = class_cpu <= self.cpus[:, None]
         both = np.array(accepts, bool)[:, None, :] & enough[None, :, :]
         runs: Bools = both.reshape(-1, len(self._classes))
         needs = self._levels.need
@@ -144,7 +142,7 @@ class Fragmentation:
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return int64 (K,): the current fragmentation of the rows, in pods times parts."""
         line = tables.base[rows] + self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
-        return self._lost(tables, line, self._left(snapshot, rows))
+        return self._lost(tables, line, self._free(snapshot, rows))
 
     def fall(self, tables: Tables, snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
         """Return int64 (K, D) or (K, 1): the fall of fragmentation if the request is placed there.
@@ -154,14 +152,14 @@ class Fragmentation:
         """
         cpu = np.maximum(snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu, 0)
         lines = tables.base.take(rows) + self.cpus.searchsorted(cpu, "right")
-        before = self._left(snapshot, rows)
-        # What is left of each device if the request is placed there.
-        units, rest = before.units - request.units, None
+        before = self._free(snapshot, rows)
+        # The free amounts of each device after the request is placed there.
+        units, compute = before.units - request.units, None
         amount = units
-        if before.rest is not None:
-            rest = np.minimum(before.rest, ALL_CORES) - request.cores
-            amount = _amount(units, rest, snapshot.capacity.take(rows, axis=0))
-        after = _Left(amount, units, rest)
+        if before.compute is not None:
+            compute = np.minimum(before.compute, ALL_CORES) - request.cores
+            amount = _amount(units, compute, snapshot.capacity.take(rows, axis=0))
+        after = _Free(amount, units, compute)
         if request.devices == 1:
             return self._fall_by_device(tables, lines, before, after)
         lost = self._lost(tables, lines[0], before)
@@ -171,43 +169,43 @@ class Fragmentation:
         fall: Ints = (lost - self._lost(tables, lines[1], after))[:, None]
         return fall
 
-    def _left(self, snapshot: Snapshot, rows: Rows) -> _Left:
-        """Return what is left of the devices of the rows."""
+    def _free(self, snapshot: Snapshot, rows: Rows) -> _Free:
+        """Return the free amounts of the devices of the rows."""
         free = snapshot.free.take(rows, axis=0)
-        if not self._levels.asked:
-            return _Left(free, free, None)
+        if not self._levels.has_compute:
+            return _Free(free, free, None)
         capacity = snapshot.capacity.take(rows, axis=0)
-        # Free memory of a device whose compute is all given counts, or to strand it would pay.
+        # Free memory without free compute counts: otherwise stranding the memory would pay.
         raw = np.maximum(capacity - snapshot.used.take(rows, axis=0), 0)
         units = np.where(snapshot.open[rows], raw, 0)
-        rest = rest_of(snapshot, rows)
-        return _Left(_amount(units, rest, capacity), units, rest)
+        compute = free_compute(snapshot, rows)
+        return _Free(_amount(units, compute, capacity), units, compute)
 
-    def _lost(self, tables: Tables, line: Ints, left: _Left) -> Ints:
-        """Return int64 (K,): the fragmentation of nodes with these lines and this left."""
-        at = line[:, None] * tables.small.shape[1] + self._room(tables, left)
-        lost: Ints = np.add.reduce(tables.small.take(at, mode="clip") * left.amount, axis=-1)
-        lost += np.add.reduce(left.amount, axis=-1) * tables.barred.take(line, mode="clip")
+    def _lost(self, tables: Tables, line: Ints, free: _Free) -> Ints:
+        """Return int64 (K,): the fragmentation of nodes with these lines and free amounts."""
+        at = line[:, None] * tables.small.shape[1] + self._room(tables, free)
+        lost: Ints = np.add.reduce(tables.small.take(at, mode="clip") * free.amount, axis=-1)
+        lost += np.add.reduce(free.amount, axis=-1) * tables.barred.take(line, mode="clip")
         for size, many in tables.many:
-            large = left.at_least(size)
+            large = free.at_least(size)
             at = line * many.shape[1] + np.add.reduce(large, axis=-1)
-            lost += np.add.reduce(large * left.amount, axis=-1) * many.take(at, mode="clip")
+            lost += np.add.reduce(large * free.amount, axis=-1) * many.take(at, mode="clip")
         return lost
 
-    def _fall_by_device(self, tables: Tables, lines: Ints, before: _Left, after: _Left) -> Ints:
+    def _fall_by_device(self, tables: Tables, lines: Ints, before: _Free, after: _Free) -> Ints:
         begin = lines * tables.small.shape[1]
         at = begin[:, :, None] + self._room(tables, before)
         lost = tables.small.take(at, mode="clip") * before.amount
         at = begin[1][:, None] + self._room(tables, after)
-        own = tables.small.take(at, mode="clip") * after.amount
+        lost_after = tables.small.take(at, mode="clip") * after.amount
         node = np.add.reduce(lost, axis=2)
         barred = tables.barred.take(lines, mode="clip")
         node += barred * np.add.reduce(before.amount, axis=1)
-        # Without compute the same is taken from each device: one column is enough.
-        width = 1 if before.rest is None else None
-        taken = before.amount[:, :width] - after.amount[:, :width]
-        same: Ints = (node[0] - node[1])[:, None] + barred[1][:, None] * taken
-        fall: Ints = same + (lost[1] - own)
+        # Without compute every device loses the same amount: one column is enough.
+        width = 1 if before.compute is None else None
+        amount_used = before.amount[:, :width] - after.amount[:, :width]
+        same: Ints = (node[0] - node[1])[:, None] + barred[1][:, None] * amount_used
+        fall: Ints = same + (lost[1] - lost_after)
         for size, many in tables.many:
             # The part by pods of several devices of this size.
             large = before.at_least(size)
@@ -224,25 +222,25 @@ class Fragmentation:
             fall += now[:, None] - stays * many.take(line + still, mode="clip")
         return fall
 
-    def _room(self, tables: Tables, left: _Left) -> Ints:
+    def _room(self, tables: Tables, free: _Free) -> Ints:
         """Return int64: the column of `small` for each device."""
         sizes: Ints = (
-            tables.rooms.take(left.units, mode="clip")
+            tables.rooms.take(free.units, mode="clip")
             if len(tables.rooms)
-            else self.sizes.searchsorted(left.units, "right")
+            else self.sizes.searchsorted(free.units, "right")
         )
-        if left.rest is None:
+        if free.compute is None:
             return sizes
-        return sizes * self._levels.columns + self._levels.needs.searchsorted(left.rest, "right")
+        return sizes * self._levels.columns + self._levels.needs.searchsorted(free.compute, "right")
 
-    def _count(self, which: Bools) -> Ints:
-        counted: Ints = which.astype(np.int64) @ self._counts
-        return counted
+    def _count(self, classes: Bools) -> Ints:
+        pods: Ints = classes.astype(np.int64) @ self._counts
+        return pods
 
     def _by_room(self, runs: Bools) -> Ints:
-        """Return int64 (lines, rooms): pods that need more than the first sizes and levels do.
+        """Return int64 (lines, rooms): number of pods that need more than the room.
 
-        Rooms are by size; if pods ask for compute, by size and by level of it.
+        Rooms are by size; if pods ask for compute, by size and level of compute.
         """
         shape = (len(self.sizes) + 1, self._levels.columns, len(runs))
         by_room = np.zeros(shape, dtype=np.int64)
@@ -250,10 +248,10 @@ class Fragmentation:
         size = self.sizes.searchsorted([self._classes[at].units for at in gpu])
         needs = [self._levels.need(self._classes[at].cores) for at in gpu]
         column = self._levels.needs.searchsorted(np.array(needs, np.int64))
-        # A class fits from the room after its own on.
+        # A class fits rooms from the index after the class's size on.
         np.add.at(by_room, (size + 1, column + 1), (runs * self._counts).T[gpu])
         more: Ints = self._count(runs) - by_room.cumsum(axis=0).cumsum(axis=1)
-        if not self._levels.asked:
+        if not self._levels.has_compute:
             more = more[:, -1:]
         table: Ints = more.reshape(-1, len(runs)).T.copy()
         return table
@@ -271,7 +269,7 @@ class Fragmentation:
         return pods
 
 
-def _amount(units: Ints, rest: Ints, capacity: Ints) -> Ints:
-    """Return what is lost with so much of devices, in parts of a unit."""
-    compute: Ints = np.minimum(rest, ALL_CORES)
+def _amount(units: Ints, free_compute: Ints, capacity: Ints) -> Ints:
+    """Return the loss by devices with these free amounts that no class can use, in parts."""
+    compute: Ints = np.minimum(free_compute, ALL_CORES)
     return ALL_CORES * units + COMPUTE * compute * capacity

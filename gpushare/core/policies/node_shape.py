@@ -1,15 +1,15 @@
-"""What policies read of a node and its devices, in the units in which they were published.
+"""Facts of nodes and devices that policies share, in the units of the published policies.
 
-It knows the arrays, but scores nothing. Published policies count a device as 1000 *milli*. If cards
-differ, the largest device counts 1000 and any other in proportion to its units (`even`), so a unit
-is worth the same everywhere; policies that are here only for comparison count by the devices of
-each node (`milli`). Facts that change only with the nodes are computed once per layout.
+Scores nothing. Published policies count a device as 1000 *milli*. If cards differ, the largest
+device counts 1000 and any other device in proportion to the units (`even`), so a unit is worth the
+same everywhere; policies that are here only for comparison count by the devices of each node
+(`milli`). Facts that change only with the nodes are computed once per layout.
 
-Compute is the second dimension of a device, for policies that price what they leave of it. A pod
-*needs* the percent it asks for; 1 if it asks for none, since no device is any use whose compute is
-all given; and IDLE if it asks for all, since it takes only a device that nobody uses. A device has
-a *rest*: the percent that is free, and IDLE while nobody uses it. Needs are compared in a few
-*levels*: tables have a column for each.
+Compute is the second dimension of a device, for policies that price the compute left over. The
+*need* of a pod is the requested percent; 1 if the pod requests none, since a device without free
+compute is of no use; and IDLE if the pod requests all, since only an idle device suffices. The
+*free compute* of a device is the free percent, and IDLE while the device is idle. Needs are
+compared in a few *levels*: tables have a column for each level.
 
 Tested in `tests/unit/core/test_policies.py` and `tests/unit/core/test_policies_compute.py`.
 """
@@ -31,16 +31,15 @@ MILLI = 1000
 """The value of one device."""
 
 UNKNOWN_CPU_PENALTY = -1e9
-"""Added to the value of a node whose CPU is unknown, so that it ranks after all others: their
-values are on another scale."""
+"""Added to the value of a node with unknown CPU, to rank the node after all others: the values of
+the two kinds of nodes have different scales."""
 
 BEFORE_AFTER: Ints = np.array([[0], [1]])
-"""A factor for what is taken: row 0 is the state before the placement, row 1 the state after."""
+"""A factor of the requested amount: row 0 is the state before the placement, row 1 after."""
 
 HALF = 0.5 + 1e-9
-"""Added before floor(), it rounds to the nearest whole number, halves up. The small part is there
-because a quotient that should be a half may be a little less, by an amount that depends on the
-units."""
+"""floor(x + HALF) rounds x to the nearest whole number, halves up. The small part is for a quotient
+that should be a half and is a little less, by an amount that depends on the units."""
 
 HAIR = 1e-9
 """The same small part, for values that are rounded down."""
@@ -49,16 +48,16 @@ _Made = TypeVar("_Made")
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 IDLE = ALL_CORES + 1
-"""The rest of a device that nobody uses."""
+"""The free compute of an idle device."""
 
-_MOST_LEVELS, _STEP = 10, 10
-"""If pods ask for more different percents, these are rounded up to whole steps."""
+_MAX_LEVELS, _STEP = 10, 10
+"""With more distinct percents than levels, percents are rounded up to whole steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """The nodes with devices by group: nodes of a group are equal when empty, so that one is looked
-    at for all of them.
+    """The nodes with devices by group: nodes of a group are equal when empty, so one represents
+    all.
     """
 
     snapshot: Snapshot
@@ -104,14 +103,14 @@ def _with_devices(snapshot: Snapshot) -> Bools:
 
 
 class PerLayout(Generic[_Made]):
-    """A value computed from the nodes' shapes and kept until they change: a memo of one layout."""
+    """A value computed from the nodes' shapes and cached until a shape changes."""
 
     def __init__(self, make: Callable[[Snapshot], _Made]) -> None:
         self._make = make
         self._last: tuple[Ints, _Made] | None = None
 
     def __call__(self, snapshot: Snapshot) -> _Made:
-        """Return what was made for the layout of this snapshot."""
+        """Return the value for the layout of this snapshot."""
         last = self._last
         # Snapshots share this array until a node changes.
         if last is None or last[0] is not snapshot.capacity:
@@ -119,7 +118,7 @@ class PerLayout(Generic[_Made]):
         return last[1]
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: everything except the memo."""
+        """Return the pickled state, without the cached value."""
         return {"_make": self._make, "_last": None}
 
 
@@ -127,8 +126,8 @@ class PerLayout(Generic[_Made]):
 class CommonNodes:
     """The nodes of one layout with cards of the sizes that a policy was made for.
 
-    Others stand apart, and have no part in scales, tables and prices: what a node says of its cards
-    counts for it alone.
+    All other nodes stand apart, without influence on scales, tables and prices: so the cards that a
+    node reports have no effect on the scores of other nodes.
     """
 
     snapshot: Snapshot
@@ -145,17 +144,19 @@ class CommonNodes:
     ) -> Floats:
         """Return float64 (K, D): the values; on nodes that stand apart those of DeviceBestFit.
 
-        They come before all others; after them if a smaller card of the others is large enough for
-        the request, so that a large card is kept for the pods that need it.
+        Nodes that stand apart rank first; they rank last if a smaller card of another node is large
+        enough for the request, so that a large card is kept for the pods that need a large card.
         """
-        where = self.apart[rows] if self.apart is not None else np.zeros(0, dtype=bool)
-        if not where.any():
+        stands_apart = self.apart[rows] if self.apart is not None else np.zeros(0, dtype=bool)
+        if not stands_apart.any():
             return values
         enough = self.sizes[self.sizes.searchsorted(max(request.units, 1)) :]
         smallest = int(enough[0]) if len(enough) else MAX_UNITS
         larger = snapshot.capacity[rows].max(axis=1, initial=0) > smallest
         tight = DeviceBestFit().score(snapshot, rows, request)
-        return np.where(where[:, None], tight + np.where(larger, -APART, APART)[:, None], values)
+        return np.where(
+            stands_apart[:, None], tight + np.where(larger, -APART, APART)[:, None], values
+        )
 
     def without_apart(self, amounts: _Array, rows: Rows) -> _Array:
         """Return the amounts of some rows, (K, X), set to 0 on nodes that stand apart."""
@@ -168,11 +169,11 @@ def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
     """Return the nodes with cards of these sizes alone; no node stands apart if there are none."""
     capacity, rising = snapshot.capacity, np.array(sorted(sizes), dtype=np.int64)
     groups = Groups.of(snapshot)
-    other: Bools = np.logical_or.reduce(~np.isin(capacity[groups.row], [0, *sizes]), axis=1)
-    other &= groups.used
-    if not sizes or not other.any():
+    has_new_size: Bools = np.logical_or.reduce(~np.isin(capacity[groups.row], [0, *sizes]), axis=1)
+    has_new_size &= groups.used
+    if not sizes or not has_new_size.any():
         return CommonNodes(snapshot, None, rising)
-    apart: Bools = groups.by_row(other.astype(np.int64), 0).astype(bool)
+    apart: Bools = groups.by_row(has_new_size.astype(np.int64), 0).astype(bool)
     common = replace(snapshot, capacity=np.where(apart[:, None], 0, capacity))
     return CommonNodes(common, apart, rising)
 
@@ -188,7 +189,7 @@ class NodeShapes:
     even: float
     """The value of one unit on any node, where a device of the largest capacity has 1000."""
     cpu_unknown: Bools
-    """bool (N,) nodes whose CPU is unknown."""
+    """bool (N,) nodes with unknown CPU."""
     any_cpu_unknown: bool
     """Whether there are any."""
 
@@ -207,8 +208,8 @@ def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
 def tightest(free: Ints, request: Request) -> Bools:
     """Return bool (K, D): the devices with the least room among those where the request fits.
 
-    They are as many as it asks for, of equal ones those with the lowest index. For a request of one
-    device all equal ones are marked.
+    The number of marked devices is `request.devices`, of equal devices those with the lowest index.
+    For a request of one device all equally tight devices are marked.
     """
     room = np.where(free >= max(request.units, 1), free, MAX_UNITS)
     if request.devices <= 1:
@@ -221,7 +222,7 @@ def tightest(free: Ints, request: Request) -> Bools:
 
 
 def on_tightest(values: npt.NDArray[np.generic], free: Ints, request: Request) -> Floats:
-    """Return float64 (K, D): a node's value (K,) on its tightest devices, less on the others."""
+    """Return float64 (K, D): a node's value (K,) on the tightest devices, less on the rest."""
     column = values[:, None].astype(np.float64)
     if not request.devices:
         return np.repeat(column, free.shape[1], axis=1)
@@ -245,26 +246,26 @@ class Levels:
     """The needs of the pods to come, in levels."""
 
     def __init__(self, classes: Iterable[PodClass]) -> None:
-        asked = {cls.cores for cls in classes if cls.devices}
-        self._step = 1 if len(asked) <= _MOST_LEVELS else _STEP
-        self.asked = any(asked)
-        """Whether a pod asks for compute; else its rests need not be looked at."""
-        self.needs = np.unique([self.need(cores) for cores in asked] or [1])
+        percents = {cls.cores for cls in classes if cls.devices}
+        self._step = 1 if len(percents) <= _MAX_LEVELS else _STEP
+        self.has_compute = any(percents)
+        """Whether a pod asks for compute; otherwise the free compute does not matter."""
+        self.needs = np.unique([self.need(cores) for cores in percents] or [1])
         """int64, rising."""
         self.columns = len(self.needs) + 1
-        """The columns of a table: how many levels a rest may meet, from none to all."""
+        """Columns of a table: the number of levels that free compute meets, from none to all."""
 
     def need(self, cores: int) -> int:
-        """Return what a pod needs that asks for this much."""
+        """Return the need of a pod that requests this percent."""
         return IDLE if cores >= ALL_CORES else max(-(-cores // self._step) * self._step, 1)
 
 
-def rest_of(snapshot: Snapshot, rows: Rows) -> Ints:
-    """Return int64 (K, D): the rest of each device; 0 if it is not open."""
-    rest = snapshot.cores_free.take(rows, axis=0)
-    idle = (rest == ALL_CORES) & (snapshot.used.take(rows, axis=0) == 0)
-    rest += idle
-    return rest
+def free_compute(snapshot: Snapshot, rows: Rows) -> Ints:
+    """Return int64 (K, D): the free compute of each device, IDLE if idle, 0 if not open."""
+    compute = snapshot.cores_free.take(rows, axis=0)
+    idle = (compute == ALL_CORES) & (snapshot.used.take(rows, axis=0) == 0)
+    compute += idle
+    return compute
 
 
 def free_with_compute(snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Ints:

@@ -1,7 +1,7 @@
 """The policies of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, with their rounding.
 
-The rounding is part of them: ties go to the first node, which keeps load on few nodes and others
-empty. They were published for devices that all count 1000; see node_shape.py for others.
+The rounding is part of the policies: ties go to the first node, which keeps load on few nodes and
+other nodes empty. The paper has only devices that count 1000; see node_shape.py for other devices.
 
 Tested in `tests/contract/test_policies.py` and `tests/unit/core/test_policies.py`.
 """
@@ -24,24 +24,24 @@ from gpushare.core.policies.node_shape import (
 from gpushare.core.snapshot import Floats, Rows, Snapshot, idle_devices, pod_kind
 from gpushare.core.workload import Workload
 
-LARGEST_CPU, LARGEST_GPU = 128_000, 8_000
+SCALE_CPU, SCALE_GPU = 128_000, 8_000
 """CPU and GPU of a whole node, both in milli: the scales as published."""
 
 
 class _AsItIs:
-    """A policy that looks at nodes as they are, whichever pods are to come."""
+    """A policy that uses only the current nodes, not the pods to come."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload."""
         self._shapes = PerLayout(node_shapes)
 
     def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
-        """Return the same for all snapshots: nothing is taken from other nodes."""
+        """Return a constant: scores do not depend on other nodes."""
         return ()
 
 
 class BestFit(_AsItIs):
-    """bestfit: the node with the least CPU and GPU left over, and on it the tightest device.
+    """bestfit: the node with the least CPU and GPU left over, and the tightest device there.
 
     floor(100 (1 - the mean of the shares of CPU and GPU left over))
     """
@@ -51,12 +51,13 @@ class BestFit(_AsItIs):
         shapes, free = self._shapes(snapshot), snapshot.free[rows]
         gpu = (free.sum(axis=1) - request.total) * shapes.milli[rows]
         cpu = snapshot.cpu_free[rows] - request.cpu
-        value = np.floor(100 * (1 - (cpu / LARGEST_CPU + gpu / LARGEST_GPU) / 2))
+        value = np.floor(100 * (1 - (cpu / SCALE_CPU + gpu / SCALE_GPU) / 2))
         return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)
 
 
 class Clustering(_AsItIs):
-    """clustering: pods of one kind together, on the fullest such node and its tightest device.
+    """clustering: pods of one kind together, on the fullest such node and the tightest device
+    there.
 
     Kinds are shares of a device, and 1, 2, 4 or 8 whole devices. 75 for nodes that run only this
     kind, 50 with others, 25 for no pods, else 0; plus up to 25 the fuller the node is. A pod
@@ -66,24 +67,28 @@ class Clustering(_AsItIs):
     ignores_host = True
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return a score by the kinds of pods on the node, then by how full it is."""
+        """Return a score by the kinds of pods on the node, then by the node's used share."""
         shapes, free = self._shapes(snapshot), snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)
         kinds = snapshot.kinds[rows]
         share, whole = (pod_kind(request, capacity) for capacity in (request.units + 1, 1))
         kind = np.where(request.units < shapes.capacity[rows], share, whole)
-        own = np.take_along_axis(kinds, kind[:, None], axis=1)[:, 0]
-        others = kinds.sum(axis=1) > own
-        base = np.select([(own > 0) & ~others, own > 0, ~others], [75, 50, 25], 0)
+        pods_of_kind = np.take_along_axis(kinds, kind[:, None], axis=1)[:, 0]
+        has_other_kinds = kinds.sum(axis=1) > pods_of_kind
+        base = np.select(
+            [(pods_of_kind > 0) & ~has_other_kinds, pods_of_kind > 0, ~has_other_kinds],
+            [75, 50, 25],
+            0,
+        )
         gpu = free.sum(axis=1) * shapes.milli[rows]
-        value = base + np.floor(25 * (LARGEST_GPU - gpu) / LARGEST_GPU)
+        value = base + np.floor(25 * (SCALE_GPU - gpu) / SCALE_GPU)
         return on_tightest(value, free, request)
 
 
 class DotProduct(_AsItIs):
-    """dotproduct: the node whose free CPU and GPU are least aligned with the request, and on it the
-    tightest device.
+    """dotproduct: the node with free CPU and GPU least aligned with the request; the tightest
+    device.
 
     floor(100 (1 - the mean over CPU and GPU of share free x share asked))
     """
@@ -92,8 +97,8 @@ class DotProduct(_AsItIs):
         """Return a score that is higher the less the node's free shares resemble the request."""
         shapes, free = self._shapes(snapshot), snapshot.free[rows]
         milli = shapes.milli[rows]
-        gpu = (free.sum(axis=1) * milli / LARGEST_GPU) * (request.total * milli / LARGEST_GPU)
-        cpu = (snapshot.cpu_free[rows] / LARGEST_CPU) * (request.cpu / LARGEST_CPU)
+        gpu = (free.sum(axis=1) * milli / SCALE_GPU) * (request.total * milli / SCALE_GPU)
+        cpu = (snapshot.cpu_free[rows] / SCALE_CPU) * (request.cpu / SCALE_CPU)
         value = np.floor(100 * (1 - (cpu + gpu) / 2))
         return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)
 
@@ -108,7 +113,7 @@ class Packing(_AsItIs):
     ignores_host = True
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return a score by the state of the tightest devices and of their node."""
+        """Return a score by the state of the tightest devices and of the node."""
         free = snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)
@@ -134,8 +139,8 @@ class Fgd:
     """fgd: fragmentation gradient descent, the placement that raises fragmentation least.
 
     floor(100 / (1 + exp(-d / 1000))), where d is the fall of fragmentation in milli: a whole number
-    of 0..100. If cards differ, the largest device counts 1000 and any other in proportion to its
-    units.
+    of 0..100. If cards differ, the largest device counts 1000 and any other device in proportion to
+    the units.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -145,7 +150,7 @@ class Fgd:
         self.tables = PerLayout(self.measure.tables)
 
     def shapes_key(self, snapshot: Snapshot) -> float:
-        """Return the value of a unit: nothing else is taken from other nodes."""
+        """Return the value of a unit: scores depend on other nodes only through this value."""
         return self.shapes(snapshot).even
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

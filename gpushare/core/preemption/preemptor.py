@@ -1,21 +1,22 @@
-"""Preemption: the victims whose removal makes a pod really fit the devices of a node.
+"""Preemption: the victims to remove so that a pod really fits the devices of a node.
 
-Pure, one node at a time. kube-scheduler proposes victims by what it counts itself; it cannot
-distinguish the devices of a node. The rules for the answer (extender/v1, verb preempt):
+Pure, one node at a time. kube-scheduler proposes victims by sums over a node, without
+distinguishing devices. The rules for the answer (extender/v1, verb preempt):
 
-- Up to 1.37 it sends only nodes with at least one victim that its own filters need. Since 1.38 it
-  also sends nodes that pass its filters without victims, with an empty list to be filled. A list
-  that came empty may stay empty, since another extender may fill it.
-- Victims that run on the node may be added. A node may be left out.
-- A victim may be left out if the node passes kube-scheduler's filters without it. Its list has no
-  needless victim, so each one is needed for something that it counts; in doubt the victim stays
+- Up to 1.37 kube-scheduler sends only nodes with at least one victim that its own filters need.
+  Since 1.38 kube-scheduler also sends nodes that pass its filters without victims, with an empty
+  list. An empty list may stay empty, since another extender may fill it.
+- Victims that run on the node may be added. A node may be omitted.
+- A victim may be omitted if the node passes kube-scheduler's filters while that pod stays. The
+  proposed list has no needless victim: each one is needed for a sum; in doubt the victim is kept
   (see `_removable_pods`).
-- It takes the priority of the first victim as the highest, so the most important one comes first.
+- kube-scheduler treats the priority of the first victim as the highest, so the most important
+  victim comes first.
 
-A terminating pod is never added as a victim: deleting it once more shortens nothing. One that is
-within its grace frees its devices by itself, and if such pods free enough, no other pod has to be
-removed. One that has longer, or is long overdue, frees nothing, even if kube-scheduler, which looks
-at no time, proposes it as a victim.
+A terminating pod is never added as a victim: a second deletion shortens nothing. A terminating pod
+within the grace period will free the devices, and if such pods free enough, no other pod has to be
+removed. A pod with a longer grace period, or long overdue, frees nothing, even if kube-scheduler,
+which ignores deletion times, proposes that pod as a victim.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ from gpushare.core.states.entry import Entry, NodeBooks, Phase
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to be evicted on a node, by uid, and how many of them violate a budget."""
+    """The pods to evict on a node, by uid, and the number of budget violations."""
 
     uids: tuple[str, ...] = ()
     violations: int = 0
@@ -38,7 +39,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod for which room is made."""
+    """The pod that preempts."""
 
     request: Request
     priority: int = 0
@@ -55,16 +56,16 @@ def trim_victims(
     steps: StepBudget,
     budgets: Sequence[Budget] = (),
 ) -> Victims | None:
-    """Return the victims whose end makes the pod fit the node's devices; None: not on this node.
+    """Return the victims to remove so that the pod fits the node's devices; None: impossible here.
 
-    `proposed`: kube-scheduler's victims; they are returned unchanged if they free enough. Otherwise
-    pods of lower priority are added (see `VictimSelection.choose`), and victims that are not needed
-    any more are left out. `steps`: how long the search may take; with none left, any set that frees
-    enough is returned. `budgets`: those that cover pods of the node, as far as known.
+    `proposed`: kube-scheduler's victims, returned unchanged if their removal frees enough.
+    Otherwise pods of lower priority are added (see `VictimSelection.choose`), and needless victims
+    are omitted. `steps`: upper bound of the search; with none left, any set that frees enough is
+    returned. `budgets`: the known budgets that cover pods of the node.
     """
     uids = tuple(dict.fromkeys(proposed.uids))
-    held = {entry.ref.uid: entry for entry in books.entries}
-    proposed_pods = tuple(held[uid] for uid in uids if uid in held)
+    entries_by_uid = {entry.ref.uid: entry for entry in books.entries}
+    proposed_pods = tuple(entries_by_uid[uid] for uid in uids if uid in entries_by_uid)
     lower_priority = tuple(
         entry
         for entry in books.entries
@@ -76,7 +77,7 @@ def trim_victims(
     ):
         return None
     selection = VictimSelection(books, preemptor.request, budgets)
-    # Those that stay for longer than anybody waits: victims or not, they free nothing.
+    # Pods that terminate too late: victims or not, such pods free nothing.
     stuck = tuple(e for e in books.entries if e.terminating and not e.ends_soon(preemptor.now))
     freeing = _without(proposed_pods, stuck)
     if selection.fits(freeing):
@@ -97,25 +98,25 @@ def trim_victims(
 
 
 def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods) -> Pods:
-    """Return the proposed victims that were chosen for their device memory, as far as is known.
+    """Return the proposed victims that kube-scheduler probably chose for their device memory.
 
-    kube-scheduler's filters pass with all its victims removed, and it has reprieved each one it
-    could: if any one of them stays, a filter fails. If the node's sum of device memory is too small
-    while a victim stays, that is why it was chosen; and a set that frees whole devices also makes
-    the sum large enough. CPU and memory are checked when the set is known (`_host_fits`). If some
-    other filter needs the pod too, the next round proposes it again, and no pod is evicted for
-    nothing.
+    kube-scheduler's filters pass with all proposed victims removed, and kube-scheduler reprieved
+    each pod that it could: if any victim stays, a filter fails. If the node's sum of device memory
+    is too small while a victim stays, the victim was chosen for the sum; and a set that frees whole
+    devices also makes the sum large enough. CPU and memory are checked later, for the whole set
+    (`_host_fits`). If another filter needs the victim too, the next attempt proposes the victim
+    again, and no pod is evicted for nothing.
     """
     if not preemptor.counted_by_scheduler:
         return ()
     # All devices, healthy or not: the largest sum that kube-scheduler can have used.
     free = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
     free += sum(entry.request.total for entry in proposed_pods)
-    wanted = preemptor.request.total
+    requested_units = preemptor.request.total
     return tuple(
         entry
         for entry in proposed_pods
-        if free - entry.request.total < wanted and not entry.terminating
+        if free - entry.request.total < requested_units and not entry.terminating
     )
 
 
@@ -141,13 +142,14 @@ def _answer(
     final: Pods,
     selection: VictimSelection,
 ) -> Victims | None:
-    """Return the victims, the most important first, with how many of them violate a budget."""
+    """Return the victims, the most important first, with the number of budget violations."""
     left_out = {entry.ref.uid for entry in _without(proposed_pods, final)}
     kept_uids = [uid for uid in uids if uid not in left_out]
     added = _without(final, proposed_pods)
     if uids and not kept_uids and not added:
         # Terminating pods free the devices; the proposed victims do not. kube-scheduler treats a
-        # list that we emptied as an error; without the node the pod waits for the terminating ones.
+        # list that an extender emptied as an error; without the node the pod stays pending until
+        # the terminating pods are gone.
         return None
     # Which of the proposed victims violate a budget is not known: assume as many as possible.
     violations = min(proposed.violations, len(kept_uids))
@@ -158,10 +160,9 @@ def _answer(
 
 
 def _in_order(kept_uids: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
-    """Return the uids by falling priority: the kept ones in their order, with `added` inserted.
+    """Return the uids by falling priority: `kept_uids` in order, with `added` inserted.
 
-    The ledger does not know the priority of pods without device memory; kube-scheduler sent them in
-    their order.
+    The ledger has no priority of pods without device memory; kube-scheduler sent the uids sorted.
     """
     priorities = {entry.ref.uid: entry.priority for entry in proposed_pods + added}
     order = kept_uids.copy()

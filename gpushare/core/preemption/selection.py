@@ -1,9 +1,8 @@
-"""The choice of victims for any request on one node: what their end frees, and which budgets it
-violates.
+"""The choice of victims for any request on one node: freed amounts and violated budgets.
 
-Knows nothing of the victims that kube-scheduler proposes (see preemptor.py). It works on plain
-numbers, not arrays, since it tries hundreds of sets of a few pods. Only memory and cores count: if
-an equal pod waits for its device plug-in (see pairing.py), removing another pod does not help.
+Independent of the victims that kube-scheduler proposes (see preemptor.py). Plain numbers, not
+arrays, since hundreds of sets of a few pods are tried. Only memory and percents count: if an equal
+pod waits for the device plug-in (see pairing.py), removing another pod does not help.
 
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
@@ -14,22 +13,24 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, islice
 from math import inf
 
-from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
+from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 from gpushare.core.states.entry import Entry, NodeBooks
 
-CORES = MAX_UNITS + 1
-"""Stands for the cores of a device, where else units of its memory are meant."""
+PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
+"""The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
 
 Part = tuple[int, int]
-"""(device, units): its memory, of which a part of the request needs so many; or (device, CORES)."""
+"""(device, units): the memory of a device, of which a part of the request needs so many units; or
+(device, a number of PERCENTS)."""
 
 _Target = tuple[Part, ...]
-"""The memory of so many devices, each of one part of the request."""
+"""One Part of memory for each part of the request, on different devices."""
 
 _MAX_TARGETS = 28
-"""Targets that are tried one by one: as many as pairs of eight. If there are more, only the devices
-that are cheapest alone are tried."""
+"""Upper bound of the targets tried one by one: the pairs of eight. With more, only the devices that
+are cheapest alone are tried."""
 
 _LOWEST = -(2**31)
 """The lowest priority: priorities are int32."""
@@ -37,9 +38,9 @@ _LOWEST = -(2**31)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: how many of the pods it covers (by uid) may go."""
+    """A PodDisruptionBudget: the number of allowed disruptions, and the covered pods by uid."""
 
-    allowed: int
+    allowed_disruptions: int
     covers: frozenset[str]
 
 
@@ -58,11 +59,13 @@ class VictimSelection:
         spec = books.spec
         parts = Counter(request.parts)
         self._at_least = tuple(
-            (size, sum(count for other, count in parts.items() if other >= size)) for size in parts
+            (size, sum(count for larger, count in parts.items() if larger >= size))
+            for size in parts
         )
         self._count = len(spec.capacity)
-        # Cores that nobody has asked for matter to nobody.
-        self._with_cores = bool(request.cores or any(books.cores_used))
+        # Percents matter only if the request or a charge has percents.
+        used_percents = books.percents_used or ((0,) * self._count,) * len(PERCENT_AMOUNTS)
+        self._with_percents = bool(request.percents or any(map(any, used_percents)))
         self._free: dict[Part, int] = {}
         self._needed: dict[Part, int] = {}
         self._of_device: dict[int, tuple[Part, ...]] = {}
@@ -73,22 +76,24 @@ class VictimSelection:
                 continue
             for size in sizes:
                 self._free[device, size] = has - books.used[device]
-                # Who wants a device alone needs all of it, however little memory is asked for.
+                # A request for a device alone needs the whole memory, however little it asks for.
                 self._needed[device, size] = has if request.alone else size
             self._of_device[device] = tuple((device, size) for size in sizes)
-            if self._with_cores:
-                held = books.cores_used[device] if books.cores_used else 0
-                self._free[device, CORES] = ALL_CORES - held
-                # One whose cores are all given has no room for a pod without cores either.
-                self._needed[device, CORES] = max(request.cores, 1)
+            if self._with_percents:
+                for number, amount, used, percent in zip(
+                    PERCENTS, PERCENT_AMOUNTS, used_percents, request.every_percent, strict=True
+                ):
+                    self._free[device, number] = amount.whole - used[device]
+                    self._needed[device, number] = amount.needed(percent)
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
-        """Return the candidates with the least loss that free enough, besides those removed anyway.
+        """Return the candidates with the least loss that, with `removed`, free enough; None if
+        none.
 
-        None if none do. The order is that in which kube-scheduler compares nodes: fewest violations
-        of budgets, then the lowest highest priority, then fewest pods, then the smallest sum of
-        priorities, then the latest start. Exact while steps are left and there are few sets of
-        devices to choose from.
+        The loss is the order in which kube-scheduler compares nodes: fewest violations of budgets,
+        then the lowest highest priority, then fewest pods, then the smallest sum of priorities,
+        then the latest start. Exact while steps are left and there are few sets of devices to
+        choose from.
         """
         if self.fits(removed):
             return ()
@@ -99,17 +104,17 @@ class VictimSelection:
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
         lacks = self.shortages(removed)
-        no_cores = {device for (device, size), lack in lacks.items() if size == CORES and lack}
+        full = {device for (device, size), lack in lacks.items() if size in PERCENTS and lack}
         ready = Counter(
-            size for (device, size), lack in lacks.items() if not lack and device not in no_cores
+            size for (device, size), lack in lacks.items() if not lack and device not in full
         )
-        # What is ready for a part is ready for each smaller one, too.
+        # A device with room for a part has room for each smaller part, too.
         return all(ready[size] >= count for size, count in self._at_least)
 
     def shortages(self, removed: Iterable[Entry]) -> dict[Part, int]:
-        """Return what is missing of each part of the usable devices once the pods are gone.
+        """Return the shortage of each part of the usable devices once the pods are gone.
 
-        0: there is room. The parts of one device are beside each other.
+        0: there is room. The parts of one device are consecutive.
         """
         free = self._free.copy()
         for entry in removed:
@@ -118,28 +123,32 @@ class VictimSelection:
         return {part: max(needed - free[part], 0) for part, needed in self._needed.items()}
 
     def frees(self, entry: Entry) -> dict[Part, int]:
-        """Return what the end of the entry frees of the usable devices: its charge, and without a
-        placement its whole request on each.
+        """Return the amounts of the usable devices that the end of the entry frees.
+
+        The charge of the entry; without a placement the whole request on each device.
         """
-        shares, cores = entry.placement, entry.cores
+        shares, request = entry.placement, entry.request
         if shares is None or any(device >= self._count for device, _ in shares):
-            shares = tuple((device, entry.request.total) for device in range(self._count))
-            cores = entry.request.cores_on(0)
+            shares = tuple((device, request.total) for device in range(self._count))
+            percents = (request.all_percents,) * self._count
+        else:
+            percents = entry.percents
         freed: dict[Part, int] = {}
-        for device, units in shares:
+        for (device, units), of_device in zip(shares, percents, strict=True):
             parts = self._of_device.get(device, ())
             for part in parts:
                 freed[part] = units
-            if cores and self._with_cores and parts:
-                freed[device, CORES] = cores
+            if parts:
+                numbered = zip(PERCENTS, of_device, strict=False)
+                freed.update({(device, number): part for number, part in numbered if part})
         return freed
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.
 
-        Terminating pods do not count: a budget does not count them any more either.
+        Terminating pods do not count, as in a PodDisruptionBudget.
         """
-        allowed = [budget.allowed for budget in self._budgets]
+        remaining = [budget.allowed_disruptions for budget in self._budgets]
         covered = [
             pod for pod in removed if pod.ref.uid in self._budgets_by_uid and not pod.terminating
         ]
@@ -148,9 +157,9 @@ class VictimSelection:
         count = 0
         for entry in covered:
             numbers = self.budgets_of(entry)
-            count += any(allowed[number] <= 0 for number in numbers)
+            count += any(remaining[number] <= 0 for number in numbers)
             for number in numbers:
-                allowed[number] -= 1
+                remaining[number] -= 1
         return count
 
     def budgets_of(self, entry: Entry) -> tuple[int, ...]:
@@ -164,7 +173,9 @@ class VictimSelection:
 
     def is_protected(self, entry: Entry) -> bool:
         """Return whether a budget that covers the pod allows no disruption."""
-        return any(self._budgets[number].allowed <= 0 for number in self.budgets_of(entry))
+        return any(
+            self._budgets[number].allowed_disruptions <= 0 for number in self.budgets_of(entry)
+        )
 
 
 def importance(entry: Entry) -> tuple[object, ...]:
@@ -188,16 +199,21 @@ class _Need:
     """
 
     limit: int
-    """The pods up to this priority free it."""
+    """The lowest priority such that the pods up to that priority free the part."""
     fewest: int
-    """The smallest number of pods that does."""
+    """The smallest number of pods that free the part."""
     pods: frozenset[int]
-    """It is not free unless all of these (positions) are removed."""
+    """The pods (positions) without which the part cannot be free."""
 
 
 def _count_until(shortage: int, units: Iterable[int]) -> int:
     """Return how many of these units, from the first on, cover the shortage."""
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
+
+
+def _with_percents(device: int, size: int) -> tuple[Part, ...]:
+    """Return what a part of the request needs of a device: memory, and each of `PERCENTS`."""
+    return tuple((device, number) for number in (size, *PERCENTS))
 
 
 def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Target]:
@@ -208,16 +224,16 @@ def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Ta
     count = sizes.count(sizes[0])
     for chosen in combinations([part for part in able if part[1] == sizes[0]], count):
         devices = {device for device, _ in chosen}
-        others = [part for part in able if part[0] not in devices]
-        for target in _targets_among(others, sizes[count:]):
+        other_parts = [part for part in able if part[0] not in devices]
+        for target in _targets_among(other_parts, sizes[count:]):
             yield chosen + target
 
 
 class _VictimChooser:
-    """The choice for one request: which devices to free, and which pods to remove for it.
+    """The choice for one request: the devices to free, and the pods to remove.
 
-    If no budget matters, parts of devices that share no pod do not depend on each other: each is
-    freed alone, once for all the sets of devices that contain it.
+    If no budget matters, parts of devices that share no pod are independent: each part is freed
+    alone, once for all sets of devices that contain the part.
     """
 
     def __init__(
@@ -257,8 +273,10 @@ class _VictimChooser:
         """Return the set of pods with the least loss; None if no set of devices can be freed."""
         victims: Pods | None = None
         best: tuple[Loss, list[str]] | None = None
-        for bound, target in sorted((self._bound(target), target) for target in self._targets()):
-            if best is not None and (bound > best[0][:3] or self._steps.left <= 0):
+        for lower_bound, target in sorted(
+            (self._bound(target), target) for target in self._targets()
+        ):
+            if best is not None and (lower_bound > best[0][:3] or self._steps.remaining <= 0):
                 break
             chosen = self._victims_for(target)
             loss = self._total_order(chosen)
@@ -270,7 +288,7 @@ class _VictimChooser:
         # places: then some are needless.
         may_be = self._multi_part_pods or len({*self._sizes}) > 1
         for pod in sorted(victims, key=self._reprieve_order) if may_be else ():
-            fewer = tuple(other for other in victims if other is not pod)
+            fewer = tuple(victim for victim in victims if victim is not pod)
             if self._selection.fits(self._removed + fewer):
                 victims = fewer
         return victims
@@ -287,10 +305,10 @@ class _VictimChooser:
         if spare < 0:
             return None
         rising = sorted(units, key=lambda at: self._pods[at].priority)
-        most = sorted(units.values(), reverse=True)
+        falling_units = sorted(units.values(), reverse=True)
         return _Need(
             self._pods[rising[_count_until(shortage, (units[at] for at in rising)) - 1]].priority,
-            _count_until(shortage, most),
+            _count_until(shortage, falling_units),
             frozenset(at for at in units if units[at] > spare),
         )
 
@@ -300,7 +318,7 @@ class _VictimChooser:
         able = [
             (device, size)
             for device, size in self._shortages
-            if size != CORES and unable.isdisjoint([(device, size), (device, CORES)])
+            if size not in PERCENTS and unable.isdisjoint(_with_percents(device, size))
         ]
         targets = list(islice(_targets_among(able, self._sizes), _MAX_TARGETS + 1))
         if len(targets) <= _MAX_TARGETS:
@@ -308,7 +326,7 @@ class _VictimChooser:
             return
         loss = {part: self._total_order(self._victims_for((part,))) for part in able}
         chosen: dict[int, Part] = {}
-        for size in self._sizes:  # the largest first: it has the fewest devices to choose from
+        for size in self._sizes:  # the largest size first: it has the fewest candidate devices
             free = (part for part in able if part[1] == size and part[0] not in chosen)
             best = min(free, key=loss.__getitem__)
             chosen[best[0]] = best
@@ -331,7 +349,7 @@ class _VictimChooser:
 
     def _short_of(self, target: _Target) -> dict[Part, _Need]:
         """Return the parts of these devices that have to be freed."""
-        parts = (part for device, size in target for part in ((device, size), (device, CORES)))
+        parts = (part for device, size in target for part in _with_percents(device, size))
         return {part: need for part in parts if (need := self._needs.get(part))}
 
     def _victims_for(self, target: _Target) -> Pods:
@@ -353,10 +371,10 @@ class _VictimChooser:
         """Return the parts in groups: those that share a pod up to the limit are together."""
         parts = [{part} for part in shortages]
         for at in self._multi_part_pods:
-            held = self._frees[at].keys() & set(shortages)
-            if len(held) > 1 and self._pods[at].priority <= limit:
-                apart = [part for part in parts if not part & held]
-                parts = [*apart, set().union(*(part for part in parts if part & held))]
+            shared = self._frees[at].keys() & set(shortages)
+            if len(shared) > 1 and self._pods[at].priority <= limit:
+                apart = [part for part in parts if not part & shared]
+                parts = [*apart, set().union(*(part for part in parts if part & shared))]
         return sorted(tuple(sorted(part)) for part in parts)
 
     def _victims_for_part(self, group: tuple[Part, ...], limit: int, *, with_budgets: bool) -> Pods:

@@ -1,8 +1,8 @@
 """A search for the pods that cover a shortage of devices at the least loss; it may end early.
 
-Knows devices by their position in a tuple, and of the loss only that it grows with every pod. Pods
-that free the same differ only by their order, so of each kind the first in order are chosen first.
-A partial set that cannot end better than the best set found so far is dropped.
+A device is a position in a tuple; the only property of the loss used here is that it grows with
+every pod. Pods that free the same amounts differ only by order, so of each kind the first in order
+are chosen first. A partial set that cannot end better than the best set found so far is dropped.
 
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
@@ -16,8 +16,8 @@ from gpushare.core.states.entry import Entry
 Pods = tuple[Entry, ...]
 
 Loss = tuple[int, int, int, int, float]
-"""Violations of budgets, the highest priority, the number of pods, the sum of their priorities, and
-minus the earliest start of a pod with the highest priority.
+"""Violations of budgets, the highest priority, the number of pods, the sum of priorities, and minus
+the earliest start of a pod with the highest priority.
 """
 
 Units = tuple[int, ...]
@@ -31,13 +31,15 @@ class StepBudget:
     Counted, not timed, so that the same call has the same result on any machine.
     """
 
-    left: int
-    """How many may still be taken; those that take them count them down."""
+    remaining: int
+    """Steps left; each search subtracts the steps that it used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod and what its removal frees; pods of one `budget_class` affect budgets equally."""
+    """A pod and the units that its removal frees; pods of one `budget_class` affect budgets
+    equally.
+    """
 
     pod: Entry
     frees: Units
@@ -53,11 +55,11 @@ def find_victims(
 ) -> Pods:
     """Return the pods that cover the shortage at the least loss; with too few steps, any that do.
 
-    `candidates`: together they free enough. First they are reprieved one by one, in their order,
+    `candidates`: all together free enough. First the candidates are reprieved one by one, in order,
     while the rest frees enough, as kube-scheduler does; then a search improves the result. `order`:
-    sorts pods that free the same; the first is chosen first.
+    sorts pods that free the same units; the first is chosen first.
     """
-    steps.left -= 2 * len(candidates)
+    steps.remaining -= 2 * len(candidates)
     # Units beyond the shortage do not help.
     candidates = [
         Candidate(h.pod, tuple(map(min, h.frees, shortage)), h.budget_class) for h in candidates
@@ -65,19 +67,19 @@ def find_victims(
     freed = map(sum, zip(*(one.frees for one in candidates), strict=True))
     spare = tuple(map(sub, freed, shortage))
     needed = [one for one in candidates if not _can_reprieve(one, spare)]
-    others = [one for one in candidates if _can_reprieve(one, spare)]
-    # Reprieved one by one, in their order, while the rest frees enough.
+    spared = [one for one in candidates if _can_reprieve(one, spare)]
+    # Reprieve one by one, in order, while the rest frees enough.
     needed_pods = victims = tuple(one.pod for one in needed)
-    for one in others:
+    for one in spared:
         if _can_reprieve(one, spare):
             spare = tuple(map(sub, spare, one.frees))
         else:
             victims = (*victims, one.pod)
-    if not others or steps.left <= 0:
+    if not spared or steps.remaining <= 0:
         return victims
     for one in needed:
         shortage = tuple(map(sub, shortage, one.frees))
-    return _Search(_kinds(others, order), loss).improve(victims, needed_pods, shortage, steps)
+    return _Search(_kinds(spared, order), loss).improve(victims, needed_pods, shortage, steps)
 
 
 def _can_reprieve(one: Candidate, spare: Units) -> bool:
@@ -108,7 +110,7 @@ class _Remaining:
     """Sums over a kind and all later ones: all units, the most in one pod, the lowest priority."""
 
     units: Units
-    most: Units
+    largest: Units
     lowest: int
 
 
@@ -121,14 +123,14 @@ class _Search:
         remaining: list[_Remaining] = []
         for kind in reversed(kinds):
             units = tuple(units * len(kind.pods) for units in kind.frees)
-            here = _Remaining(units, kind.frees, kind.pods[0].priority)
+            sums = _Remaining(units, kind.frees, kind.pods[0].priority)
             if remaining:
-                here = _Remaining(
-                    tuple(map(add, here.units, remaining[-1].units)),
-                    tuple(map(max, here.most, remaining[-1].most)),
-                    min(here.lowest, remaining[-1].lowest),
+                sums = _Remaining(
+                    tuple(map(add, sums.units, remaining[-1].units)),
+                    tuple(map(max, sums.largest, remaining[-1].largest)),
+                    min(sums.lowest, remaining[-1].lowest),
                 )
-            remaining.append(here)
+            remaining.append(sums)
         self._remaining = remaining[::-1]
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
@@ -136,38 +138,38 @@ class _Search:
         """Return the set of least loss that contains `needed`; `victims` if none is better."""
         best = self._loss(victims)
         begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, shortage)]
-        while begun and steps.left > 0:
-            at, taken, chosen, shortage = begun.pop()
-            steps.left -= 1 + len(chosen)
+        while begun and steps.remaining > 0:
+            at, chosen_of_kind, chosen, shortage = begun.pop()
+            steps.remaining -= 1 + len(chosen)
             if max(shortage) <= 0:
                 loss = self._loss(chosen)
                 if loss < best:
                     victims, best = chosen, loss
                 continue
-            least = self._lower_bound(at, chosen, shortage)
-            if least is None or least >= best:
+            loss_bound = self._lower_bound(at, chosen, shortage)
+            if loss_bound is None or loss_bound >= best:
                 continue
             kind = self._kinds[at]
             begun.append((at + 1, 0, chosen, shortage))
-            if taken < len(kind.pods):
-                more = (*chosen, kind.pods[taken])
-                begun.append((at, taken + 1, more, tuple(map(sub, shortage, kind.frees))))
+            if chosen_of_kind < len(kind.pods):
+                more = (*chosen, kind.pods[chosen_of_kind])
+                begun.append((at, chosen_of_kind + 1, more, tuple(map(sub, shortage, kind.frees))))
         return victims
 
     def _lower_bound(self, at: int, chosen: Pods, shortage: Units) -> Loss | None:
         """Return a lower bound of the loss with pods of the remaining kinds.
 
-        None if they free too little.
+        None if these pods free too little.
         """
         if at == len(self._kinds):
             return None
         remaining = self._remaining[at]
         pods = [0]
-        for lack, units, most in zip(shortage, remaining.units, remaining.most, strict=True):
+        for lack, units, largest in zip(shortage, remaining.units, remaining.largest, strict=True):
             if lack > units:
                 return None
             if lack > 0:
-                pods.append(-(-lack // most))
+                pods.append(-(-lack // largest))
         more = max(*pods, -(-sum(pods) // self._widest))
         against, highest, count, total, earliest = self._loss(chosen)
         return against, highest, count + more, total + more * remaining.lowest, earliest

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents
 from gpushare.core.model import (
     Charge,
     Cover,
@@ -100,6 +101,7 @@ class Assumption:
 
 
 _NO_COVER = Cover()
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 # Python 3.11 takes as long to look a member up as for the rest of a property.
 _BOUND: Final = Phase.BOUND
 
@@ -172,9 +174,16 @@ class Entry:
         return Charge(self.node, self.request, self.placement, pinned)
 
     @property
-    def cores(self) -> int:
-        """Percent of the compute of each device that it charges."""
-        return self.request.cores_on(len(self.placement or ()))
+    def percents(self) -> tuple[Percents, ...]:
+        """The percents of each device in `placement`."""
+        return self.request.percents_on(self.placement or ())
+
+    @property
+    def largest_percents(self) -> Percents:
+        """For each amount the largest percent that the entry charges on one device."""
+        if not self.placement:
+            return self.request.all_percents
+        return tuple(map(max, zip(*self.percents, strict=True)))
 
     @property
     def charged(self) -> tuple[int, int]:
@@ -202,5 +211,10 @@ class NodeBooks:
     """Milli-cores that requests leave, negative where they exceed it, None where unknown."""
     memory_free: int | None = None
     """The same in bytes."""
-    cores_used: tuple[int, ...] = ()
-    """Percent of the compute per device; () where no pod has any."""
+    percents_used: tuple[tuple[int, ...], ...] = ()
+    """For each of `PERCENT_AMOUNTS`, the percent in use of each device; () where no pod has any."""
+
+    @property
+    def cores_used(self) -> tuple[int, ...]:
+        """Percent of the compute in use of each device; () where no pod has any."""
+        return self.percents_used[_COMPUTE] if self.percents_used else ()

@@ -1,1 +1,1 @@
-"""Claims of Dynamic Resource Allocation, allocated by us in kube-scheduler's place."""
+"""Claims of Dynamic Resource Allocation: nodes are ranked for pods with claims."""

@@ -2,9 +2,10 @@
 
 kube-scheduler allocates the devices. The ranker only orders the nodes that kube-scheduler offers; a
 node without a prediction ranks last. The devices predicted on the best node count as taken, since a
-burst is ranked before the API server shows its allocations: that is an offer.
+burst is ranked before the API server shows the allocations: that is an offer.
 
-Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
+Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py` and
+`test_large_claims.py`.
 """
 
 import logging
@@ -14,8 +15,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from gpushare.core.claims.first_fit import Steps, first_fit, use_after
+from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
     DeviceKey,
     Fit,
@@ -24,7 +26,7 @@ from gpushare.core.claims.model import (
     PodClaims,
 )
 from gpushare.core.decide import BEST
-from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
+from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
@@ -41,15 +43,15 @@ from gpushare.wire.pods import names_any, pod_name
 log = logging.getLogger("gpushare.claims")
 
 OFFER_SECONDS = 60.0
-"""How long an offer counts at most. kube-scheduler writes the allocation before it binds the pod,
-mostly within milliseconds."""
+"""Upper bound on the time that an offer counts. kube-scheduler writes the allocation before the
+binding, mostly within milliseconds."""
 _CLAIM_WAIT = 0.1
 """Seconds to wait for claims that kube-scheduler has seen and the watch here has not."""
 _NODE_STEPS = 2_000
 _CALL_STEPS = 200_000
 """Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
 _MAX_KINDS = 16
-"""Kinds of request whose predictions are kept."""
+"""Kinds of request with predictions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,19 @@ class Ranked:
 
 @dataclass(slots=True)
 class _Prediction:
-    """What a kind of request would take on a node."""
+    """The devices that first fit takes on a node for a kind of request."""
 
     version: int
-    """Of the node, in the books."""
+    """Version of the node in the books."""
+    fit: Fit | None = None
     parts: tuple[Part, ...] = ()
-    """What first fit takes of the driver's cards; (): the node ranks last."""
-    value: float = math.nan
-    """The policy's score; NaN: to be computed."""
+    """Parts of the driver's cards; without any the node ranks last."""
+    value: float = -math.inf
+    """The policy's score of the parts."""
 
 
-_NOWHERE = _Prediction(-1, (), -math.inf)
-"""Of a node that is not modelled."""
+_NOWHERE = _Prediction(-1)
+"""Prediction for a node that is not modelled."""
 
 
 @dataclass(slots=True)
@@ -100,20 +103,20 @@ class _Kind:
     """The predictions for one kind of request."""
 
     capacity: Ints | None = None
-    """The array by which the values were scored; snapshots share it until a node changes."""
-    on: dict[str, _Prediction] = field(default_factory=dict)
+    """Capacities at the time of scoring; snapshots share the array until a node changes."""
+    predictions: dict[str, _Prediction] = field(default_factory=dict)
     """By node."""
 
 
 @dataclass(slots=True)
 class _Offer:
-    """A node that filter has answered, until the allocation is shown."""
+    """A node that filter has answered, until the API server shows the allocation."""
 
     node: str
     fit: Fit
-    """Without the claims whose allocation is shown."""
+    """Without the claims that show an allocation."""
     claims: dict[str, int]
-    """By uid ("" for extended resources), the index of each claim without a shown allocation."""
+    """By uid ("" for extended resources), the index of each claim that shows no allocation yet."""
     expires_at: float
 
 
@@ -134,6 +137,8 @@ class ClaimRanker:
     ) -> None:
         self._books = books
         self._source = source
+        policy = source.rankings[source.ranking_policy].policy
+        self._has_prices = isinstance(policy, ClusterPricing)
         self._selectors = selectors
         self._is_ready = is_ready
         self._clock = clock
@@ -154,7 +159,7 @@ class ClaimRanker:
         return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
 
     def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
-        """Return the order of the named nodes; None if nothing can be said of any of them.
+        """Return the order of the named nodes; None if none of these nodes can be ranked.
 
         The devices predicted on the best node count as taken until the claims of the pod show an
         allocation, the pod is gone, this is called again for the pod, or OFFER_SECONDS are over.
@@ -172,11 +177,13 @@ class ClaimRanker:
         except Exception:
             # kube-scheduler allocates without an order, too.
             log.exception(Line("nodes not ranked", pod=pod_name(pod)))
+            with self._lock:
+                self._kinds.clear()  # some predictions may lack a value
         self.pods["not_ranked" if ranked is None else "ranked"] += 1
         return ranked
 
     def shown(self, claim: ClaimRecord) -> None:
-        """Take over a claim as the API server shows it: an allocation ends its part of an offer."""
+        """Take over a claim from the API server; an allocation ends a part of an offer."""
         if not claim.is_allocated:
             return
         with self._lock:
@@ -217,93 +224,92 @@ class ClaimRanker:
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
         books, versions = self._books.ledger.snapshot(), self._books.versions
+        predictions = kind.predictions
+        outdated = [
+            name
+            for name in names
+            if (version := versions.get(name)) is not None
+            and ((prediction := predictions.get(name)) is None or prediction.version != version)
+        ]
+        self._predict(predictions, claims, outdated)
         # Values do not last if prices depend on the whole cluster, or capacities differ.
-        policy = self._source.rankings[self._source.ranking_policy].policy
-        if kind.capacity is not books.capacity or isinstance(policy, ClusterPricing):
+        if kind.capacity is not books.capacity or self._has_prices:
             kind.capacity = books.capacity
-            kind.on = {name: known for name, known in kind.on.items() if name in versions}
-            for known in kind.on.values():
-                known.value = math.nan
-        on = kind.on
-        self._predict(
-            on,
-            claims,
-            (
-                name
-                for name in names
-                if (version := versions.get(name)) is not None
-                and ((before := on.get(name)) is None or before.version != version)
-            ),
-        )
-        self._score(on, names, books)
-        values = [(on.get(name) or _NOWHERE).value for name in names]
+            for name in [name for name in predictions if name not in versions]:
+                del predictions[name]
+            self._score(predictions, predictions, books)
+        else:
+            self._score(predictions, outdated, books)
+        values = [predictions.get(name, _NOWHERE).value for name in names]
         best = max(values)
         if best == -math.inf:
             return None
         at = min((at for at, value in enumerate(values) if value == best), key=names.__getitem__)
-        fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
-        if isinstance(fit, Fit):
+        if fit := predictions[names[at]].fit:
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
-    def _predict(self, on: dict[str, _Prediction], claims: PodClaims, names: Iterable[str]) -> None:
-        """Predict what first fit takes on these nodes, as far as the steps of a call go."""
-        left = _CALL_STEPS
-        for name in names:
-            if left <= 0:
-                on.pop(name, None)
+    def _predict(
+        self, predictions: dict[str, _Prediction], claims: PodClaims, nodes: Iterable[str]
+    ) -> None:
+        """Predict the fit on these nodes, as far as the steps of a call go."""
+        remaining = _CALL_STEPS
+        for node in nodes:
+            if remaining <= 0:
+                predictions.pop(node, None)
                 continue
-            version = self._books.versions.get(name, -1)
-            steps = Steps(min(_NODE_STEPS, left))
-            left -= steps.left
-            fit = self._fit(name, claims, steps)
-            left += steps.left
-            parts = tuple(parts_of(self._books, name, fit, claims)) if isinstance(fit, Fit) else ()
-            on[name] = _Prediction(version, parts)
+            prediction = predictions[node] = _Prediction(self._books.versions.get(node, -1))
+            steps = Steps(min(_NODE_STEPS, remaining))
+            remaining -= steps.left
+            fit = self._fit(node, claims, steps)
+            remaining += steps.left
+            if isinstance(fit, Fit):
+                prediction.fit = fit
+                prediction.parts = tuple(parts_of(self._books, node, fit, claims))
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
         if devices is None:
             return NoFit.TOO_FEW_DEVICES
-        for uid in self._on_node.get(node, ()):
-            use = use_after(use, self._offers[uid].fit)
+        offers = [self._offers[uid] for uid in self._on_node.get(node, ())]
+        if offers:
+            use = use.plus(chain.from_iterable(offer.fit.holdings() for offer in offers))
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _score(self, on: Mapping[str, _Prediction], names: NodeNames, books: Snapshot) -> None:
-        """Score the predictions without a value by what the books and the offers leave free."""
-        placed: list[tuple[_Prediction, int]] = []
-        offered: list[tuple[_Offer, int]] = []
-        for name in names:
-            known = on.get(name)
-            if known is None or not math.isnan(known.value):
+    def _score(
+        self, predictions: Mapping[str, _Prediction], nodes: Iterable[str], books: Snapshot
+    ) -> None:
+        """Score the predictions for these nodes by the free units of the books less the offers."""
+        predicted_rows: list[tuple[_Prediction, int]] = []
+        reduced: HeldSnapshotBuilder | None = None
+        for node in nodes:
+            prediction, row = predictions.get(node), books.row.get(node)
+            if prediction is None or row is None or not prediction.parts:
                 continue
-            known.value = -math.inf
-            row = books.row.get(name)
-            if row is not None and known.parts:
-                placed.append((known, row))
-                offered += [(self._offers[uid], row) for uid in self._on_node.get(name, ())]
-        if not placed:
+            predicted_rows.append((prediction, row))
+            if node in self._on_node:
+                reduced = reduced or HeldSnapshotBuilder(books)
+                self._take_offers(reduced, node, row)
+        if not predicted_rows:
             return
-        snapshot = self._less(books, offered) if offered else books
-        placements = [(row, known.parts) for known, row in placed]
+        placements = [(row, prediction.parts) for prediction, row in predicted_rows]
+        snapshot = reduced.build() if reduced else books
         values = values_of(self._source.scorer(Request()), snapshot, placements)
-        for (known, _), value in zip(placed, values, strict=True):
-            known.value = value
+        for (prediction, _), value in zip(predicted_rows, values, strict=True):
+            prediction.value = value
 
-    def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
-        """Return the books less what is offered on these rows."""
-        held = HeldSnapshotBuilder(books)
-        for offer, row in offered:
-            units = Counter[int]()
-            for index, taken in parts_of(self._books, offer.node, offer.fit):
-                units[index] += taken
-            if units:
-                free = held.free[row]
-                shares = tuple(
-                    (index, min(most, int(free[index]))) for index, most in units.items()
-                )
-                held.take(row, shares, Request().of_parts(units.values()))
-        return held.build()
+    def _take_offers(self, builder: HeldSnapshotBuilder, node: str, row: int) -> None:
+        """Take the units that are offered on a node."""
+        offered_units = Counter[int]()
+        for uid in self._on_node[node]:
+            for index, units in parts_of(self._books, node, self._offers[uid].fit):
+                offered_units[index] += units
+        free = builder.free[row]
+        shares = tuple(
+            (index, min(units, int(free[index]))) for index, units in offered_units.items()
+        )
+        if shares:
+            builder.take(row, shares, Request().of_parts(offered_units.values()))
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
@@ -320,7 +326,7 @@ class ClaimRanker:
             self._withdraw(uid)
             return
         offer.fit = replace(
-            offer.fit, taken=tuple(taken for taken in offer.fit.taken if taken.claim != index)
+            offer.fit, taken=tuple(result for result in offer.fit.taken if result.claim != index)
         )
         self._books.touch(offer.node)
 
@@ -343,15 +349,15 @@ class ClaimRanker:
 
     def _count(self, offer: _Offer, index: int, holdings: Sequence[Holding]) -> None:
         """Count whether first fit had predicted the devices of a claim."""
-        predicted = [
-            taken.device.key
-            for taken in offer.fit.taken
-            if taken.claim == index and not taken.has_admin_access
+        predicted_keys = [
+            result.device.key
+            for result in offer.fit.taken
+            if result.claim == index and not result.has_admin_access
         ]
-        held: list[DeviceKey] = [holding.key for holding in holdings]
-        if sorted(predicted) == sorted(held):
+        allocated_keys: list[DeviceKey] = [holding.key for holding in holdings]
+        if sorted(predicted_keys) == sorted(allocated_keys):
             outcome = "right"
-        elif all(offer.node in self._books.nodes_of(key) for key in held):
+        elif all(offer.node in self._books.nodes_of(key) for key in allocated_keys):
             outcome = "other_device"
         else:
             outcome = "other_node"

@@ -54,24 +54,25 @@ _RecordT = TypeVar("_RecordT")
 class ObjectHandler(Generic[_ObjectT, _RecordT]):
     """Handler that keeps a record of each object; an object that cannot be read counts as gone.
 
-    read: returns the record; raises MessageError. listed: takes all records by key. changed: takes
-    a key, and the record, or None if it is gone. key: returns what names an object.
+    read_record: returns the record; raises MessageError. replace_records: takes all records by key.
+    change_record: takes a key, and the record, or None for a deleted object. key: returns the key
+    of an object.
     """
 
     def __init__(
         self,
-        read: Callable[[_ObjectT], _RecordT],
-        listed: Callable[[Mapping[str, _RecordT]], None],
-        changed: Callable[[str, _RecordT | None], None],
+        read_record: Callable[[_ObjectT], _RecordT],
+        replace_records: Callable[[Mapping[str, _RecordT]], None],
+        change_record: Callable[[str, _RecordT | None], None],
         key: Callable[[_ObjectT], str],
     ) -> None:
-        self._read = read
-        self._listed = listed
-        self._changed = changed
+        self._read = read_record
+        self._listed = replace_records
+        self._changed = change_record
         self._key = key
 
     def trim(self, page: Decoded[_ObjectT]) -> Decoded[tuple[str, _RecordT]]:
-        """Return the records of a page, each with its key."""
+        """Return (key, record) of each object of a page."""
         records = ((self._key(item), self._record(item)) for item in page.items)
         return page.with_items([(key, record) for key, record in records if record is not None])
 
@@ -84,8 +85,8 @@ class ObjectHandler(Generic[_ObjectT, _RecordT]):
         """Take over one object; one that cannot be decoded changes nothing."""
         item = event.object
         if item is not None:
-            gone = event.kind == "DELETED"
-            self._changed(self._key(item), None if gone else self._record(item))
+            is_deleted = event.kind == "DELETED"
+            self._changed(self._key(item), None if is_deleted else self._record(item))
 
     def _record(self, item: _ObjectT) -> _RecordT | None:
         try:
@@ -96,34 +97,34 @@ class ObjectHandler(Generic[_ObjectT, _RecordT]):
 
 
 def handlers_of(
-    books: ClaimBooks, shown: Callable[[ClaimRecord], None] = lambda _: None
+    books: ClaimBooks, claim_shown: Callable[[ClaimRecord], None] = lambda _: None
 ) -> dict[str, tuple[Codec[Any], ObjectHandler[Any, Any]]]:
-    """Return the codec and the handler of each collection that fills the books, by its name.
+    """Return the codec and the handler of each collection that fills the books, by collection.
 
-    shown: called with each claim, after the books have taken it over.
+    claim_shown: called with each claim, after the books have taken it over.
     """
 
-    def claims_listed(listed: Mapping[str, ClaimRecord]) -> None:
-        books.replace_claims(listed.values())
-        for claim in listed.values():
-            shown(claim)
+    def claims_listed(claims: Mapping[str, ClaimRecord]) -> None:
+        books.replace_claims(claims.values())
+        for claim in claims.values():
+            claim_shown(claim)
 
     def claim_changed(uid: str, claim: ClaimRecord | None) -> None:
         if claim is None:
             books.claim_gone(uid)
             return
         books.claim_changed(claim)
-        shown(claim)
+        claim_shown(claim)
 
     slices = ObjectHandler(
         read_slice,
-        lambda listed: books.replace_slices(listed.values()),
+        lambda records: books.replace_slices(records.values()),
         lambda name, item: books.slice_gone(name) if item is None else books.slice_changed(item),
         _name,
     )
     classes = ObjectHandler(
         class_record,
-        lambda listed: books.replace_classes(listed.values()),
+        lambda records: books.replace_classes(records.values()),
         books.class_changed,
         _name,
     )
@@ -178,8 +179,10 @@ class ClaimsService:
             for name, (codec, handler) in handlers_of(books, self.ranker.shown).items()
         }
         self._needed = [followed[name] for name in ("resourceslices", "resourceclaims")]
-        # Without a right to them, or without the API, no pod with claims is ranked.
-        self.sources = {name: Source(each, optional=True) for name, each in followed.items()}
+        # Without a right to read these, or without the API, no pod with claims is ranked.
+        self.sources = {
+            name: Source(reflector, optional=True) for name, reflector in followed.items()
+        }
 
     def _is_ready(self) -> bool:
         return all(reflector.status.synced for reflector in self._needed)
@@ -199,9 +202,9 @@ class ClaimsService:
         return (state and state.labels) or {}
 
     def _lend(self, node: str) -> None:
-        """Take the node's devices out of the books by annotation: kube-scheduler allocates them."""
-        for managed in self._resources:
-            managed.ledger.lend(node)
+        """Take the node's devices out of the books by annotation."""
+        for resource in self._resources:
+            resource.ledger.lend(node)
 
 
 def _name(item: ResourceSlice | DeviceClass | DeviceTaintRule) -> str:

@@ -1,8 +1,8 @@
-"""What may be told of claims: the driver's devices and their holders, and how well filter predicts.
+"""A view of claims for texts: the driver's devices, the claims that hold them, and the counts.
 
-Nothing is decided or changed by this. Any thread may call, and none waits.
+The view decides and changes nothing. Any thread may call, and none waits.
 
-Tested in `tests/unit/extender/tell/test_explainer.py` and `test_claims_metrics.py` beside it.
+Tested in `tests/unit/extender/tell/test_explainer.py` and `test_claims_metrics.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,14 +22,14 @@ class ClaimCounts:
     offers: int
     """Pods with a node that filter has answered, and without a shown allocation."""
     predictions: Mapping[str, int]
-    """Allocations of claims that filter had offered a node, by how they compare with the
-    prediction: `right`, `other_device`, `other_node`."""
+    """Allocations of claims that filter had offered a node, by comparison with the prediction:
+    `right`, `other_device`, `other_node`."""
     pods: Mapping[str, int]
     """Filter calls about pods with claims: `ranked`, `not_ranked`."""
     unevaluated_selectors: Mapping[str, int]
     """CEL selectors that could not be evaluated and counted as true, by reason."""
     unmodelled_nodes: int
-    """Nodes whose slices are too many or too large to be kept; they rank last."""
+    """Nodes with too many or too large slices, which rank last."""
 
 
 class ClaimsView:

@@ -15,7 +15,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from gunicorn.http import wsgi
 from gunicorn.http.message import Request
 from gunicorn.workers.gthread import ThreadWorker
 
+from gpushare.daemon.part import Part
 from gpushare.extender.door import known_heads
 from gpushare.extender.door.connection import CHUNK, Connection
 
@@ -353,7 +354,7 @@ class _WholeHead:
 
 
 @dataclass(slots=True)
-class UnansweredRequests:
+class UnansweredRequests(Part):
     """Counts the observations in a row at which each request was there, to find those that hang.
 
     A verb ends within seconds: bind has a budget, filter a limited hold, an answer a deadline. A
@@ -363,7 +364,17 @@ class UnansweredRequests:
     """
 
     max_looks: int = MAX_LOOKS
+    pending: Callable[[], Iterable[PendingRequest]] = tuple
+    """Returns the requests that have no answer yet."""
     _looks: dict[PendingRequest, int] = field(default_factory=dict)
+
+    def tick(self, _is_ready: bool, /) -> None:
+        """Observe the requests that have no answer yet."""
+        self.observe(self.pending())
+
+    def liveness(self) -> Mapping[str, str]:
+        """Return the problem with requests that hang."""
+        return {"verbs": self.stuck()}
 
     def observe(self, pending: Iterable[PendingRequest]) -> None:
         """Count the requests that have no answer yet."""

@@ -29,6 +29,8 @@ from typing import Generic, TypeVar
 
 from gpushare.core.model import NodeSpec, PodRef
 from gpushare.core.states.entry import Entry, Phase
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import LIMIT, Api, pages
@@ -255,8 +257,8 @@ Report = Callable[[Finding, bool], None]
 """Called with each new finding, and whether it has been healed."""
 
 
-class Auditor:
-    """Audits the ledgers of all managed resources; call `audit` once, or `start` to repeat it.
+class Auditor(LoopPart):
+    """Audits the ledgers of all managed resources: `audit` once, a started auditor every minute.
 
     `unit`: the memory unit of the cluster. `not_ready`: why not to audit now (the ledger is being
     filled or out of date, another process leads), or "". `watch_version`: up to which
@@ -277,7 +279,7 @@ class Auditor:
         every: float = AUDIT_INTERVAL,
         pause: float = PAGE_PAUSE,
         page: int = LIMIT,
-        wake: Callable[[], threading.Event] = threading.Event,
+        event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._resources = resources
@@ -293,38 +295,27 @@ class Auditor:
         self._pods = UnconfirmedFindings()
         self._open: dict[str, frozenset[Finding]] = {}
         self._audits = self._findings = self._healed = 0
-        self._beat = self._last = clock()
-        self._stopping = wake()
-        self._thread: threading.Thread | None = None
+        self._last = clock()
+        self.loop = Loop(
+            "audit",
+            self._audit_in_thread,
+            every,
+            log=log,
+            failed="audit failed",
+            clock=clock,
+            event=event,
+        )
 
     def start(self) -> None:
-        """Audit every minute, in a thread."""
-        # Not only when it was made: that was in gunicorn's master, for a new worker long ago.
-        self._beat = self._last = self._clock()
-        self._thread = threading.Thread(target=self.run, name="audit", daemon=True)
-        self._thread.start()
+        """Start the thread."""
+        # gunicorn's master made this object, perhaps long before it forked this worker.
+        self._last = self._clock()
+        super().start()
 
-    def run(self) -> None:
-        """Audit every minute until `stop`."""
-        while not self._stopping.wait(self._every):
-            self._beat = self._clock()
-            try:
-                self.audit()
-            except (ApiError, WireError) as error:
-                log.warning(Line("audit not done", error=str(error)))
-            except Exception:
-                # The thread must go on: an audit that never runs again finds nothing.
-                log.exception("audit failed")
-
-    def stop(self) -> None:
-        """End the thread; an audit under way is not waited for long."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
-
-    def stuck(self) -> bool:
-        """Return whether the thread has been overdue for long."""
-        return self._clock() - self._beat > self._every + _STUCK
+    def liveness(self) -> dict[str, str]:
+        """Return whether the thread is long overdue."""
+        is_stuck = self.loop.seconds_since_progress() > self._every + _STUCK
+        return {"audit": "its thread is stuck" if is_stuck else ""}
 
     def state(self) -> dict[str, float]:
         """Return values for metrics."""
@@ -335,6 +326,12 @@ class Auditor:
             "audit_findings_total": self._findings,
             "audit_healed_total": self._healed,
         }
+
+    def _audit_in_thread(self) -> None:
+        try:
+            self.audit()
+        except (ApiError, WireError) as error:
+            log.warning(Line("audit not done", error=str(error)))
 
     def audit(self) -> None:
         """Look once. Raises ApiError if the API server does not list, WireError for no list."""
@@ -426,10 +423,10 @@ class Auditor:
             self._api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self._page
         )
         for page in decoded:
-            self._beat = self._clock()
+            self.loop.note_progress()
             yield page
             if page.continue_token:
-                self._stopping.wait(self._pause)
+                self.loop.rest(self._pause)
 
     def _heal(self, finding: Finding) -> bool:
         """Return whether the ledger was corrected, or at least put on the safe side."""

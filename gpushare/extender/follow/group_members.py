@@ -162,5 +162,5 @@ class GroupMembers:
 
 def kind_of(request: Request) -> Request:
     """Return the part of the request that says on which devices it fits."""
-    units, devices, _, _, models, cores, cards, split = request.kind
-    return Request(units, devices, models=models, cores=cores, cards=cards, split=split)
+    units, devices, _, _, models, percents, cards, split = request.kind
+    return Request(units, devices, models=models, percents=percents, cards=cards, split=split)

@@ -15,7 +15,6 @@ Tested in `tests/unit/extender/follow/test_placeholders.py`.
 import json
 import logging
 import math
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,11 +23,13 @@ from dataclasses import dataclass, field, replace
 from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
 from gpushare.explain.autoscalers import Wish, node_wishes, wish_turns
 from gpushare.explain.pod import NodeAsk
-from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -77,8 +78,8 @@ class _Candidate:
     why_not: str = ""
 
 
-class Placeholders:
-    """Keeps the placeholders up to date; call `round` once, or start `rounds` to repeat it.
+class Placeholders(LoopPart):
+    """Keeps the placeholders up to date: `round` once, a started part again and again.
 
     known: those that the watch shows, by their own uid. namespace: theirs; "": the option is off.
     not_ready: why not to act now, or "". tell: is told once what became of a pod's wish. wall:
@@ -117,7 +118,13 @@ class Placeholders:
         self._refused: dict[str, str] = {}
         self._created = self._deleted = self._failed_writes = 0
         self._right = WriteRight(clock)
-        self.rounds = Rounds("placeholders", self.round, EVERY, AGAIN, threading.Event())
+        self.loop = Loop(
+            "placeholders",
+            lambda: EVERY if self.round() else AGAIN,
+            AGAIN,
+            log=log,
+            failed="placeholders failed",
+        )
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the option is off."""
@@ -280,7 +287,7 @@ class Placeholders:
             wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES, last)
             why_not |= wishes.why_not
             self._cut |= wishes.cut
-            found += (wish for wish in wishes.found if name_for(wish.ref.uid))
+            found += (wish for wish in wishes.wishes if name_for(wish.ref.uid))
         return found
 
     def _groups(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.daemon.part import Part
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.reflector import Reflector
 
@@ -36,11 +37,12 @@ class Source:
     optional: bool = False
 
 
-class Readiness:
+class Readiness(Part):
     """The conditions under which this process answers; checked before every verb, by any thread.
 
     `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
     leadership they are listed once more, when every write of the last leader has landed.
+    `is_settled`: whether no bind is under way here; called when no further bind begins.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class Readiness:
         sources: Mapping[str, Source],
         lease_runner: LeaseRunner | None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._sources = sources
+        self._is_settled = is_settled
         self._lease_runner = lease_runner
         self._clock = clock
         self._started = clock()
@@ -66,15 +71,15 @@ class Readiness:
         if self._lease_runner is not None:
             self._lease_runner.start()
 
-    def stop(self, settled: Callable[[], bool] = lambda: True) -> None:
-        """Stop the threads. `settled`: whether no bind is under way, called when none begins any
-        more.
+    def stop(self) -> None:
+        """Stop the threads.
 
-        The leadership is released only if so: the next leader does not wait for what may land.
+        The Lease is released only if no bind is under way: the next leader does not wait for
+        Bindings that may land.
         """
         if self._lease_runner is not None:
             self._lease_runner.halt()
-            self._lease_runner.stop(release=settled())
+            self._lease_runner.stop(release=self._is_settled())
         for source in self._sources.values():
             source.reflector.stop()
 
@@ -119,8 +124,8 @@ class Readiness:
         until = self._lease_runner.leads_until(self._clock())
         return -math.inf if self._relist_wanted(self._clock()) else until
 
-    def tick(self) -> None:
-        """Ask for the list that a new leadership needs. To be called about once a second."""
+    def tick(self, _is_ready: bool = False, /) -> None:
+        """Ask for the list that a new leadership needs."""
         if self._lease_runner is None:
             return
         now = self._clock()

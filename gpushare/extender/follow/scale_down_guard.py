@@ -20,11 +20,13 @@ from collections.abc import Callable, Mapping
 from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -43,8 +45,8 @@ _REST = 49.0
 """How much longer than that they have it: judging takes 2 % of the time at most."""
 
 
-class ScaleDownGuard:
-    """Annotates nodes; call `round` once, or start `rounds` to repeat it.
+class ScaleDownGuard(LoopPart):
+    """Annotates nodes: `round` once, a started guard again and again.
 
     marks: of nodes, by name. running: pods on nodes by uid, with what they demand of nodes, since
     the books know that of those that wait alone; None switches the guard off: what is left of ours
@@ -62,7 +64,7 @@ class ScaleDownGuard:
         claims: ClaimsView | None = None,
         not_ready: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
-        wake: Callable[[], threading.Event] = threading.Event,
+        event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._resources = resources
@@ -77,8 +79,14 @@ class ScaleDownGuard:
         self._failed_writes = 0
         self._right = WriteRight(clock)
         self._resumed = 0.0
-        self._stopping = wake()
-        self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
+        self.loop = Loop(
+            "scale-down",
+            lambda: EVERY if self.round() else AGAIN,
+            AGAIN,
+            log=log,
+            failed="scale-down failed",
+            event=event,
+        )
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the guard is off."""
@@ -141,7 +149,7 @@ class ScaleDownGuard:
         """Leave the interpreter to the verbs once a slice is used up."""
         spent = self._clock() - self._resumed
         if spent >= _SLICE:
-            self._stopping.wait(spent * _REST)
+            self.loop.rest(spent * _REST)
             self._resumed = self._clock()
 
     def _write(

@@ -23,8 +23,9 @@ from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
+from gpushare.daemon.part import Part
 from gpushare.errors import ApiError
-from gpushare.extender.follow.rounds import PAUSE, lacks_right
+from gpushare.extender.follow.write_right import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.group_room import group_needs
 from gpushare.extender.verbs.offers import offers_of
@@ -47,7 +48,7 @@ _MOST_REQUESTS = 64
 """Kinds of pod that are tried on a node, the oldest first."""
 
 
-class SchedulerWaker:
+class SchedulerWaker(Part):
     """Writes on Nodes with new room; any thread may call `room_on`, and none waits.
 
     annotates: whether kube-scheduler looks at annotations of nodes; else a label is written. clock:
@@ -80,13 +81,13 @@ class SchedulerWaker:
         with self._lock:
             self._marked[node] = None
 
-    def tick(self, ready: bool) -> None:
+    def tick(self, is_ready: bool) -> None:
         """Write on one node at most; call it every second, from one thread.
 
-        ready: this process answers kube-scheduler.
+        is_ready: this process answers kube-scheduler.
         """
         now = self._clock()
-        if not ready:
+        if not is_ready:
             self._look_at = None
             return
         if self._look_at is None:

@@ -35,7 +35,8 @@ from gpushare.core.snapshot import Ints, Snapshot, has_devices
 from gpushare.core.trial import AUTO, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
 from gpushare.logline import Line
@@ -199,12 +200,14 @@ class _ResourceState:
         return is_quiet or now >= self.trial_due_since + LONGEST_WAIT
 
     def is_due(self, now: float) -> bool:
-        """Return whether to make policies now."""
+        """Return whether to make policies now; they rank nothing while no node has devices."""
+        if self.layout is None or not self.layout.any():
+            return False
         estimator = self.estimator
         if now >= self.tried + SPACING:
             return estimator.is_due()
         # The first pods tell most, and come fast if a cluster fills.
-        return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
+        return not self.failing and estimator.fit_at <= min(estimator.pod_count, _EARLY)
 
     def could_take(self, request: Request) -> bool:
         """Return whether a node has the devices for it while it is empty."""
@@ -214,7 +217,7 @@ class _ResourceState:
         return bool(has_devices(layout >= request.least, request, layout).any())
 
 
-class PolicyRefresher:
+class PolicyRefresher(LoopPart):
     """Refreshes the policies of every managed resource. Any thread may call `changed`."""
 
     def __init__(
@@ -233,9 +236,7 @@ class PolicyRefresher:
         self._clock = clock
         self._wall = wall
         self._counting = threading.Lock()
-        self._stopping = threading.Event()
-        self.rounds = Rounds("learning", self.tick, _LOOK_EVERY, _LOOK_EVERY, self._stopping)
-        """If its thread waits for policies, it ends when they are made."""
+        self.loop = Loop("learning", self.refresh, _LOOK_EVERY, log=log, failed="learning failed")
 
     def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
         """Count the pods that have come and gone; first: this is what was there before.
@@ -265,8 +266,8 @@ class PolicyRefresher:
                 began = pod.started or None
                 estimator.went(pod.namespace, class_of(pod.request), began, now)
 
-    def tick(self) -> bool:
-        """Make and try the policies that are due; return True when they are in use."""
+    def refresh(self) -> None:
+        """Make and try the policies that are due, and put them in use."""
         for state in self._states.values():
             layout = state.managed.ledger.snapshot().capacity
             if layout is not state.layout:  # snapshots share it until a node changes
@@ -277,7 +278,6 @@ class PolicyRefresher:
             if state.may_try(self._clock()):
                 state.trial_due_since = None
                 self._try(state)
-        return True
 
     def state(self) -> dict[str, float]:
         """Return the figures for metrics, over all resources; the age is that of the oldest
@@ -286,7 +286,7 @@ class PolicyRefresher:
         states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(state.estimator.seen for state in states),
+            "learned_pods_total": max(state.estimator.pod_count for state in states),
             "refits_total": sum(state.refits for state in states),
             "refit_failures_total": sum(state.failed for state in states),
             "refit_duration_seconds": max(state.took for state in states),
@@ -301,8 +301,8 @@ class PolicyRefresher:
         for entry in state.managed.ledger.entries_and_specs()[0].values():
             held[entry.ref.namespace] += entry.request.total
         with self._counting:
-            state.estimator.held = held
-            return state.estimator.seen, state.estimator.workload(self._wall())
+            state.estimator.held_units = held
+            return state.estimator.pod_count, state.estimator.workload(self._wall())
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
@@ -387,11 +387,16 @@ class PolicyRefresher:
         self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request of the last one, and return it."""
-        for units, devices, cpu, memory, models, cores, cards, split in asked[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, percents, cards, split in asked[-_PREPARED_KINDS:]:
             request = Request(
-                units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
+                units,
+                devices,
+                cpu,
+                memory,
+                models=models,
+                percents=percents,
+                cards=cards,
+                split=split,
             )
-            ranking.prepare(
-                managed.ledger.snapshot(), request, lambda: self._stopping.wait(_STEP_PAUSE)
-            )
+            ranking.prepare(managed.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE))
         return ranking

@@ -13,7 +13,6 @@ Tested in `tests/unit/extender/moves/test_mover.py`.
 import json
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,9 +23,11 @@ from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
 from gpushare.explain import defrag
-from gpushare.extender.follow.rounds import REFUSED, Rounds, WriteRight
+from gpushare.extender.follow.write_right import REFUSED, WriteRight
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.moves import steps
 from gpushare.extender.tell.events.messages import EventMessages
@@ -126,8 +127,8 @@ class _Going:
     """The uids of those that were moved."""
 
 
-class Mover:
-    """Carries plans out; call `round` once, or start `rounds` to repeat it.
+class Mover(LoopPart):
+    """Carries plans out: `round` once, a started mover again and again.
 
     budget: evictions an hour, of all processes that led in it; 0: it is off. after: seconds that a
     pod must have fitted nowhere. namespace: of the ConfigMap that keeps the moves. leads_until:
@@ -168,17 +169,22 @@ class Mover:
         self._record = MoveRecord()
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({why.value: 0 for why in steps.Stop})
-        self._stopping = threading.Event()
-        self.rounds = Rounds("moves", self.round, EVERY, AGAIN, self._stopping)
+        self.loop = Loop(
+            "moves",
+            lambda: EVERY if self.round() else AGAIN,
+            AGAIN,
+            log=log,
+            failed="moves failed",
+        )
 
     def start(self) -> None:
         """Begin, if it is on."""
         if self._budget:
-            self.rounds.start()
+            super().start()
 
     def stop(self) -> None:
         """Evict nothing more, and keep no place."""
-        self.rounds.stop()
+        super().stop()
         self._let_go()
 
     def state(self) -> dict[str, float]:
@@ -311,7 +317,7 @@ class Mover:
             rules,
             self._policy,
             managed.filters,
-            most=most,
+            max_moves=most,
             demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
             steps=defrag.A_GLANCE,
         )
@@ -384,7 +390,7 @@ class Mover:
                 return
             self._write_record(record.sent(ref.uid, str(ref), wall))
             self._keep_place(going, move, going.old)
-        if self._stopping.is_set() or self._not_ready():
+        if self.loop.is_stopping or self._not_ready():
             return  # the next round, if there is one, ends it
         answer = self._sent(going, move)
         log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpushare.core.model import ObservedPod
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.follower import Asked, Counts, Follower
 from gpushare.ledger import Changes
@@ -38,7 +39,7 @@ _Moved = tuple[str, str, ObservedPod | None]
 """Resource, uid, and the pod that has come; None: it has gone."""
 
 
-class Shadow:
+class Shadow(LoopPart):
     """The shadow of one process. Any thread may call `asked`, `moved` and `counts`.
 
     policy: its name. pause: sleeps so many seconds. cpu: returns the seconds of CPU that this
@@ -61,8 +62,8 @@ class Shadow:
         }
         self._clock = clock
         self._cpu = cpu
-        self._stopping = threading.Event()
-        self._pause = self._stopping.wait if pause is None else pause
+        self.loop = Loop("shadow", self.work, _LOOK_EVERY, log=log, failed="shadow failed")
+        self._pause = self.loop.rest if pause is None else pause
         self._filling = threading.Lock()
         self._queue: deque[Asked | _Moved] = deque()
         self._seen = 0
@@ -71,7 +72,6 @@ class Shadow:
         """Why it is off, "" while it is on."""
         self._owed = 0.0
         self._ticked = float("-inf")
-        self.rounds = Rounds("shadow", self.work, _LOOK_EVERY, _LOOK_EVERY, self._stopping)
 
     @property
     def follows(self) -> bool:
@@ -120,13 +120,13 @@ class Shadow:
             return
         self._queue.append(event)
 
-    def work(self) -> bool:
-        """Do all that waits; a failure switches the shadow off. Return True: nothing waits."""
+    def work(self) -> None:
+        """Handle all queued events; a failure switches the shadow off."""
         if self.off:
-            return True
+            return
         try:
             more = True
-            while more and not self._stopping.is_set():
+            while more and not self.loop.is_stopping:
                 more = self._paced(self._step)
                 if not more or self._clock() >= self._ticked + _TICK_EVERY:
                     self._paced(self._tick)
@@ -135,10 +135,9 @@ class Shadow:
                 self.off = f"{type(error).__name__}: {error}"
                 self._queue.clear()
                 self._seen = 0
-            self._stopping.set()
+            self.loop.stop()
             text = "shadow policy failed and is off; answers are not affected"
             log.warning(Line(text, policy=self.policy, error=self.off))
-        return True
 
     def _paced(self, step: Callable[[], bool]) -> bool:
         """Do a step, and rest for as long as its CPU is to be a share of."""

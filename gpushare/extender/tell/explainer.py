@@ -140,7 +140,7 @@ class Explainer:
             self._resources.resources,
             self._unit,
             served=served,
-            asked=self._called(uid),
+            was_called=self._called(uid),
             now=time.time(),
         )
         if explained.state == "pending":

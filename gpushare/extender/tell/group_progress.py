@@ -27,7 +27,7 @@ def _progress(key: str, state: GroupState) -> GroupProgress:
         name=key,
         size=state.size,
         existing=state.existing,
-        bound=state.bound,
-        waiting=state.waiting,
+        bound_pods=state.bound,
+        waiting_pods=state.waiting,
         until=None if state.until is None else since_epoch + state.until,
     )

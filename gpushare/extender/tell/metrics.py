@@ -280,5 +280,5 @@ class _StateCollector:
                 error.add_metric((resource, choice.policy), choice.error)
             for name, measured in choice.allocated.items():
                 allocated.add_metric((resource, name), measured)
-                refused.add_metric((resource, name), choice.refused[name])
+                refused.add_metric((resource, name), choice.refused_percent[name])
         return iter((ranks, since, lead, error, allocated, refused))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from gpushare.core.model import ALL_CORES
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.stranded import stranded_units
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
@@ -42,8 +42,8 @@ OTHERS = "_others"
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
     """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
-    Those of compute are there for resources of which a pod has some. unit_bytes: bytes of a memory
-    unit.
+    The gauges of an amount in percent are there for resources with a pod that has a part of the
+    amount. unit_bytes: bytes of a memory unit.
     """
     # Of each gauge, the lines without the name.
     capacity: list[str] = []
@@ -51,8 +51,8 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
     free: list[str] = []
     stranded: list[str] = []
     healthy: list[str] = []
-    cores: list[str] = []
-    stranded_by_cores: list[str] = []
+    percents: list[list[str]] = [[] for _ in PERCENT_AMOUNTS]
+    stranded_by: list[list[str]] = [[] for _ in PERCENT_AMOUNTS]
     typical: list[str] = []
 
     @cache
@@ -62,7 +62,11 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
     for managed in resources:
         nodes = managed.ledger.dump()
         typical_request = managed.ledger.view().typical_units
-        any_cores = any(any(node.cores_used) for node in nodes)
+        shown = [
+            (index, amount)
+            for index, amount in enumerate(PERCENT_AMOUNTS)
+            if any(any(node.percents_used[index]) for node in nodes)
+        ]
         resource = managed.names.resource.translate(_ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
@@ -71,11 +75,13 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
                 unused = max(units - node.used[device], 0) if usable else 0
-                if any_cores:
-                    cores_given = node.cores_used[device]
-                    useless, unused = (unused, 0) if cores_given >= ALL_CORES else (0, unused)
-                    cores.append(f"{of}{float(cores_given)}")
-                    stranded_by_cores.append(of + as_bytes(useless))
+                for index, amount in shown:
+                    percent = node.percents_used[index][device]
+                    percents[index].append(f"{of}{float(percent)}")
+                    if amount.is_exclusive:
+                        is_full = percent >= amount.whole
+                        stranded_by[index].append(of + as_bytes(unused if is_full else 0))
+                        unused = 0 if is_full else unused
                 capacity.append(of + as_bytes(units))
                 used.append(of + as_bytes(node.used[device]))
                 free.append(of + as_bytes(unused))
@@ -113,19 +119,25 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
             typical,
         ),
     ]
-    if cores:
-        families += [
-            _gauge(
-                "gpushare_device_compute_allocated_percent",
-                "Compute of a device given to pods, in percent of the device",
-                cores,
-            ),
-            _gauge(
-                "gpushare_device_memory_stranded_by_compute_bytes",
-                "Memory that would be free, if all compute of the device were not given to pods",
-                stranded_by_cores,
-            ),
-        ]
+    for amount, lines, stranded_lines in zip(PERCENT_AMOUNTS, percents, stranded_by, strict=True):
+        if lines:
+            families.append(
+                _gauge(
+                    f"gpushare_device_{amount.noun}_allocated_percent",
+                    f"{amount.noun.capitalize()} of a device given to pods, in percent of the"
+                    " device",
+                    lines,
+                )
+            )
+        if stranded_lines:
+            families.append(
+                _gauge(
+                    f"gpushare_device_memory_stranded_by_{amount.noun}_bytes",
+                    f"Memory that would be free, if all {amount.noun} of the device were not given"
+                    " to pods",
+                    stranded_lines,
+                )
+            )
     return "".join(families).encode()
 
 

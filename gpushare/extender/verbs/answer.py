@@ -1,4 +1,4 @@
-"""What a verb answers.
+"""The answer of a verb, with its log line.
 
 Tested in `tests/unit/extender/test_service.py`.
 """
@@ -11,14 +11,14 @@ from gpushare.extender.shadow.follower import Asked
 
 @dataclass(frozen=True, slots=True)
 class VerbAnswer:
-    """What a verb answers."""
+    """The answer of a verb."""
 
     body: bytes
     outcome: str
     """One word for metrics."""
     line: Mapping[str, object] = field(default_factory=dict)
     """More values for the log line."""
-    asked: Asked | None = None
-    """What a shadow policy is told, if there is one."""
+    for_shadow: Asked | None = None
+    """The pod and the answer for a shadow policy, if there is one."""
     waited: float = 0.0
-    """Seconds that the call has waited for others, which are no work."""
+    """Seconds that the call has waited for other pods; they are no work."""

@@ -1,19 +1,25 @@
-"""The verb filter: which nodes have room for a pod, and why the others do not.
+"""The verb filter: which nodes have room for a pod, and why the other nodes do not.
 
-It reads snapshots, and changes nothing but the ticket of the pod (tickets.py) and what is held for
-it until its bind (holds.py).
+`FilterTransaction` is the rule: a step machine that is handed each look at the cluster and returns
+the next step. `FilterVerb` carries the steps out. Filter changes two things, both in
+`FilterVerb._record`: the ticket of the pod (tickets.py) and the holds (holds.py).
 
-Tested in `tests/unit/extender/test_service.py`.
+Tested in `tests/unit/extender/verbs/test_filter_steps.py`, `tests/unit/extender/test_service.py`
+and, with holds, in `tests/unit/extender/verbs/test_offers.py`.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
+from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import PodRef, Reason, Request
+from gpushare.core.model import Reason, Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, WireError
@@ -38,12 +44,122 @@ from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_
 from gpushare.wire.groups import Claimant, claimant, group_of
 
 
+class FilterLook(NamedTuple):
+    """One look at the cluster for a pod."""
+
+    snapshot: Snapshot
+    """The books less the places held for other pods."""
+    judgement: Judgement
+    """Of the named nodes."""
+    version: int
+    """The version of the holds before the look."""
+
+
+class FilterWait(Enum):
+    """Step: wait, look again after each change, and hand over the last look."""
+
+    FOR_ROOM = "pods that are about to end may free a device"
+    FOR_HOLDS = "holds that have just begun or are about to end may free a device"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNode:
+    """Step: the end. Answer the node where the pod is charged already."""
+
+    place: int
+    """The index of the node among the named nodes."""
+    changes_hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Step: the end. Answer nodes that fit."""
+
+    changes_hold: bool
+    """Whether to hold the best node for the pod: the pod is not charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Step: the end. Answer that no node fits."""
+
+    changes_hold: bool
+    """Whether the pod loses its hold: the pod is not charged, and kube-scheduler does not ask about
+    the nominated node alone."""
+    only_holds: bool = False
+    """Only the holds of other pods keep the pod out."""
+    wake_since: int | None = None
+    """Wake the pod when a hold ends, or has ended since this version of the holds; None: do not."""
+
+
+Step = FilterWait | KeepNode | Offer | Refuse
+
+
+@dataclass(slots=True)
+class FilterTransaction:
+    """One call of filter for a pod that asks for a managed resource, as steps.
+
+    Reads the ledger and the holds, and changes nothing. docs/architecture.md has the table.
+    """
+
+    resource: ManagedResource
+    request: Request
+    uid: str
+    is_ours: bool
+    """Whether kube-scheduler's configuration sends the pod here."""
+    pod: Claimant | None
+    """None: nothing is held for the pod."""
+    names: NodeNames
+    """The nodes that kube-scheduler asks about."""
+    is_nominated_only: bool
+    """Whether the only named node is the pod's nominated node."""
+    last_wait: FilterWait | None = None
+    refusal: Refuse | None = None
+    """The refusal before `FilterWait.FOR_HOLDS`."""
+
+    def next(self, look: FilterLook, now: float) -> Step:
+        """Return the step after a look."""
+        ledger, judgement = self.resource.ledger, look.judgement
+        entry = ledger.entry(self.uid)
+        if entry and entry.node in self.names and ledger.can_still_bind(self.uid):
+            # kube-scheduler calls filter again when a bind took too long. The pod's own charge must
+            # not exclude the node, and a bind to another node is refused until that bind is
+            # settled. If the node is gone, or its devices are closed or charged to other pods, the
+            # bind is refused as well, and repeated until that bind is settled.
+            return KeepNode(self.names.index(entry.node))
+        if judgement.fits.any():
+            return Offer(changes_hold=entry is None)
+        if self.last_wait is None and judgement.may_change:
+            self.last_wait = FilterWait.FOR_ROOM
+            return FilterWait.FOR_ROOM
+        is_promised = judgement.has(Reason.PROMISED)
+        if self.refusal is not None:  # after the wait for holds
+            return replace(self.refusal, only_holds=self.refusal.only_holds and is_promised)
+        changes_hold = entry is None and not self.is_nominated_only
+        holds, pod = self.resource.holds, self.pod
+        # A hold may have ended since the look.
+        is_changed = holds.version != look.version
+        if pod is None or not (len(holds) or is_changed):
+            return Refuse(changes_hold)
+        is_against = holds.any_against(pod)
+        is_kept_out = is_promised or judgement.has(Reason.GROUP_TOO_LARGE)
+        self.refusal = Refuse(
+            changes_hold,
+            only_holds=is_against and is_promised,
+            wake_since=look.version if is_kept_out and (is_against or is_changed) else None,
+        )
+        if is_promised and holds.any_soon(pod, now):
+            self.last_wait = FilterWait.FOR_HOLDS
+            return FilterWait.FOR_HOLDS
+        return self.refusal
+
+
 class FilterVerb:
     """Answers filter.
 
-    `not_ready`: returns why not to answer now, or "". `lists`: the lists of names that
-    kube-scheduler sends again and again. `shadowed`: a shadow policy is told of each answer. The
-    other arguments are those of `Service`.
+    `not_ready`: returns why filter cannot answer now, or "". `lists`: the lists of names that
+    kube-scheduler sends again and again. `shadowed`: whether answers carry a record for a shadow
+    policy. The other arguments are those of `Service`.
     """
 
     def __init__(
@@ -81,14 +197,14 @@ class FilterVerb:
         self._ranker = ranker
         self._ranks_all = ranks_all
         self._clock = clock
-        self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
+        self._offers = {resource.names.resource: offers_of(resource) for resource in resources}
         self._group_rooms = {
-            managed.names.resource: GroupRoom(managed, resources.gate, open_gate)
-            for managed in resources
+            resource.names.resource: GroupRoom(resource, resources.gate, open_gate)
+            for resource in resources
         }
 
     def answer(self, body: bytes) -> VerbAnswer:
-        """Return the answer to a body of filter; an error stands in its `Error`."""
+        """Return the answer to a body of filter, with any error in the field `Error`."""
         self._bind_slots.wait_while_many()
         try:
             args = decode_filter(body, self._lists)
@@ -102,13 +218,14 @@ class FilterVerb:
         is_ours = not self._resources.scope.refusal(args.pod)
         uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
-            resource_request = self._resources.resolve(args.pod, keep=args.is_cached)
+            resource_request = self._resources.resolve(args.pod)
         except WireError as error:
-            # No node will ever do; after an Error the scheduler would try again and again.
+            # Only a change of the pod can help; after an Error kube-scheduler would try again and
+            # again.
             self._tickets.put(uid, None, valid=False)
-            refused = dict.fromkeys(args.names, str(error))
+            unresolvable = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
-            return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
+            return VerbAnswer(encode_filter(args, unresolvable=unresolvable), "refused", line)
         if resource_request is None:
             fit = args.names
             line = {"pod": name}
@@ -124,196 +241,204 @@ class FilterVerb:
     def _decide(
         self, args: FilterArgs, uid: str, is_ours: bool, resource_request: ResourceRequest
     ) -> VerbAnswer:
-        """Answer for a pod that asks for a managed resource."""
-        managed, request = resource_request
+        """Return the answer for a pod that asks for a managed resource."""
+        resource, request = resource_request
         pod = None
-        # A pod without names, or one that is not sent here, is promised nothing.
+        # No hold for a pod without a name, or for a pod that kube-scheduler does not send here.
         if is_ours and args.ref is not None:
             pod = claimant(args.pod, request)
-            managed.holds.asked(pod)
-        seen, judged, kept_out = self._judge(managed, args, request, pod)
-        fit = args.names.part(judged.fits)
-        most = len(fit)
-        charged = managed.ledger.entry(uid)
-        asked = None
-        if self._shadowed and pod and not charged and _is_judged_alone(args, judged):
-            resource = managed.names.resource
-            asked = Asked(resource, uid, request, args.names, judged.fits, seen)
-        if charged and charged.node in args.names and managed.ledger.can_still_bind(uid):
-            # It keeps its node, whatever else fits: kube-scheduler asks again when a bind took too
-            # long, the pod's own charge must not exclude the node, and on another one it would be
-            # refused until that bind is settled. If the node is gone, or its devices are closed or
-            # taken, nothing changes: its bind is refused, and repeated until it is settled.
-            judged = judged.only(args.names.index(charged.node))
-            fit = args.names.part(judged.fits)
-        elif fit:
-            fit = self._offered(managed, pod, seen, fit, request, hold=charged is None)
-        elif pod is not None and charged is None and not _about_nominated_alone(args):
-            managed.holds.refused(pod, self._clock() if kept_out else None)
-            self._group_rooms[managed.names.resource].forget_fitting(pod)
-        group = pod.group if pod is not None else group_of(args.pod)
-        self._tickets.put(uid, resource_request, fit, valid=is_ours, group=group)
-        busy, never, reasons = judged.refusals(args.names)
+            resource.holds.asked(pod)
+        names, status = args.names, args.pod.status
+        transaction = FilterTransaction(
+            resource=resource,
+            request=request,
+            uid=uid,
+            is_ours=is_ours,
+            pod=pod,
+            names=names,
+            is_nominated_only=(
+                status is not None and len(names) == 1 and names[0] == status.nominated_node_name
+            ),
+        )
+        look = self._look(transaction, args)
+        step = transaction.next(look, self._clock())
+        while isinstance(step, FilterWait):
+            look = self._wait(step, look, transaction, args)
+            step = transaction.next(look, self._clock())
+        judgement, fit, best = look.judgement, NodeNames(), ""
+        if isinstance(step, KeepNode):
+            judgement = judgement.only(step.place)
+            fit = names.part(judgement.fits)
+        elif isinstance(step, Offer):
+            fit, best = self._choose(transaction, look, finds_best=step.changes_hold)
+        busy, never, reasons = judgement.refusals(names)
+        self._record(args, transaction, step, fit, best)
+        self._tell(args, transaction, look, reasons, is_refused=isinstance(step, Refuse))
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
             "pod": args.ref or "?",
             "units": request.units,
             "devices": request.devices,
-            "fit": max(most, len(fit)),
+            "fit": max(int(look.judgement.fits.sum()), len(fit)),
             "busy": len(busy) - unknown,
             "never": len(never),
             "unknown": unknown,
         }
         if request.split:
             line["split"] = "+".join(map(str, request.split))
-        if request.cores:
-            line["cores"] = request.cores
+        line |= by_name(request.percents)
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
-        if reasons and self._rejected is not None:
-            self._rejected(reasons)
-        # A call about the nominated node alone is no refusal: kube-scheduler asks about all others
-        # in the same cycle.
-        if reasons and not fit and args.ref is not None and not _about_nominated_alone(args):
-            explanation = partial(self._explain, seen, args, resource_request, pod)
-            self._report(args.ref, resource_request, reasons, explanation)
+        for_shadow = None
+        # A shadow policy knows no holds, and is compared on all nodes.
+        if self._shadowed and pod and step.changes_hold and not transaction.is_nominated_only:
+            only_holds = look.judgement.has(Reason.PROMISED)
+            if fit or not (only_holds or look.judgement.has(Reason.GROUP_TOO_LARGE)):
+                name, fits = resource.names.resource, look.judgement.fits
+                for_shadow = Asked(name, uid, request, names, fits, look.snapshot)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
-        return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
+        return VerbAnswer(answer, "fit" if fit else "no_fit", line, for_shadow)
 
-    def _offered(
-        self,
-        managed: ManagedResource,
-        pod: Claimant | None,
-        seen: Snapshot,
-        fit: NodeNames,
-        request: Request,
-        *,
-        hold: bool,
-    ) -> NodeNames:
-        """Return those of the nodes that fit which the answer names; if asked to, hold the best of
-        them for the pod.
-        """
-        reserved = ""
-        if pod is not None and isinstance(seen, HeldSnapshot):  # else nothing is held
-            reserved = managed.holds.reserved_for(pod)
-        if reserved and reserved in fit:  # it was moved there: the rest of a plan stands on that
-            fit = NodeNames((reserved,))
-        elif self._best_only:
-            best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
-            fit = fit if best is None else NodeNames(fit[best : best + 1])
-        if pod is None or not hold:
-            return fit
-        held: int | None = 0
-        if len(fit) > 1:
-            # kube-scheduler may take another node, and the look costs something: prioritize, which
-            # comes next, has it for nothing. But it need not be asked about a pod that may wait.
-            if not (pod.group.key or pod.waits):
-                return fit
-            held = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
-        if held is not None:
-            managed.holds.offered(pod, fit[held], self._clock())
-        return fit
+    def _look(self, transaction: FilterTransaction, args: FilterArgs) -> FilterLook:
+        """Return a look at the cluster for the pod.
 
-    def _look(
-        self, managed: ManagedResource, args: FilterArgs, request: Request, pod: Claimant | None
-    ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered now and which nodes fit: none for a pod whose group does not fit
-        whole. Worse groups at the gate have made room for its group, if that helps.
+        No node fits if the pod's group does not fit whole. Before that, worse groups at the gate
+        yield their places if the pod's group then fits.
         """
-        offers, now = self._offers[managed.names.resource], self._clock()
-        books = managed.ledger.snapshot
-        seen, judged = offers.look(pod, request, args.names, books, now)
-        # Of the nominated node alone nothing follows for a group.
-        if pod is None or not pod.group.key or _about_nominated_alone(args):
-            return seen, judged
-        group_room = self._group_rooms[managed.names.resource]
-        demands, rows = partial(demands_of, args.pod), args.names.rows(seen.row)
-        if judged.fits.any() and group_room.fits(pod, demands, seen, rows, now):
-            return seen, judged
-        if group_room.make_room(pod, demands, seen, rows):
-            return offers.look(pod, request, args.names, books, now)
-        if judged.fits.any():
-            judged = judge_all(args.names, Reason.GROUP_TOO_LARGE)
-        return seen, judged
+        resource, pod, names = transaction.resource, transaction.pod, args.names
+        name, now = resource.names.resource, self._clock()
+        resource.holds.expire(now)
+        version = resource.holds.version
+        look = partial(self._offers[name].look, pod, transaction.request, names)
+        snapshot, judgement = look(resource.ledger.snapshot, now)
+        # The nominated node alone says nothing about the group.
+        if pod is not None and pod.group.key and not transaction.is_nominated_only:
+            group_room, fits = self._group_rooms[name], bool(judgement.fits.any())
+            demands, rows = partial(demands_of, args.pod), names.rows(snapshot.row)
+            if not (fits and group_room.fits(pod, demands, snapshot, rows, now)):
+                if group_room.make_room(pod, demands, snapshot, rows):
+                    snapshot, judgement = look(resource.ledger.snapshot, now)
+                elif fits:
+                    judgement = judge_all(names, Reason.GROUP_TOO_LARGE)
+        return FilterLook(snapshot, judgement, version)
 
-    def _judge(
-        self, managed: ManagedResource, args: FilterArgs, request: Request, pod: Claimant | None
-    ) -> tuple[Snapshot, Judgement, bool]:
-        """Return what is offered, which nodes fit, and whether nothing but holds keeps the pod out;
-        if none fits, wait for a change (refusal_hold.py).
-        """
-        holds, ledger = managed.holds, managed.ledger
-        look = partial(self._look, managed, args, request, pod)
-        holds.expire(self._clock())
-        version = holds.version
-        seen, judged = look()
+    def _wait(
+        self, step: FilterWait, look: FilterLook, transaction: FilterTransaction, args: FilterArgs
+    ) -> FilterLook:
+        """Return the last look, after a wait for a node that fits (refusal_hold.py)."""
+        budget = self._refusal_hold if step is FilterWait.FOR_ROOM else self._promise_wait
+        holds, ledger = transaction.resource.holds, transaction.resource.ledger
 
         def fits_now() -> bool:
-            nonlocal version, seen, judged
+            nonlocal look
             holds.expire(self._clock())
-            before, now = (seen.generation, version), (ledger.snapshot().generation, holds.version)
-            if now != before:
-                version, (seen, judged) = now[1], look()
-            return bool(judged.fits.any())
+            generation = ledger.snapshot().generation
+            if (look.snapshot.generation, look.version) != (generation, holds.version):
+                look = self._look(transaction, args)
+            return bool(look.judgement.fits.any())
 
-        if self._refusal_hold is not None and judged.may_change:
-            self._refusal_hold.wait_for(fits_now)
-        # Holds that were there at that look may have ended since.
-        since = version
-        if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
-            return seen, judged, False
-        against = holds.any_against(pod)
-        kept_away = against or holds.version != since
-        if judged.has(Reason.PROMISED):
-            if self._promise_wait is not None and holds.any_soon(pod, self._clock()):
-                self._promise_wait.wait_for(fits_now)
-        elif not judged.has(Reason.GROUP_TOO_LARGE):
-            kept_away = False
-        if kept_away and not judged.fits.any():
-            holds.turned_away(pod, since)
-        kept_out = against and isinstance(seen, HeldSnapshot) and judged.has(Reason.PROMISED)
-        return seen, judged, kept_out
+        if budget is not None:
+            budget.wait_for(fits_now)
+        return look
+
+    def _choose(
+        self, transaction: FilterTransaction, look: FilterLook, *, finds_best: bool
+    ) -> tuple[NodeNames, str]:
+        """Return the nodes to answer, and the best of these nodes to hold; "" for no hold."""
+        resource, request, pod = transaction.resource, transaction.request, transaction.pod
+        snapshot, fit = look.snapshot, transaction.names.part(look.judgement.fits)
+        reserved = ""
+        if pod is not None and isinstance(snapshot, HeldSnapshot):  # otherwise there are no holds
+            reserved = resource.holds.reserved_for(pod)
+        if reserved and reserved in fit:  # a plan of moves relies on this node
+            fit = NodeNames((reserved,))
+        elif self._best_only:
+            place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
+            fit = fit if place is None else NodeNames(fit[place : place + 1])
+        if pod is None or not finds_best:
+            return fit, ""
+        if len(fit) == 1:
+            return fit, fit[0]
+        # kube-scheduler may bind to another node, and scoring costs time: prioritize, which comes
+        # next, scores anyway, and holds the best node if other pods hold nodes. A pod that may wait
+        # before its bind needs a hold in any case.
+        if not (pod.group.key or pod.waits):
+            return fit, ""
+        place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
+        return fit, "" if place is None else fit[place]
+
+    def _record(
+        self,
+        args: FilterArgs,
+        transaction: FilterTransaction,
+        step: KeepNode | Offer | Refuse,
+        fit: NodeNames,
+        best: str,
+    ) -> None:
+        """Store the ticket of the pod and change its hold.
+
+        fit: the answered nodes. best: the node to hold, "" for none.
+        """
+        resource, pod = transaction.resource, transaction.pod
+        if pod is not None and best:
+            resource.holds.offered(pod, best, self._clock())
+        elif pod is not None and isinstance(step, Refuse):
+            if step.wake_since is not None:
+                resource.holds.turned_away(pod, step.wake_since)
+            if step.changes_hold:
+                resource.holds.refused(pod, self._clock() if step.only_holds else None)
+                self._group_rooms[resource.names.resource].forget_fitting(pod)
+        self._tickets.put(
+            transaction.uid,
+            (resource, transaction.request),
+            fit,
+            valid=transaction.is_ours,
+            group=pod.group if pod is not None else group_of(args.pod),
+            pod=args.pod if args.is_cached else None,
+        )
+
+    def _tell(
+        self,
+        args: FilterArgs,
+        transaction: FilterTransaction,
+        look: FilterLook,
+        reasons: Mapping[str, int],
+        *,
+        is_refused: bool,
+    ) -> None:
+        """Count the nodes that do not fit; write an event for a pod without a node.
+
+        reasons: the number of nodes by reason.
+        """
+        if reasons and self._rejected is not None:
+            self._rejected(reasons)
+        # kube-scheduler asks about the nominated node first, and about the other nodes in the same
+        # cycle.
+        if not (reasons and is_refused) or args.ref is None or transaction.is_nominated_only:
+            return
+        if self._event_messages is not None:
+            explanation = partial(self._explain, look.snapshot, args, transaction)
+            self._event_messages.no_fit(args.ref, reasons, explanation)
+        if self._last_hour is not None:
+            resource, units = transaction.resource.names.resource, transaction.request.total
+            self._last_hour.refused(resource, args.ref.uid, units)
 
     def _explain(
-        self,
-        seen: Snapshot,
-        args: FilterArgs,
-        resource_request: ResourceRequest,
-        pod: Claimant | None,
+        self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction
     ) -> tuple[Explanation, Outstanding]:
-        """Return why filter refused these nodes, by the snapshot that it has seen."""
-        managed, request = resource_request
-        books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
-        own, now = managed.filters, time.time()
-        explanation = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+        """Return why filter refused the nodes, by the snapshot of its last look."""
+        resource, pod, demands = transaction.resource, transaction.pod, demands_of(args.pod)
+        explanation = explain(
+            snapshot,
+            args.names,
+            transaction.request,
+            partial(node_books, resource.ledger),
+            time.time(),
+            own=resource.filters,
+            demands=demands,
+        )
         if pod is None or not pod.group.key:
             return explanation, Outstanding()
-        needs = self._group_rooms[managed.names.resource].needs(pod, demands)
-        return explanation, Outstanding(group=group_need(seen, needs, args.names.rows(seen.row)))
-
-    def _report(
-        self,
-        ref: PodRef,
-        resource_request: ResourceRequest,
-        reasons: Mapping[str, int],
-        explanation: Callable[[], tuple[Explanation, Outstanding]],
-    ) -> None:
-        """Tell that no node fits: by an event, and in what was refused within the last hour."""
-        if self._event_messages is not None:
-            self._event_messages.no_fit(ref, reasons, explanation)
-        if self._last_hour is not None:
-            managed, request = resource_request
-            self._last_hour.refused(managed.names.resource, ref.uid, request.total)
-
-
-def _about_nominated_alone(args: FilterArgs) -> bool:
-    nominated = args.pod.status and args.pod.status.nominated_node_name
-    return [*args.names] == [nominated]
-
-
-def _is_judged_alone(args: FilterArgs, judged: Judgement) -> bool:
-    """Return whether the answer tells what a policy has left free for the pod, in all nodes: not
-    what is held for others, of which a shadow knows nothing.
-    """
-    kept_out = judged.has(Reason.PROMISED) or judged.has(Reason.GROUP_TOO_LARGE)
-    return not _about_nominated_alone(args) and bool(judged.fits.any() or not kept_out)
+        needs = self._group_rooms[resource.names.resource].needs(pod, demands)
+        rows = args.names.rows(snapshot.row)
+        return explanation, Outstanding(group=group_need(snapshot, needs, rows))

@@ -1,8 +1,8 @@
-"""Whether a group fits whole, as filter sees it; and places that worse groups have to give back.
+"""Whether a group fits whole in filter, and which groups at the gate yield their places.
 
-Only an optimization: the gate at bind (bind/gate.py) keeps groups whole without it. A group that
-does not fit whole is refused before places are charged for it. Each group is looked at once, and
-again when it was refused and the books have changed since.
+Only an optimization: the gate at bind (bind/gate.py) keeps groups whole without this module. Filter
+refuses a group that does not fit whole before any place is charged for the group. The result is
+kept per group, and computed again for a refused group once the books have changed.
 
 Tested in `tests/unit/extender/verbs/test_offers.py` and `tests/simulation/test_gate_story.py`.
 """
@@ -24,47 +24,54 @@ from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.bind.gate import Gate
 from gpushare.wire.groups import Claimant
 
-_MOST_GROUPS = 1_000
-"""Groups of which the last look is kept."""
+_MAX_GROUPS = 1_000
+"""Upper bound of the groups with a kept result."""
 
 Version = tuple[int, int, int, int]
 """The generation of the books, the versions of the holds and of the gate, and a hash of the rows of
-the nodes that kube-scheduler offers: the rows of 5,000 nodes take 40 KB."""
+the named nodes: the rows of 5,000 nodes take 40 KB."""
 
 
 class _Look(NamedTuple):
-    """The last look at a group."""
+    """The kept result of a group."""
 
     fits: bool
     version: Version
-    """A group that does not fit is looked at again once this has changed."""
+    """A group that does not fit is computed again once the version has changed."""
     until: float
-    """When a group that fits is looked at again."""
+    """When a group that fits is computed again."""
     ended_waits: int
-    """Waits at the gate that had ended; a group that fits is looked at again after the next."""
+    """The number of ended waits at the gate; a group that fits is computed again when it rises."""
 
 
 class GroupRoom:
-    """Answers for the groups of one managed resource. Any thread may ask.
+    """The groups of one managed resource. Any thread may call any method.
 
-    open_gate: carries out at once what the gate has decided.
+    open_gate: carries out the verdicts of the gate at once.
     """
 
-    def __init__(self, managed: ManagedResource, gate: Gate, open_gate: Callable[[], None]) -> None:
-        self._managed = managed
+    def __init__(
+        self, resource: ManagedResource, gate: Gate, open_gate: Callable[[], None]
+    ) -> None:
+        self._managed = resource
         self._gate = gate
         self._open_gate = open_gate
         self._lock = threading.Lock()
         self._looks: dict[str, _Look] = {}
 
     def fits(
-        self, pod: Claimant, demands: Callable[[], Demands], seen: Snapshot, rows: Rows, now: float
+        self,
+        pod: Claimant,
+        demands: Callable[[], Demands],
+        snapshot: Snapshot,
+        rows: Rows,
+        now: float,
     ) -> bool:
         """Return whether the pod's group fits whole.
 
-        demands: returns what the pod demands of nodes. seen: as it is offered to the pod. rows:
-        intp (K,), the nodes that kube-scheduler offers, -1 for an unknown one. True for a pod whose
-        group does not have to wait at the gate, or whose volumes restrict its nodes.
+        demands: returns the demands of the pod on nodes. snapshot: the books less the holds of
+        other pods. rows: intp (K,), the rows of the named nodes, -1 for an unknown node. True also
+        if the group does not have to wait at the gate, or if volumes restrict the pod's nodes.
         """
         if pod.waits or not self._gate.holds_back(pod.group):
             return True
@@ -76,34 +83,34 @@ class GroupRoom:
         rows = rows[rows >= 0]
         rows.sort()
         holds, gate = self._managed.holds.version, self._gate.version
-        version = seen.generation, holds, gate, hash(rows.tobytes())
+        version = snapshot.generation, holds, gate, hash(rows.tobytes())
         if look is not None and not look.fits and version == look.version:
             return False
         needs = self.needs(pod, demands())
-        fits = all(room_for(seen, asks, count, rows) >= count for asks, count in needs.items())
+        fits = all(room_for(snapshot, asks, count, rows) >= count for asks, count in needs.items())
         with self._lock:
             self._looks.pop(pod.group.key, None)
             self._looks[pod.group.key] = _Look(fits, version, now + self._gate.wait, ended)
-            if len(self._looks) > _MOST_GROUPS:
+            if len(self._looks) > _MAX_GROUPS:
                 del self._looks[next(iter(self._looks))]
         return fits
 
     def forget_fitting(self, pod: Claimant) -> None:
-        """Look at the pod's group again if it was found to fit: one of its pods has no place."""
+        """Drop the result that the pod's group fits: a pod of the group has found no node."""
         with self._lock:
             look = self._looks.get(pod.group.key)
             if look is not None and look.fits:
                 del self._looks[pod.group.key]
 
     def needs(self, pod: Claimant, demands: Demands) -> Counter[Request]:
-        """Return the places that the pod's group lacks, by request; empty if it is no gang."""
+        """Return the places that the pod's group lacks, by request; empty for no gang."""
         return group_needs(self._managed, self._gate, pod, demands)
 
     def make_room(
-        self, pod: Claimant, demands: Callable[[], Demands], seen: Snapshot, rows: Rows
+        self, pod: Claimant, demands: Callable[[], Demands], snapshot: Snapshot, rows: Rows
     ) -> bool:
-        """End the waits of worse groups at the gate, if the pod's group fits whole then; return
-        whether any has ended. The worst one yields first, and no more than necessary.
+        """End the waits of worse groups at the gate if the pod's group then fits whole; return
+        whether a wait has ended. The worst group yields first, and no more groups than necessary.
         """
         if not self._gate.holds_back(pod.group):
             return False
@@ -112,14 +119,14 @@ class GroupRoom:
             return False
         needs = self.needs(pod, demands()) or Counter({kind_of(pod.request): 1})
         rows = rows[rows >= 0]
-        if isinstance(seen, HeldSnapshot):
-            freed = HeldSnapshotBuilder(seen.base, seen)
+        if isinstance(snapshot, HeldSnapshot):
+            freed = HeldSnapshotBuilder(snapshot.base, snapshot)
         else:
-            freed = HeldSnapshotBuilder(seen)
+            freed = HeldSnapshotBuilder(snapshot)
         for number, (_, arrivals) in enumerate(rivals, 1):
             for arrival in arrivals:
                 entry = self._managed.ledger.entry(arrival.ref.uid)
-                row = seen.row.get(arrival.node)
+                row = snapshot.row.get(arrival.node)
                 if entry is None or entry.phase is not Phase.AT_GATE or row is None:
                     continue
                 freed.give(row, entry.placement or (), entry.request)
@@ -132,25 +139,27 @@ class GroupRoom:
 
 
 def group_needs(
-    managed: ManagedResource, gate: Gate, pod: Claimant, demands: Demands
+    resource: ManagedResource, gate: Gate, pod: Claimant, demands: Demands
 ) -> Counter[Request]:
-    """Return the places that the pod's group lacks, by request, that of the pod first.
+    """Return the places that the pod's group lacks, by request, the pod's request first.
 
     demands: of the pod. Empty if the group does not have to wait at the gate.
     """
-    need = Need(managed.names.resource, kind_of(pod.request), demands, pod.waits)
-    return gate.needs(pod.ref.uid, pod.group, need, managed.holds)
+    need = Need(resource.names.resource, kind_of(pod.request), demands, pod.waits)
+    return gate.needs(pod.ref.uid, pod.group, need, resource.holds)
 
 
 def group_need(
-    offered: Snapshot, needs: Mapping[Request, int], rows: Rows | None = None
+    snapshot: Snapshot, needs: Mapping[Request, int], rows: Rows | None = None
 ) -> GroupNeed | None:
-    """Return which of the places that a group lacks there are; None if it lacks one at most.
+    """Return, by request, the places that a group lacks and the places that exist; None if the
+    group lacks one place at most.
 
-    offered: to a pod of the group. rows: intp (K,), the nodes that count; None: all.
+    snapshot: the books less the holds of other groups. rows: intp (K,), the rows to count; None:
+    all rows.
     """
     if sum(needs.values()) < 2:
         return None
     rows = None if rows is None else rows[rows >= 0]
-    kinds = ((asks, count, room_for(offered, asks, count, rows)) for asks, count in needs.items())
+    kinds = ((asks, count, room_for(snapshot, asks, count, rows)) for asks, count in needs.items())
     return GroupNeed(tuple(kinds), at_once=True)

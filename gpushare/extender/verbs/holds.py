@@ -1,13 +1,13 @@
-"""What filter has promised, and nobody has bound yet: the rules by which a hold begins and ends.
+"""The holds of pods that filter offered a node and that are not bound: when a hold begins and ends.
 
-Filter answers before kube-scheduler binds: a pod may wait for its volumes, and the next pod is
-asked about meanwhile. A hold lowers what filter offers to *other* pods, and nothing else: bind
-decides by the ledger alone, so a wrong hold costs others an offer for seconds, never memory. There
-are no rules for groups here: bind keeps groups whole (bind/gate.py). Nothing is stored;
-kube-scheduler's nominations come back with the list of pods.
+Filter answers before kube-scheduler binds: a pod may wait for its volumes while kube-scheduler
+filters the next pods. A hold reduces the room that filter offers to *other* pods, and does nothing
+else: bind decides by the ledger alone, so a wrong hold costs other pods an offer for seconds, and
+never memory. Holds have no rules for groups: bind keeps groups whole (bind/gate.py). Nothing is
+stored; kube-scheduler's nominations come back with the list of pods.
 
-Knows no ledger, no devices and no clock: time is an argument, seconds of a monotonic clock. Under
-its lock there is only bookkeeping. Any thread may call any method.
+Knows no ledger, no devices and no clock: time is an argument, seconds of a monotonic clock. The
+lock guards bookkeeping only. Any thread may call any method.
 """
 
 import heapq
@@ -22,36 +22,37 @@ from gpushare.core.model import Shares
 from gpushare.wire.groups import Claimant
 
 FLOOR = 0.3
-"""Seconds that filter may wait for a young or ending hold before it refuses a pod for it."""
+"""Seconds that filter may wait for a young or ending hold before a refusal."""
 
 _SHORT = 2.0
 """Seconds of a hold where kube-scheduler nominates each pod that waits (1.35 and later)."""
 _PLAIN, _LONG = 5.0, 60.0
-"""Seconds of a hold where it does not: of a pod that binds at once, and of one that waits."""
+"""Seconds of a hold with an older kube-scheduler: of a pod that binds at once, and of a pod that
+may wait."""
 
-_MOST_KEPT_OUT = 10_000
-"""Pods of which it is known since when holds keep them out."""
+_MAX_KEPT_OUT = 10_000
+"""Upper bound of the pods in `Holds._kept_out`."""
 
-_MOST_TURNED_AWAY = 20_000
-"""Pods that are to be woken, the latest ones; more than that wait for kube-scheduler's own time."""
+_MAX_TURNED_AWAY = 20_000
+"""Upper bound of the pods to wake, the latest ones; other pods wait for kube-scheduler's flush."""
 
-_MOST_CHANGED = 20_000
-"""Nodes of which it is known when their holds changed last; others come and go for years."""
+_MAX_CHANGED = 20_000
+"""Upper bound of the nodes in `Holds._changed`: nodes come and go for years."""
 
 _number = attrgetter("number")
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What makes a hold one of a plan of moves (moves/mover.py)."""
+    """The part of a hold that a plan of moves adds (moves/mover.py)."""
 
     until: float
-    """When it ends, whatever happens."""
+    """The end of the hold at the latest."""
     shares: Shares
-    """Of the node's devices; what is free of them is held even while that is too little."""
+    """Units by device of the node; the free part is held even while it is too small."""
     heir: bool = False
-    """It is for the pod that its controller makes in place of this one, known by the controller and
-    by what it asks for."""
+    """The hold is for the pod that the controller creates in place of this pod: of the same owner,
+    with the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,17 @@ class Hold:
     pod: Claimant
     node: str
     number: int
-    """Rises with each hold, so the oldest comes first."""
+    """Rises with each hold: the oldest hold has the lowest number."""
     since: float
-    """When it was promised."""
+    """The time of the offer."""
     nominated: bool = False
     """`status.nominatedNodeName` names the node."""
     reserved: Reserved | None = None
-    """A plan of moves keeps it; such a hold stands beside another one of the same pod."""
+    """Of a plan of moves; the pod may have an ordinary hold besides."""
 
     @property
     def key(self) -> str:
-        """Its key among the holds of a resource."""
+        """The key of the hold among the holds of a resource."""
         return self.pod.ref.uid if self.reserved is None else _reserved(self.pod.ref.uid)
 
     def is_for(self, pod: Claimant) -> bool:
@@ -84,27 +85,27 @@ class Hold:
 
 
 class Ended(NamedTuple):
-    """What has come of holds since it was last asked for: what wake.py needs."""
+    """The ends of holds since the last call, for wake.py."""
 
     pods: Mapping[str, Claimant]
-    """Those turned away, by uid."""
+    """The pods that filter refused, by uid."""
     groups: Mapping[str, Collection[str]]
-    """By node, the keys of the groups whose holds ended there; "" is a pod of no group."""
+    """By node, the group keys of the holds that ended there; "" for a pod without a group."""
 
     def nodes(self, pod: Claimant) -> list[str]:
-        """Return the nodes where a hold has ended that is not of the pod's own group.
+        """Return the nodes where a hold of another group has ended.
 
-        What ends within its group is the group's own next try, and nobody has to be told of it.
+        When a hold of the pod's group ends, kube-scheduler tries the group again anyway.
         """
-        own = {pod.group.key} - {""}
-        return [node for node, keys in self.groups.items() if set(keys) - own]
+        own_group = {pod.group.key} - {""}
+        return [node for node, keys in self.groups.items() if set(keys) - own_group]
 
 
 class Holds:
     """The holds of one managed resource, by pod.
 
     nominates: kube-scheduler writes `nominatedNodeName` for each pod that waits (1.35 and later),
-    so a promise without it soon means nothing.
+    so a hold without a nomination ends soon.
     """
 
     def __init__(self, *, nominates: bool = False) -> None:
@@ -113,25 +114,26 @@ class Holds:
         self._holds: dict[str, Hold] = {}
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._reserved: set[str] = set()
-        # When a hold ends by time alone nothing happens in the cluster, so kube-scheduler does not
-        # ask about a pod that was refused for it again for minutes. By uid, such pods; by node, the
-        # groups whose holds have ended there since.
+        # When a hold ends by time, nothing changes in the cluster, and kube-scheduler does not try
+        # a refused pod again for minutes. By uid, the refused pods; by node, the groups whose holds
+        # have ended there since.
         self._turned_away: dict[str, Claimant] = {}
         self._ended: dict[str, set[str]] = {}
-        # Pods whose bind was called: a late event must not make a hold of them again.
+        # The uids of pods in bind: a late event must not begin a hold again.
         self._binding: set[str] = set()
-        # Since when nothing but what is held for others keeps a pod out.
+        # By uid, since when only the holds of other pods keep the pod out.
         self._kept_out: dict[str, float] = {}
         self._priorities: dict[int, int] = {}
         self._numbers = count()
         self.version = 0
         """Rises with each change."""
-        # By node, the version of its last change; the oldest go first, up to the version forgotten.
+        # By node, the version of the last change. The oldest are dropped; `_forgotten` is the
+        # highest dropped version.
         self._changed: dict[str, int] = {}
         self._forgotten = -1
         self._due: list[tuple[float, int, str]] = []
         self.lapsed_total = 0
-        """How many holds have ended by time alone."""
+        """The number of holds that have ended by time."""
 
     # -- filter and bind --------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class Holds:
             self._turned_away.pop(pod.ref.uid, None)
 
     def offered(self, pod: Claimant, node: str, now: float) -> None:
-        """Hold the node for the pod: filter has just offered it."""
+        """Hold the node that filter has just offered to the pod."""
         with self._lock:
             if pod.ref.uid in self._binding:
                 return
@@ -155,58 +157,59 @@ class Holds:
             self._put(Hold(pod, node, next(self._numbers), now, nominated=stands))
 
     def refused(self, pod: Claimant, kept_out_at: float | None = None) -> None:
-        """End the hold of a pod that filter has refused; a nomination stands.
+        """End the hold of a pod that filter has refused; a nomination stays.
 
-        kept_out_at: when, if nothing but what is held for others kept it out.
+        kept_out_at: the time, if only the holds of other pods kept the pod out.
         """
         with self._lock:
             if kept_out_at is None:
                 self._kept_out.pop(pod.ref.uid, None)
             else:
                 self._kept_out.setdefault(pod.ref.uid, kept_out_at)
-                if len(self._kept_out) > _MOST_KEPT_OUT:
+                if len(self._kept_out) > _MAX_KEPT_OUT:
                     del self._kept_out[next(iter(self._kept_out))]
             self._end(pod.ref.uid, but_nominated=True)
 
     def turned_away(self, pod: Claimant, version: int) -> None:
-        """Note that filter refuses the pod, while places are held for others.
+        """Note that filter refuses the pod while other pods hold places.
 
-        version: before filter looked. A hold that has ended since then counts as ended now.
+        version: the version of the holds before filter looked. A hold that has ended since then
+        counts as ended now.
         """
         with self._lock:
             self._turned_away.pop(pod.ref.uid, None)
             self._turned_away[pod.ref.uid] = pod
-            if len(self._turned_away) > _MOST_TURNED_AWAY:
+            if len(self._turned_away) > _MAX_TURNED_AWAY:
                 del self._turned_away[next(iter(self._turned_away))]
             for node in self._since(version):
                 self._ended.setdefault(node, set()).add("")
 
-    def bind(self, uid: str, *, refused: bool = False) -> None:
-        """End the hold of a pod whose bind has ended: the ledger charges it, or it is refused.
+    def bind(self, uid: str, *, is_refused: bool = False) -> None:
+        """End the hold of a pod whose bind has ended with a charge or a refusal.
 
-        refused: its nominations count again.
+        is_refused: the bind was refused, and nominations of the pod count again.
         """
         with self._lock:
             self._kept_out.pop(uid, None)
             self._binding.add(uid)
             self._end(uid)
-            if not refused:
+            if not is_refused:
                 self._end(_reserved(uid))
-            if refused:
+            if is_refused:
                 self._binding.discard(uid)
 
     def charged(self, uid: str) -> None:
-        """End the hold of a pod that waits at the gate: the ledger charges it."""
+        """End the hold of a pod that waits at the gate: the ledger charges the pod."""
         with self._lock:
             self._end(uid)
 
     # -- the watch --------------------------------------------------------------------------------
 
     def shown(self, pod: Claimant, nominated: str, now: float) -> None:
-        """Take over a pod without a node, as the watch or a list shows it.
+        """Take over a pod without a node from the watch or a list.
 
-        A nomination begins a hold, or moves it; one that has gone ends it. No condition ends a
-        hold: kube-scheduler does not write a failure again whose text is the same.
+        A nomination begins or moves a hold; a removed nomination ends the hold. No condition ends a
+        hold: kube-scheduler does not write an unchanged failure again.
         """
         with self._lock:
             before = self._holds.get(pod.ref.uid)
@@ -232,9 +235,9 @@ class Holds:
             self._turned_away.pop(uid, None)
 
     def keep(self, uids: Collection[str]) -> None:
-        """Forget all pods but these: a whole list shows no other without a node.
+        """Forget all pods but these, which are the pods without a node in a whole list.
 
-        A hold whose pod is younger than the list is lost; that costs one refused bind at most.
+        The hold of a pod that is younger than the list is lost; that costs one refused bind.
         """
         with self._lock:
             for key, hold in list(self._holds.items()):
@@ -258,26 +261,26 @@ class Holds:
         *,
         heir: bool = False,
     ) -> None:
-        """Keep a place for a pod that waits, or for the heir of one that is moved, until then.
+        """Hold a place for a pending pod, or for the heir of a moved pod, until a time.
 
-        It ends sooner when that pod is bound or gone, or by `release`. An heir is known once filter
-        offers it the node.
+        The hold ends sooner when that pod is bound or gone, or by `release`. The heir is identified
+        when filter offers the node to it.
         """
         with self._lock:
             if heir:
-                # The uid is another one's: while the old pod ends the books charge that.
+                # The books charge the uid of the old pod until that pod has ended.
                 pod = replace(pod, ref=replace(pod.ref, uid=f"heir of {pod.ref.uid}"))
             reserved = Reserved(until, shares, heir)
             self._put(Hold(pod, node, next(self._numbers), now, reserved=reserved))
 
     def release(self) -> None:
-        """End all that plans of moves keep."""
+        """End all holds of plans of moves."""
         with self._lock:
             for key in [key for key, hold in self._holds.items() if hold.reserved is not None]:
                 self._end(key)
 
     def reserved_for(self, pod: Claimant) -> str:
-        """Return the node that is kept for the pod in place of the one whose heir it is, or ""."""
+        """Return the node that a plan of moves holds for the pod as an heir, or ""."""
         with self._lock:
             holds = self._reserved_of(pod)
             return next((hold.node for hold in holds if hold.reserved and hold.reserved.heir), "")
@@ -285,7 +288,7 @@ class Holds:
     # -- readers ----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> bool:
-        """End the holds whose time is over; return whether any is left."""
+        """End the holds whose time is over; return whether holds remain."""
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 _, number, key = heapq.heappop(self._due)
@@ -300,20 +303,20 @@ class Holds:
             return bool(self._holds)
 
     def changed_since(self, version: int) -> tuple[int, list[str] | None]:
-        """Return (the version now, the nodes whose holds have changed since that version); None if
-        it is so long ago that any may have.
+        """Return the current version, and the nodes whose holds have changed since `version`; None
+        for the nodes if the version is too old to tell.
         """
         with self._lock:
             return self.version, None if version < self._forgotten else self._since(version)
 
     def take_ended(self) -> Ended:
-        """Return what has ended for pods that filter had turned away; nothing comes twice."""
+        """Return the ended holds and the refused pods since the last call."""
         with self._lock:
             groups, self._ended = self._ended, {}
             return Ended(dict(self._turned_away) if groups else {}, groups)
 
     def forget_turned_away(self, uids: Iterable[str]) -> None:
-        """Forget that these pods were turned away: kube-scheduler will ask about them again."""
+        """Forget that filter refused these pods: kube-scheduler will try the pods again."""
         with self._lock:
             for uid in uids:
                 self._turned_away.pop(uid, None)
@@ -326,8 +329,8 @@ class Holds:
     def nodes_of(self, pod: Claimant) -> set[str]:
         """Return the nodes where the pod itself holds a place."""
         with self._lock:
-            own = self._holds.get(pod.ref.uid)
-            nodes = {own.node} if own is not None else set()
+            own_hold = self._holds.get(pod.ref.uid)
+            nodes = {own_hold.node} if own_hold is not None else set()
             return nodes | {hold.node for hold in self._reserved_of(pod)}
 
     def any_against(self, pod: Claimant) -> bool:
@@ -336,8 +339,8 @@ class Holds:
             return any(self._against(pod))
 
     def any_soon(self, pod: Claimant, now: float) -> bool:
-        """Return whether a hold against the pod is so young that its bind or its nomination may be
-        on the way, or is about to end by time: filter waits for that before it refuses the pod.
+        """Return whether a hold against the pod is about to change: it is young, so that a bind or
+        a nomination may follow, or its time is nearly over.
         """
         with self._lock:
             return any(
@@ -346,11 +349,11 @@ class Holds:
             )
 
     def outwaited(self, pod: Claimant, now: float) -> tuple[Hold, ...]:
-        """Return the holds of others that count against the pod no more: nothing but holds has kept
-        it out for as long as they last.
+        """Return the holds of other pods that the pod has waited out: only holds have kept the pod
+        out for as long as such a hold lasts.
 
-        Else pods that filter is called for again and again, and that nobody binds, would keep
-        others out for ever. What kube-scheduler nominates counts in any case.
+        Otherwise pods that kube-scheduler filters again and again and never binds would keep other
+        pods out for ever. Nominations are never waited out.
         """
         since = self._kept_out.get(pod.ref.uid)
         if since is None:
@@ -373,7 +376,7 @@ class Holds:
             return tuple(sorted(self._holds.values(), key=_number))
 
     def until(self, hold: Hold) -> float | None:
-        """Return when the hold ends by time; None while kube-scheduler nominates it."""
+        """Return when the hold ends by time; None for a nomination."""
         return None if hold.nominated else self._ends_at(hold)
 
     def __contains__(self, uid: object) -> bool:
@@ -394,12 +397,12 @@ class Holds:
         return nodes
 
     def _against(self, pod: Claimant) -> Iterator[Hold]:
-        # Most often the first one counts, or none does.
+        # Usually the first hold counts, or no hold does.
         if any(priority >= pod.priority for priority in self._priorities):
             yield from (hold for hold in self._holds.values() if counts_against(hold, pod))
 
     def _youngest(self, since: float) -> Iterator[Hold]:
-        """Yield the holds that began after `since`; among them may be others that were moved."""
+        """Yield the holds that began after `since`."""
         for hold in reversed(self._holds.values()):
             if hold.since <= since and not hold.nominated and hold.reserved is None:
                 return
@@ -407,7 +410,7 @@ class Holds:
                 yield hold
 
     def _first_due(self, until: float) -> Iterator[Hold]:
-        """Yield the holds that end by time until then."""
+        """Yield the holds that end by time before `until`."""
         places = [0]
         while places:
             place = places.pop()
@@ -422,7 +425,7 @@ class Holds:
         return hold.since + self._seconds(hold)
 
     def _seconds(self, hold: Hold) -> float:
-        """Return how long the hold lasts."""
+        """Return the length of the hold in seconds."""
         if hold.reserved is not None:
             return max(hold.reserved.until - hold.since, 0.0)
         return _SHORT if self.nominates else _LONG if hold.pod.waits else _PLAIN
@@ -434,8 +437,8 @@ class Holds:
         self._end(_reserved(uid))
 
     def _takes_reserved(self, pod: Claimant, node: str) -> bool:
-        """Return whether a plan of moves keeps a place on the node for the pod, which needs no
-        other one then. The heir of a moved pod is known by its uid from here on.
+        """Return whether a plan of moves holds a place on the node for the pod, which then needs no
+        ordinary hold. From now on the hold of an heir has the uid of the pod.
         """
         for hold in self._reserved_of(pod):
             if hold.node == node:
@@ -446,7 +449,7 @@ class Holds:
         return False
 
     def _reserved_of(self, pod: Claimant) -> list[Hold]:
-        """Return what plans of moves keep for the pod: at most one place of each kind is kept."""
+        """Return the holds of plans of moves for the pod: at most one of each kind."""
         if not self._reserved:
             return []
         return [hold for hold in map(self._holds.__getitem__, self._reserved) if hold.is_for(pod)]
@@ -489,19 +492,19 @@ class Holds:
         self.version += 1
         self._changed.pop(node, None)
         self._changed[node] = self.version
-        if len(self._changed) > _MOST_CHANGED:
+        if len(self._changed) > _MAX_CHANGED:
             self._forgotten = self._changed.pop(next(iter(self._changed)))
 
 
 def counts_against(hold: Hold, pod: Claimant) -> bool:
-    """Return whether filter leaves out what the hold takes when it answers for the pod.
+    """Return whether the hold reduces the room that filter offers to the pod.
 
-    Its own hold never does. Others are held back by pods of their own priority or a higher one, as
-    kube-scheduler does with nominated pods.
+    The holds of pods with the same or a higher priority do, as with kube-scheduler's nominated
+    pods; the pod's own hold does not.
     """
     return hold.pod.priority >= pod.priority and not hold.is_for(pod)
 
 
 def _reserved(uid: str) -> str:
-    """Return the key of what a plan of moves keeps for the pod, beside its other hold."""
+    """Return the key of the hold that a plan of moves has for the pod."""
     return f"{uid} reserved"

@@ -1,12 +1,12 @@
-"""What filter may offer: the books, less what is held for others; and what people are told of that.
+"""The room that filter may offer: the books less the holds of other pods; and the list of holds.
 
-Each hold takes the devices that the policy of its own pod likes best on its node, after holds of a
-higher priority and older holds of its own priority. A hold that fits nowhere there takes nothing:
-the victims of a preemption are not gone yet, or others were faster. The holds of a node are placed
-again only when the node or its holds have changed, so a filter call costs about the same with
-thousands of holds, of whatever priorities, as with none.
+A hold takes the devices of the node that the policy of the holding pod scores highest, after holds
+of a higher priority and older holds of the same priority. A hold that fits nowhere on its node
+takes nothing: the victims of a preemption have not ended, or other pods were faster. The holds of a
+node are placed again only when the node or its holds have changed, so a filter call with thousands
+of holds costs about as much as without holds.
 
-Tested in `tests/unit/extender/verbs/test_offers.py`, and what people are told in
+Tested in `tests/unit/extender/verbs/test_offers.py`; the list of holds in
 `tests/unit/extender/tell/test_explainer.py`.
 """
 
@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gpushare.core.amounts import PERCENT_AMOUNTS, percents_of
 from gpushare.core.decide import Judgement, judge, take_best
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
-from gpushare.core.model import ALL_CORES, Request, Shares
+from gpushare.core.model import Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
@@ -29,76 +30,76 @@ from gpushare.wire.groups import Claimant
 from gpushare.wire.held import HeldPlace
 
 _MAX_VIEWS = 8
-"""Views kept, of as many priorities; another one is put together from the rows that are placed."""
+"""Upper bound of the cached snapshots, one per priority; others are made of the placed rows."""
 
 
 class _PlacedHolds:
-    """The rows with holds, each with its state after its holds of each priority.
+    """The rows with holds, each with its state after the holds of each priority.
 
-    The holds of a row are placed in one order: those of the highest priority first, and of equal
-    ones the oldest. So a row as pods of one priority see it is a step on the way to the row as pods
-    of the next lower priority see it, and each hold is placed once for all of them.
+    The holds of a row are placed in one order: the highest priority first, and of equal priorities
+    the oldest. So the state of a row for pods of one priority is a step towards the state for pods
+    of the next lower priority, and each hold is placed once for all priorities.
     """
 
     def __init__(self, books: Snapshot) -> None:
         self.all = HeldSnapshotBuilder(books).build()
-        """With all holds taken."""
+        """The books less all holds."""
         self.version = -1
-        """Of the holds."""
+        """The version of the holds."""
         self.holds: dict[int, tuple[Hold, ...]] = {}
-        """By row, in the order in which they are placed."""
+        """By row, in the order of placing."""
         self._states = RowStates(books)
 
     def place(
         self,
-        offered: HeldSnapshotBuilder,
+        builder: HeldSnapshotBuilder,
         row: int,
         take: Callable[[HeldSnapshotBuilder, int, Hold], None],
     ) -> None:
-        """Take from the row, as it is in the books, what its holds take; keep its states."""
+        """Place the holds of the row, beginning with the row as in the books; keep the states."""
         self.forget(row)
-        offered.reset(row)
+        builder.reset(row)
         holds = self.holds[row]
         for number, hold in enumerate(holds):
-            # It is placed again when the row changes, though nothing may fit now.
-            offered.hold(row)
-            take(offered, row, hold)
+            # The row differs from the books even if the hold takes nothing now.
+            builder.hold(row)
+            take(builder, row, hold)
             priority = hold.pod.priority
             if number + 1 == len(holds) or holds[number + 1].pod.priority != priority:
-                self._states.save(offered, row, priority)
+                self._states.save(builder, row, priority)
 
     def forget(self, row: int) -> None:
         """Drop the states of the row."""
         self._states.forget(row)
 
     def seen_by(self, priority: int) -> HeldSnapshot:
-        """Return the snapshot as pods of that priority see it that hold nothing themselves."""
+        """Return the snapshot for pods of that priority without holds."""
         return self._states.offered_to(priority, self.all.base) or self.all
 
 
 class Offers:
-    """The offers of one managed resource. Any thread may ask.
+    """The offers of one managed resource. Any thread may call any method.
 
-    scorer_of: returns the scorer of a pod that holds something; raises WireError if there is none
-    any more. charged: whether the books have charged the pod of a uid: then its hold takes nothing.
+    scorer_of: returns the scorer of a pod with a hold; raises WireError if the policy is gone.
+    is_charged: returns whether the books charge the pod of a uid: then its hold takes nothing.
     """
 
     def __init__(
         self,
         holds: Holds,
         scorer_of: Callable[[Claimant], Scorer],
-        charged: Callable[[str], bool],
+        is_charged: Callable[[str], bool],
     ) -> None:
         self._holds = holds
-        self._charged = charged
+        self._charged = is_charged
         self._scorer_of = scorer_of
         self._lock = threading.Lock()
         self._placed: _PlacedHolds | None = None
         self._views: dict[int, HeldSnapshot] = {}
-        """By priority, of the holds that are placed now."""
+        """By priority, of the placed holds."""
 
     def to(self, pod: Claimant, books: Snapshot, now: float) -> Snapshot:
-        """Return what may be offered to the pod now: the books themselves if nothing is held."""
+        """Return the books less the holds of other pods; the books themselves without holds."""
         holds = self._holds
         if not holds.expire(now):
             return books
@@ -106,17 +107,17 @@ class Offers:
         common = self._common(min(priorities), books) if priorities else None
         outwaited = {hold.number: hold.node for hold in holds.outwaited(pod, now)}
         nodes = holds.nodes_of(pod) | set(outwaited.values())
-        own = {node: books.row[node] for node in nodes if node in books.row}
-        if not own:
+        own_rows = {node: books.row[node] for node in nodes if node in books.row}
+        if not own_rows:
             return common or books
-        offered = HeldSnapshotBuilder(books, common)
-        for node, row in own.items():
-            offered.reset(row)
+        builder = HeldSnapshotBuilder(books, common)
+        for node, row in own_rows.items():
+            builder.reset(row)
             for hold in _in_order(holds.on(node)):
                 if counts_against(hold, pod) and hold.number not in outwaited:
-                    offered.hold(row)
-                    self._take(offered, row, hold)
-        return offered.build()
+                    builder.hold(row)
+                    self._take(builder, row, hold)
+        return builder.build()
 
     def look(
         self,
@@ -126,120 +127,127 @@ class Offers:
         books: Callable[[], Snapshot],
         now: float,
     ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered to the pod now, and which of the named nodes fit. To a pod that is
-        promised nothing (None) the books are offered as they are.
+        """Return the snapshot that is offered to the pod, and the judgement of the named nodes.
+
+        pod: None for a pod without holds, which is offered the books as they are. books: returns
+        the latest snapshot of the ledger.
         """
         snapshot = books()
         if pod is None:
             return snapshot, judge(snapshot, names.rows(snapshot.row), request)
-        seen = self.to(pod, snapshot, now)
-        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
+        offer = self.to(pod, snapshot, now)
+        # A bind that was charged meanwhile is missing in the old books, and its hold takes nothing
+        # any more.
         while (newer := books()) is not snapshot:
             snapshot = newer
-            seen = self.to(pod, snapshot, now)
-        return seen, judge(seen, names.rows(seen.row), request)
+            offer = self.to(pod, snapshot, now)
+        return offer, judge(offer, names.rows(offer.row), request)
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
-        """Return what may be offered to pods of that priority that hold nothing themselves."""
+        """Return the snapshot that is offered to pods of that priority without holds."""
         if not self._lock.acquire(blocking=False):
-            # Another thread places holds. It may look into the books, so nobody waits for it.
-            placed = _PlacedHolds(books)
-            self._bring_up(placed, books)
-            return placed.seen_by(priority)
+            # Another thread places holds, and may need the ledger's lock: do not wait for it.
+            holder = _PlacedHolds(books)
+            self._bring_up(holder, books)
+            return holder.seen_by(priority)
         try:
             last, self._placed = self._placed, None
             if last is not None and last.all.capacity is books.capacity:
-                placed = last
+                holder = last
             else:
-                # Of another layout: nodes have come, gone or changed, and rows mean other nodes.
-                placed = _PlacedHolds(books)
+                # The layout has changed: rows may mean other nodes.
+                holder = _PlacedHolds(books)
             before = last and last.all
-            self._bring_up(placed, books)
-            self._placed = placed
-            if placed.all is not before:
+            self._bring_up(holder, books)
+            self._placed = holder
+            if holder.all is not before:
                 self._views = {}
             view = self._views.get(priority)
             if view is None:
-                view = self._views[priority] = placed.seen_by(priority)
+                view = self._views[priority] = holder.seen_by(priority)
                 if len(self._views) > _MAX_VIEWS:
                     del self._views[next(iter(self._views))]
             return view
         finally:
             self._lock.release()
 
-    def _bring_up(self, placed: _PlacedHolds, books: Snapshot) -> None:
-        """Place the holds on rows whose holds, or whose state in the books, have changed."""
-        version, changed = self._holds.changed_since(placed.version)
-        if changed is None:
-            known = {books.names[row] for row in placed.holds}
-            changed = [*known.union(hold.node for hold in self._holds.live())]
-        moved = {}
-        for node in changed:
+    def _bring_up(self, holder: _PlacedHolds, books: Snapshot) -> None:
+        """Place the holds again on rows that have changed in the holds or in the books."""
+        version, nodes = self._holds.changed_since(holder.version)
+        if nodes is None:
+            held_nodes = {books.names[row] for row in holder.holds}
+            nodes = [*held_nodes.union(hold.node for hold in self._holds.live())]
+        new_holds = {}
+        for node in nodes:
             row = books.row.get(node)
             if row is None:
                 continue
             holds = _in_order(self._holds.on(node))
-            # Most holds begin and end between two looks: their pods are bound at once.
-            if holds != placed.holds.get(row, ()):
-                moved[row] = holds
-        if moved or placed.all.base is not books:
-            offered = HeldSnapshotBuilder(books, placed.all)
-            for row, holds in moved.items():
+            # Most holds begin and end between two calls, since most pods are bound at once.
+            if holds != holder.holds.get(row, ()):
+                new_holds[row] = holds
+        if new_holds or holder.all.base is not books:
+            builder = HeldSnapshotBuilder(books, holder.all)
+            for row, holds in new_holds.items():
                 if holds:
-                    placed.holds[row] = holds
+                    holder.holds[row] = holds
                 else:
-                    placed.holds.pop(row, None)
-                    placed.forget(row)
-                    offered.reset(row)
-            for row in (offered.changed_rows | moved.keys()) & placed.holds.keys():
-                placed.place(offered, row, self._take)
-            placed.all = offered.build()
-        placed.version = version
+                    holder.holds.pop(row, None)
+                    holder.forget(row)
+                    builder.reset(row)
+            for row in (builder.changed_rows | new_holds.keys()) & holder.holds.keys():
+                holder.place(builder, row, self._take)
+            holder.all = builder.build()
+        holder.version = version
 
-    def _take(self, offered: HeldSnapshotBuilder, row: int, hold: Hold) -> None:
-        """Take from the row what the hold takes, if anything."""
+    def _take(self, builder: HeldSnapshotBuilder, row: int, hold: Hold) -> None:
+        """Take the devices of the hold from the row, if the hold fits."""
         if self._charged(hold.pod.ref.uid):
             return
         if hold.reserved is not None:
-            _take_free(offered, row, hold.reserved.shares, hold.pod.request)
+            _take_free(builder, row, hold.reserved.shares, hold.pod.request)
             return
-        # Without its policy its bind will be refused.
+        # Bind will refuse a pod whose policy is gone.
         with contextlib.suppress(WireError):
-            take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+            take_best(builder, row, hold.pod.request, self._scorer_of(hold.pod))
 
 
 def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
-    """Return the holds in the order in which they are placed."""
+    """Return the holds in the order of placing."""
     return tuple(sorted(holds, key=lambda hold: (-hold.pod.priority, hold.number)))
 
 
-def _take_free(offered: HeldSnapshotBuilder, row: int, planned: Shares, request: Request) -> None:
-    """Take what the request needs of these devices, as far as it is free: a place that opens bit by
-    bit is kept bit by bit.
-    """
-    shares, cores = [], request.cores
+def _take_free(builder: HeldSnapshotBuilder, row: int, planned: Shares, request: Request) -> None:
+    """Take the free part of the planned units: a place that opens bit by bit is held bit by bit."""
+    shares: list[tuple[int, int]] = []
+    percents = list(request.every_percent)
     for device, needed in planned:
-        if device < offered.free.shape[1]:
-            free = int(offered.free[row, device])
+        if device < builder.free.shape[1]:
+            free = int(builder.free[row, device])
             units = free if request.alone else min(needed, free)
             if units > 0:
                 shares.append((device, units))
-                cores = min(cores, ALL_CORES - int(offered.cores_used[row, device]))
+                percents = [
+                    min(percent, max(amount.whole - int(used[row, device]), 0))
+                    for amount, percent, used in zip(
+                        PERCENT_AMOUNTS, percents, builder.percents_used, strict=True
+                    )
+                ]
     if shares:
-        offered.take(row, tuple(shares), replace(request, cores=max(cores, 0)))
+        builder.take(row, tuple(shares), replace(request, percents=percents_of(percents)))
 
 
-def offers_of(managed: ManagedResource) -> Offers:
-    """Return the offers of a managed resource, by its own rankings and books."""
+def offers_of(resource: ManagedResource) -> Offers:
+    """Return the offers of a managed resource, by the rankings and books of the resource."""
     return Offers(
-        managed.holds,
-        lambda pod: managed.scorer(pod.request),
-        lambda uid: managed.ledger.entry(uid) is not None,
+        resource.holds,
+        lambda pod: resource.scorer(pod.request),
+        lambda uid: resource.ledger.entry(uid) is not None,
     )
 
 
 def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlace, ...]:
-    """Return the places kept from the pod `against`, or from any other pod; oldest first."""
+    """Return the holds that count against a pod, oldest first; without a pod all holds."""
     now = time.monotonic()
     holds.expire(now)
     since_epoch = time.time() - now
@@ -251,7 +259,7 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
             hold.pod.request.units,
             hold.pod.request.devices,
             None if (end := holds.until(hold)) is None else since_epoch + end,
-            hold.pod.request.cores,
+            hold.pod.request.percents,
             hold.pod.request.split,
         )
         for hold in holds.live()

@@ -1,6 +1,6 @@
-"""The verb preempt: whose deletion makes room, of the victims that kube-scheduler proposes.
+"""The verb preempt: which of the victims that kube-scheduler proposes make room on a device.
 
-Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
+Each node is judged alone (core/preemption/preemptor.py), by the ledger.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,14 +17,14 @@ from gpushare.wire.pods import may_preempt, pod_name, priority_of
 from gpushare.wire.preempt import decode_preempt, encode_preempt
 
 STEPS = 500_000
-"""Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
+"""Steps of one call: one to two of the 10 seconds that our files let kube-scheduler wait."""
 
 BudgetsOf = Callable[[Sequence[Entry]], Sequence[Budget]]
-"""Returns the known budgets that cover any of these pods."""
+"""Returns the disruption budgets that cover any of these pods."""
 
 
 def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
-    """Return no budgets: they are not followed."""
+    """Return no budgets, for a process that does not watch budgets."""
     del entries
     return ()
 
@@ -57,12 +57,12 @@ class PreemptVerb:
         name = pod_name(args.pod)
         if resource_request is None:
             return VerbAnswer(encode_preempt(args.victims), "plain", {"pod": name})
-        managed, request = resource_request
+        resource, request = resource_request
         trimmed: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            counted = managed.counted_by_scheduler
-            preemptor = Preemptor(request, priority_of(args.pod), counted, self._wall())
-            trimmed = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
+            is_counted = resource.counted_by_scheduler
+            preemptor = Preemptor(request, priority_of(args.pod), is_counted, self._wall())
+            trimmed = trim_candidates(resource.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": name,
             "units": request.units,
@@ -77,13 +77,14 @@ class PreemptVerb:
 def trim_candidates(
     ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], budgets_of: BudgetsOf
 ) -> dict[str, Victims]:
-    """Return the nodes whose devices have room once their victims are gone, and those victims.
+    """Return by node the victims whose end makes room on the node's devices.
 
-    Each node may look for the best victims with its share of the steps that are left.
+    Nodes without such victims are left out. Each node may use an equal share of the remaining
+    steps.
     """
     trimmed_by_node: dict[str, Victims] = {}
     spare = STEPS
-    for done, (node, proposed) in enumerate(candidates.items()):
+    for number, (node, proposed) in enumerate(candidates.items()):
         if _is_charged_elsewhere(ledger, node, proposed.uids):
             continue
         try:
@@ -91,10 +92,10 @@ def trim_candidates(
         except UnknownNode:
             continue
         for books in dumped:
-            steps = StepBudget(spare // (len(candidates) - done))
-            spare -= steps.left
+            steps = StepBudget(spare // (len(candidates) - number))
+            spare -= steps.remaining
             trimmed = trim_victims(books, preemptor, proposed, steps, budgets_of(books.entries))
-            spare += steps.left
+            spare += steps.remaining
             if trimmed is not None:
                 trimmed_by_node[node] = trimmed
     return trimmed_by_node
@@ -106,5 +107,5 @@ def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> boo
     In that case kube-scheduler and the ledger see different clusters, and an answer that names a
     pod which is not on the node would fail the whole call.
     """
-    charged = (ledger.entry(uid) for uid in uids)
-    return any(entry is not None and entry.node != node for entry in charged)
+    entries = (ledger.entry(uid) for uid in uids)
+    return any(entry is not None and entry.node != node for entry in entries)

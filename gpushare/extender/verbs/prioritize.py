@@ -1,6 +1,6 @@
 """The verb prioritize: how good each node is for a pod, by the policy.
 
-It reads a snapshot, and changes nothing but what is held for the pod until its bind (holds.py).
+Prioritize reads a snapshot, and changes nothing but the hold of the pod (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
@@ -14,6 +14,7 @@ from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.groups import claimant
 from gpushare.wire.objects import Pod
@@ -25,6 +26,7 @@ class PrioritizeVerb:
     def __init__(
         self,
         resources: ManagedResources,
+        tickets: Tickets,
         *,
         not_ready: Callable[[], str],
         lists: NameLists,
@@ -32,6 +34,7 @@ class PrioritizeVerb:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
+        self._tickets = tickets
         self._not_ready = not_ready
         self._lists = lists
         self._ranker = ranker
@@ -43,7 +46,8 @@ class PrioritizeVerb:
         if not_ready := self._not_ready():
             raise NotReady(not_ready)
         try:
-            resource_request = self._resources.resolve(args.pod, keep=args.is_cached)
+            resource_request = self._tickets.last_request(args.pod)
+            resource_request = resource_request or self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"
@@ -53,16 +57,16 @@ class PrioritizeVerb:
                 ranked = self._ranker.rank(args.pod, args.names)
             by_score = ranked.scores() if ranked is not None else {}
             return VerbAnswer(encode_priorities(by_score), "plain", {"pod": name})
-        managed, request = resource_request
-        snapshot = managed.ledger.snapshot()
+        resource, request = resource_request
+        snapshot = resource.ledger.snapshot()
         rows = args.names.rows(snapshot.row)
-        places = score_rows(snapshot, rows, request, managed.scorer(request))
+        places = score_rows(snapshot, rows, request, resource.scorer(request))
         scores = {
             score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
-        if best and args.ref is not None and len(managed.holds):
-            self._hold(managed, args.pod, request, best)
+        if best and args.ref is not None and len(resource.holds):
+            self._hold(resource, args.pod, request, best)
         line = {
             "pod": name,
             "units": request.units,
@@ -71,13 +75,13 @@ class PrioritizeVerb:
         }
         return VerbAnswer(encode_priorities(scores), "scored", line)
 
-    def _hold(self, managed: ManagedResource, pod: Pod, request: Request, node: str) -> None:
-        """Hold the best node for the pod: it is asked about where filter answered several.
+    def _hold(self, resource: ManagedResource, pod: Pod, request: Request, node: str) -> None:
+        """Hold the best node for the pod, after filter answered several nodes.
 
-        The next pod is asked about before this one's bind is charged, and both could be bound to
-        what is held for a third.
+        kube-scheduler filters the next pod before the bind of this pod is charged; without the
+        hold both pods could be offered one device.
         """
-        asking = claimant(pod, request)
-        charged = managed.ledger.entry(asking.ref.uid) is not None
-        if not (charged or self._resources.scope.refusal(pod)):
-            managed.holds.offered(asking, node, self._clock())
+        claim = claimant(pod, request)
+        is_charged = resource.ledger.entry(claim.ref.uid) is not None
+        if not (is_charged or self._resources.scope.refusal(pod)):
+            resource.holds.offered(claim, node, self._clock())

@@ -1,8 +1,8 @@
 """The verb rank: the best node for a pod with claims, of those that kube-scheduler offers.
 
-kube-scheduler calls it by an entry of its own, without managedResources, about every pod. A pod
+kube-scheduler calls rank by an entry without managedResources, about every pod. A pod
 without claims, or one that asks for a managed resource, passes unchanged and costs next to nothing.
-It refuses no pod.
+Rank refuses no pod.
 
 Tested in `tests/unit/extender/verbs/test_rank.py`.
 """
@@ -46,12 +46,12 @@ class RankVerb:
     def __init__(
         self, resources: ManagedResources, ranker: ClaimRanker | None, *, lists: NameLists
     ) -> None:
-        self._managed = frozenset(managed.names.resource for managed in resources)
+        self._managed = frozenset(resource.names.resource for resource in resources)
         self._ranker = ranker
         self._lists = lists
 
     def answer(self, body: bytes) -> VerbAnswer:
-        """Return the answer to a body of filter; an error stands in its `Error`."""
+        """Return the answer to a body of filter; an error stands in the field `Error`."""
         usual = decode_pod(body)
         if usual is not None and self._ranker_for(usual[0]) is None:
             return VerbAnswer(mirror_names(usual[1]), "plain", {})
@@ -68,7 +68,7 @@ class RankVerb:
         return VerbAnswer(encode_filter(args, fit, lists=self._lists), outcome, line)
 
     def _ranker_for(self, pod: ClaimsPod) -> ClaimRanker | None:
-        """Return what ranks nodes for the pod; None for a pod that passes."""
+        """Return the ranker of nodes for the pod; None for a pod that passes."""
         ranker = self._ranker
         if ranker is None or not ranker.concerns(pod) or names_any(pod, self._managed):
             return None

@@ -1,23 +1,24 @@
-"""A short wait before a refusal, for changes that are on their way.
+"""A short wait before a refusal, for changes that our watch may still deliver.
 
-kube-scheduler asks again when it sees a pod deleted, and it may see that before our watch does. If
-the pod is refused then, it waits for the next event, up to five minutes. So a refusal is held for a
-moment, in case the ledger changes. Filter calls are serial in kube-scheduler, so all holds together
-may take only a small share of the time: hopeless pods must not slow down the others.
+kube-scheduler tries a pending pod again when its watch shows a deletion, perhaps before our watch
+does. If filter refuses the pod then, the pod waits for the next event, up to five minutes. So
+filter waits for a moment in case the ledger changes. Filter calls are serial in kube-scheduler, so
+all waits together take only a small share of the time: pods that never fit must not delay other
+pods.
 """
 
 import time
 from collections.abc import Callable
 
 _CHECK_INTERVAL = 0.004
-"""Seconds; a look costs a tenth of a millisecond when the ledger has changed, else nothing."""
+"""Seconds; a check costs 0.1 ms when the ledger has changed, and nothing otherwise."""
 
 
 class RefusalHold:
-    """The time that refusals may be held: at most `hold` seconds at once, and `share` of all time.
+    """A budget of waits: at most `hold` seconds each, and together `share` of the time.
 
-    Up to `max_balance` seconds are saved: a pod is refused two or three times before the deletion
-    that it waits for, and the hold that counts is the last.
+    Up to `max_balance` seconds are saved: kube-scheduler tries a pod two or three times before the
+    deletion comes, and only the last wait helps.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RefusalHold:
         self._since = clock()
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Return whether the condition became true within the time that may be waited now."""
+        """Wait for the condition within the budget; return whether it became true."""
         begin = self._clock()
         self._balance = min(self._max_balance, self._balance + (begin - self._since) * self._share)
         self._since = begin

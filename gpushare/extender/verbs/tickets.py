@@ -1,13 +1,13 @@
-"""What is between filter and bind: the tickets of pods, and how many binds are under way.
+"""The state between filter and bind: the tickets of pods, and the number of binds under way.
 
-Tickets are a cache of what filter found: what each pod asks for, and the nodes approved for it.
-Bounded by count, by weight and by time; the oldest go first. A pod without a ticket is read from
-the API server at bind, and checked again.
+A ticket caches the result of filter: the request of a pod, and the nodes approved for the pod. The
+cache is bounded by count, by weight and by time; the oldest tickets go first. Bind reads a pod
+without a ticket from the API server, and checks the pod again.
 
-A bind waits for the API server, and holds a thread. If kube-scheduler decides faster than pods are
-bound, binds pile up until one has to be refused, and kube-scheduler tries its pod again seconds
-later. So while there are many, filter waits for a bind to end: kube-scheduler calls filter for one
-pod after the other, and then decides no faster than pods are bound.
+A bind waits for the API server, and takes a thread. If kube-scheduler decides faster than the API
+server binds, the binds pile up until one has to be refused, and kube-scheduler tries its pod again
+seconds later. So while many binds are under way, filter waits for a bind to end: kube-scheduler
+filters one pod after the other, and then decides no faster than pods are bound.
 
 Any thread may call any method. Tested in `tests/unit/extender/verbs/test_tickets.py` and
 `tests/unit/extender/verbs/bind/test_slots.py`.
@@ -21,30 +21,31 @@ from dataclasses import dataclass
 from gpushare.core.node_names import NodeNames
 from gpushare.extender.managed_resources import ResourceRequest
 from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.wire.objects import Pod
 
 TTL = 900.0
 """Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""
 
 MAX_TICKETS = 20_000
 MAX_PARTS = 400_000
-"""Parts of all tickets together: at most some 120 bytes each, so that all stay below 60 MB. An
-ordinary ticket has 5, with 5,000 nodes 14.
+"""Parts of all tickets together, of some 120 bytes each: below 60 MB. An ordinary ticket has 5
+parts, with 5,000 nodes 14.
 """
 _MAX_PARTS_OF_ONE = 400
-"""Parts of one ticket; a heavier one is not kept."""
+"""Parts of one ticket; a heavier ticket is not kept."""
 _NO_NODES = NodeNames()
 _MAX_NODES = 50_000
 """Names of nodes that have numbers: nodes of the ledger, which may come and go for years."""
 _MAX_WAIT = 0.1
-"""Seconds that filter waits at most: all pods of a kube-scheduler wait with it."""
+"""Upper bound of filter's wait in seconds: all pods of a kube-scheduler wait as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """What filter found of a pod."""
+    """The result of filter for a pod."""
 
     valid: bool = False
-    """The pod's request makes sense."""
+    """Whether the pod's request makes sense."""
     resource_request: ResourceRequest | None = None
     nodes: bytes = b""
     """A bit for each node number that fits."""
@@ -58,33 +59,36 @@ _NO_TICKET = _Ticket()
 
 
 class Tickets:
-    """Tickets by the pod's uid."""
+    """The tickets, by the uid of the pod."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._tickets: dict[str, _Ticket] = {}
         self._parts = 0
-        # Of nodes, by name, from 0 on: one takes a bit in each of thousands of tickets.
+        # Node numbers by name, from 0 on: a node takes one bit in each of thousands of tickets.
         self._numbers: dict[str, int] = {}
+        self._last_request: tuple[Pod, ResourceRequest] | None = None
 
     def __contains__(self, uid: str) -> bool:
-        """Return whether filter was called for the pod, and it has not been bound since."""
+        """Return whether filter was called for the pod, and the pod has not been bound since."""
         return uid in self._tickets
 
-    def get(self, uid: str, node: str) -> tuple[bool, ResourceRequest | None]:
-        """Return (whether filter has approved the pod for the node, what the pod asks for).
+    def get(self, uid: str, node: str) -> tuple[bool, ResourceRequest | None, Group]:
+        """Return whether filter has approved the pod for the node, the pod's request and its group.
 
-        Both come from one lookup: a filter of the same pod may replace the ticket meanwhile, and a
-        pod taken for one that asks for nothing would be bound without a charge.
+        All three come from one lookup: another filter call may replace the ticket meanwhile, and a
+        pod with the request None would be bound without a charge. The group is that of any ticket
+        of the pod, approved or not.
         """
         with self._lock:
-            ticket = self._tickets.get(uid)
-            if ticket is None or not ticket.valid or self._clock() > ticket.until:
-                return False, None
+            ticket = self._tickets.get(uid, _NO_TICKET)
+            if not ticket.valid or self._clock() > ticket.until:
+                return False, None, ticket.group
             place, bit = divmod(self._numbers.get(node, 8 * len(ticket.nodes)), 8)
-        approved = place < len(ticket.nodes) and bool(ticket.nodes[place] >> bit & 1)
-        return (True, ticket.resource_request) if approved else (False, None)
+        if place < len(ticket.nodes) and ticket.nodes[place] >> bit & 1:
+            return True, ticket.resource_request, ticket.group
+        return False, None, ticket.group
 
     def put(
         self,
@@ -94,11 +98,13 @@ class Tickets:
         *,
         valid: bool = True,
         group: Group = NO_GROUP,
+        pod: Pod | None = None,
     ) -> None:
-        """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
+        """Keep the pod's request (None: no managed resource), and the nodes that may take the pod.
 
         `valid` False: the request makes no sense. `group`: the pod's group. `nodes`: nodes that the
-        ledger has; their names are numbered. A pod without a uid gets no ticket.
+        ledger has; Tickets numbers their names. `pod`: the decoded pod, for `last_request`. A pod
+        without a uid gets no ticket.
         """
         if not uid:
             return
@@ -108,6 +114,8 @@ class Tickets:
             bits = nodes.bits(self._numbers)
             parts = 4 + len(bits) // 64 + 4 * bool(group.key)
             if resource_request is not None:
+                if pod is not None:
+                    self._last_request = pod, resource_request
                 request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
             if parts > _MAX_PARTS_OF_ONE:
@@ -124,32 +132,37 @@ class Tickets:
             while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
                 self._parts -= self._tickets.pop(next(iter(self._tickets))).parts
 
-    def group_of(self, uid: str) -> Group:
-        """Return the pod's group, as filter has seen it; NO_GROUP without a ticket."""
+    def last_request(self, pod: Pod) -> ResourceRequest | None:
+        """Return the request of the last filter call, if that call was about this very object.
+
+        kube-scheduler calls prioritize for a pod right after filter, and equal bytes are decoded to
+        one object.
+        """
         with self._lock:
-            return self._tickets.get(uid, _NO_TICKET).group
+            last = self._last_request
+        return last[1] if last is not None and last[0] is pod else None
 
     def remove(self, uid: str) -> None:
-        """Remove the pod's ticket: it is bound."""
+        """Remove the ticket of a bound pod."""
         with self._lock:
             self._parts -= self._tickets.pop(uid, _NO_TICKET).parts
 
 
 class BindSlots:
-    """The binds under way: at most `most`. Three quarters of that are many.
+    """The binds under way: at most `max_binds`. Three quarters of `max_binds` are many.
 
-    Every method may be called from any thread. max_wait: seconds that filter waits at most.
+    Any thread may call any method. max_wait: upper bound of filter's wait in seconds.
     """
 
-    def __init__(self, most: int, max_wait: float = _MAX_WAIT) -> None:
-        self._most, self._max_wait = most, max_wait
+    def __init__(self, max_binds: int, max_wait: float = _MAX_WAIT) -> None:
+        self._max_binds, self._max_wait = max_binds, max_wait
         self._under_way = 0
         self._ended = threading.Condition()
 
     def take(self) -> bool:
-        """Return whether one more bind may be under way; if so, `free` must follow."""
+        """Return whether one more bind may begin; the caller then calls `free` at its end."""
         with self._ended:
-            if self._under_way == self._most:
+            if self._under_way == self._max_binds:
                 return False
             self._under_way += 1
             return True
@@ -163,4 +176,4 @@ class BindSlots:
     def wait_while_many(self) -> None:
         """Wait until the binds under way are not many, at most `max_wait` seconds."""
         with self._ended:
-            self._ended.wait_for(lambda: self._under_way < self._most * 3 / 4, self._max_wait)
+            self._ended.wait_for(lambda: self._under_way < self._max_binds * 3 / 4, self._max_wait)

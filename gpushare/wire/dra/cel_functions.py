@@ -1,7 +1,7 @@
 """The functions that Kubernetes adds to CEL: quantities, versions, strings and lists.
 
-The first argument of a method is its receiver. A quantity is a list of one integer, in thousandths;
-a semantic version is its text without build metadata. Errors are ValueError, TypeError or
+The first argument of a method is the receiver. A quantity is a list of one integer, in thousandths;
+a semantic version is a text without build metadata. Errors are ValueError, TypeError or
 IndexError: the selector cannot be evaluated then.
 
 Tested in `tests/unit/wire/dra/test_selectors.py`.
@@ -48,8 +48,8 @@ def is_quantity(text: str) -> bool:
 def semver(text: str, normalize: bool = False) -> str:
     """Return a semantic version. normalize: complete and clean a loose one first, as in v1.2."""
     if normalize and (loose := _LOOSE_VERSION.fullmatch(text[:_MAX_TEXT])):
-        major, minor, patch, rest = loose.groups()
-        text = f"{major}.{minor or 0}.{patch or 0}{rest or ''}"
+        major, minor, patch, suffix = loose.groups()
+        text = f"{major}.{minor or 0}.{patch or 0}{suffix or ''}"
     _version(text)
     return text.partition("+")[0]
 
@@ -63,12 +63,12 @@ def is_semver(text: str, normalize: bool = False) -> bool:
     return True
 
 
-def compare(one: Number | str, other: Number | str) -> int:
+def compare(first: Number | str, second: Number | str) -> int:
     """Return -1, 0 or 1: how a quantity or a version compares with another."""
-    if isinstance(one, str) and isinstance(other, str):
-        left, right = _version(one), _version(other)
-        return (left > right) - (left < right)
-    a, b = _amount(one), _amount(other)
+    if isinstance(first, str) and isinstance(second, str):
+        first_key, second_key = _version(first), _version(second)
+        return (first_key > second_key) - (first_key < second_key)
+    a, b = _amount(first), _amount(second)
     return (a > b) - (a < b)
 
 

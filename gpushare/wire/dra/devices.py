@@ -34,10 +34,10 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
     driver, pool_name = intern(spec.driver), intern(pool.name)
     by_device = bool(spec.per_device_node_selection)
     try:
-        known: dict[object, Mapping[str, Capacity]] = {}
+        capacities: dict[object, Mapping[str, Capacity]] = {}
         values: dict[Attribute, Attribute] = {}
         devices = tuple(
-            _device(device, driver, pool_name, known, values, by_device=by_device)
+            _device(device, driver, pool_name, capacities, values, by_device=by_device)
             for device in spec.devices or ()
         )
         counters = {
@@ -73,15 +73,15 @@ def _device(
     item: objects.Device,
     driver: str,
     pool: str,
-    known: dict[object, Mapping[str, Capacity]],
+    shared_capacities: dict[object, Mapping[str, Capacity]],
     values: dict[Attribute, Attribute],
     *,
     by_device: bool,
 ) -> Device:
     """Return a device. Raises QuantityError.
 
-    known: capacities of the slice's devices: devices that are alike share one mapping. values:
-    attributes of the slice's devices: equal ones are one object.
+    shared_capacities: mappings of the slice's devices; equal devices share one. values: attributes
+    of the slice's devices; equal attributes are one object.
     """
     capacities = {
         intern(name): _capacity(capacity) for name, capacity in (item.capacity or {}).items()
@@ -89,7 +89,7 @@ def _device(
     return Device(
         key=DeviceKey(driver, pool, intern(item.name or "")),
         is_shared=item.allow_multiple_allocations is True,
-        capacities=known.setdefault(tuple(capacities.items()), capacities),
+        capacities=shared_capacities.setdefault(tuple(capacities.items()), capacities),
         attributes=_attributes(item.attributes or {}, driver, values),
         taints=tuple(map(read_taint, item.taints or ())),
         counters=tuple(

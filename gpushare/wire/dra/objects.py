@@ -2,7 +2,7 @@
 
 Every field may be missing or null. Parameters for drivers are not read: users write any JSON there,
 which the API server passes on to the letter, and which must hide nothing else of the object.
-Knows nothing of what the fields mean to us (see devices.py and requests.py).
+devices.py and requests.py read the meaning of the fields.
 
 Tested in `tests/unit/wire/dra`.
 """
@@ -40,7 +40,7 @@ class Pool(Struct, gc=False, rename="camel"):
 
 
 class Attribute(Struct, gc=False):
-    """DeviceAttribute: one of its fields is set."""
+    """DeviceAttribute: one field is set."""
 
     string: str | None = None
     version: str | None = None
@@ -108,7 +108,7 @@ class Device(Struct, gc=False, rename="camel"):
 
 
 class SliceSpec(Struct, gc=False, rename="camel"):
-    """ResourceSliceSpec; without a node name its devices are of several nodes."""
+    """ResourceSliceSpec; without a node name the devices are of several nodes."""
 
     driver: str | None = None
     pool: Pool | None = None
@@ -190,7 +190,7 @@ class ConstraintItem(Struct, gc=False, rename="camel", omit_defaults=True):
 
 
 class ClaimDevices(Struct, gc=False):
-    """DeviceClaim without what configures the devices."""
+    """DeviceClaim without the configuration of devices."""
 
     requests: list[RequestItem] | None = None
     constraints: list[ConstraintItem] | None = None
@@ -281,17 +281,17 @@ class ResourceClaim(Struct, gc=False):
 
     @property
     def allocation(self) -> ClaimAllocation | None:
-        """What it has; None if it has nothing."""
+        """The allocation, or None."""
         return self.status.allocation if self.status else None
 
     @property
     def reserved(self) -> Sequence[Consumer]:
-        """For whom it is reserved."""
+        """The consumers that the claim is reserved for."""
         return (self.status and self.status.reserved_for) or ()
 
 
 class ClaimTemplateSpec(Struct, gc=False):
-    """ResourceClaimTemplateSpec: what each claim of it is."""
+    """ResourceClaimTemplateSpec."""
 
     spec: ClaimSpec | None = None
 
@@ -303,7 +303,7 @@ class ResourceClaimTemplate(Struct, gc=False):
     spec: ClaimTemplateSpec | None = None
 
     def claim(self) -> ResourceClaim:
-        """Return a claim as it is made of it, without a name."""
+        """Return a claim of the template, without a name."""
         return ResourceClaim(spec=(self.spec and self.spec.spec) or ClaimSpec())
 
 
@@ -316,7 +316,7 @@ class PodClaim(Present, gc=False, rename="camel"):
 
 
 class ClaimsPodSpec(PodSpec, gc=False, rename="camel"):
-    """PodSpec with its claims."""
+    """PodSpec with claims."""
 
     resource_claims: list[PodClaim] | None = None  # type: ignore[assignment]  # decoded, not set
 
@@ -329,13 +329,13 @@ class PodClaimStatus(Struct, gc=False, rename="camel"):
 
 
 class ClaimsPodStatus(PodStatus, gc=False, rename="camel"):
-    """PodStatus with the claims that were made for it."""
+    """PodStatus with the claims that were made for the pod."""
 
     resource_claim_statuses: list[PodClaimStatus] | None = None
 
 
 class ClaimsPod(Pod, gc=False):
-    """Pod with its claims; others need not decode them."""
+    """Pod with claims; other watches need not decode claims."""
 
     spec: ClaimsPodSpec | None = None
     status: ClaimsPodStatus | None = None

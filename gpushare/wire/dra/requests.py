@@ -34,16 +34,16 @@ from gpushare.wire.dra.objects import (
 from gpushare.wire.objects import Container, Metadata, PodSpec
 from gpushare.wire.quantity import Quantity, parse_quantity, to_thousandths
 
-MAX_CLAIM_TEXT = 64 << 10
+MAX_CLAIM_TEXT = 16 << 10
 """Upper bound on the bytes of one claim's requests and constraints; a larger claim is not
 modelled."""
 
 IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resource that each DeviceClass has by its name."""
+"""Prefix of the extended resource that each DeviceClass has by name."""
 
 
 def claim_request(spec: ClaimSpec) -> ClaimRequest:
-    """Return the devices that a claim asks for, still without the selectors of its classes.
+    """Return the devices that a claim asks for, without the selectors of the classes.
 
     Raises MessageError with a sentence for the user if the claim says something that the model does
     not understand, or is too large.
@@ -73,7 +73,7 @@ def class_record(item: DeviceClass) -> ClassRecord:
 def classes_by_resource(classes: Iterable[ClassRecord]) -> dict[str, ClassRecord]:
     """Return the class of each extended resource that kube-scheduler allocates by a claim."""
     newest: dict[str, ClassRecord] = {}
-    # Of two classes of the same age the one whose name is first counts: it is written last.
+    # Of two classes of the same age the first by name counts, so that one is written last.
     for record in sorted(classes, key=lambda r: r.name, reverse=True):
         newest[IMPLICIT_RESOURCE + record.name] = record
         resource = record.extended_resource
@@ -83,10 +83,9 @@ def classes_by_resource(classes: Iterable[ClassRecord]) -> dict[str, ClassRecord
 
 
 def extended_request(spec: PodSpec, classes: Mapping[str, ClassRecord]) -> ClaimRequest | None:
-    """Return the claim that kube-scheduler makes for the extended resources of a pod; None if the
-    pod asks for none of them.
+    """Return the claim that kube-scheduler makes for the extended resources of a pod, or None.
 
-    classes: by extended resource, without those of which the node has an allocatable amount: a
+    classes: by extended resource, without resources that the node has an allocatable amount of: a
     device plug-in serves those. kube-scheduler allocates this claim after the pod's own claims.
     Raises MessageError if an amount is unreadable.
     """
@@ -102,10 +101,10 @@ def extended_request(spec: PodSpec, classes: Mapping[str, ClassRecord]) -> Claim
         if resource not in classes:
             continue
         counts = [_count(container, resource) for container in containers]
-        for index in short_lived:  # they can have the devices of containers that start later
+        for index in short_lived:  # an init container can use the devices of later containers
             later = range(index + 1, len(counts))
             counts[index] -= sum(counts[i] for i in later if i not in short_lived)
-        # They run one after the other, so the largest request serves all of them.
+        # Init containers run one after the other, so the largest request serves all.
         largest = max(sorted(short_lived), key=counts.__getitem__, default=-1)
         for index, count in enumerate(counts):
             if count > 0 and (index == largest or index not in short_lived):
@@ -124,7 +123,7 @@ def extended_request(spec: PodSpec, classes: Mapping[str, ClassRecord]) -> Claim
 def holdings(allocation: ClaimAllocation) -> tuple[Holding, ...]:
     """Return the devices that an allocation holds; results with admin access hold none.
 
-    A device of which an amount cannot be read counts as held whole.
+    A device with an unreadable amount counts as held whole.
     """
     results = (allocation.devices and allocation.devices.results) or ()
     return tuple(

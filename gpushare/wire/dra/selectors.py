@@ -1,11 +1,11 @@
 """CEL selectors of devices, evaluated with the functions that Kubernetes adds.
 
-A quantity is a list of one integer, in thousandths, so that no number equals it; a semantic version
-is its text. Missing of Kubernetes' functions: optional values (`?.`), `find` and `findAll`
+A quantity is a list of one integer, in thousandths, so that no number equals a quantity; a semantic
+version is a text. Missing of Kubernetes' functions: optional values (`?.`), `find` and `findAll`
 (Python's patterns can take exponential time), sums of lists, sets, IP addresses and URLs.
 
-The API server has checked the cost of an expression before it stores one. Here its length is
-bounded, and the time that all evaluations of one expression take together.
+The API server checks the cost of an expression before storing. Here the length is bounded, and the
+time that all evaluations of one expression take together.
 
 Tested in `tests/unit/wire/dra/test_selectors.py`.
 """
@@ -36,7 +36,7 @@ MAX_EXPRESSION = 10 << 10
 _FREE_SECONDS = 0.05
 _SECONDS_EACH = 1e-4
 """Time that the evaluations of one expression may take: some at once, and a little for each. After
-that it counts as true."""
+that the expression counts as true."""
 
 _MAX_EXPRESSIONS = 1024
 _MAX_RESULTS = 1 << 16
@@ -55,7 +55,7 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _WHOLE_MAPS = frozenset({"@not_strictly_false", "_+_", "size", "type", "dyn"})
-"""Functions with which an expression may depend on attributes that it does not name."""
+"""Functions that make an expression depend on attributes without naming them."""
 
 
 class _Expression:
@@ -67,19 +67,19 @@ class _Expression:
         """Compile an expression. Raises ValueError."""
         self._program: Program = _cel().compile(_without_bindings(text))
         self.seconds_left = _FREE_SECONDS
-        """Time that it may take."""
+        """Remaining time for evaluations."""
         functions = set(self._program.functions())
         self._functions = {name: FUNCTIONS[name] for name in functions & FUNCTIONS.keys()}
         self._domains = {double or single for double, single in _DOMAIN.findall(text)}
-        """Domains that it names: one that a device lacks is empty, not an error."""
+        """Domains in the expression: a domain that a device lacks is empty, not an error."""
         is_named = _WHOLE_MAPS.isdisjoint(functions) and "\\" not in text
         self._words = frozenset(_WORD.findall(text)) if is_named else None
-        """Names of attributes and capacities that it may depend on; None: all."""
+        """Names of attributes and capacities that the result may depend on; None: all."""
         self._named: dict[tuple[str, ...], tuple[str, ...]] = {}
-        """Of the names that devices have: those that it may depend on."""
+        """Names that the result may depend on, by the names that a device has."""
 
     def content(self, device: Device) -> tuple[Any, ...]:
-        """Return the part of a device on which the result depends."""
+        """Return the part of a device that decides the result."""
         attributes, capacities = device.attributes, device.capacities
         return (
             device.key.driver,
@@ -89,18 +89,18 @@ class _Expression:
         )
 
     def _names(self, items: Mapping[str, object]) -> tuple[str, ...]:
-        """Return the names among these on which the result depends."""
+        """Return the names among these that decide the result."""
         names = tuple(items)
         words = self._words
         if words is None:
             return names
-        named = self._named.get(names)
-        if named is None:
+        relevant_names = self._named.get(names)
+        if relevant_names is None:
             if len(self._named) >= _MAX_NAMES:
                 self._named.clear()
-            named = tuple(name for name in names if name.rpartition("/")[2] in words)
-            self._named[names] = named
-        return named
+            relevant_names = tuple(name for name in names if name.rpartition("/")[2] in words)
+            self._named[names] = relevant_names
+        return relevant_names
 
     def evaluate(self, content: tuple[Any, ...]) -> object:
         """Return the result for a device. Raises any error that the evaluation ends with."""
@@ -120,20 +120,21 @@ class _Expression:
 
 
 class Selectors:
-    """Compiled selectors and their results; any thread may ask.
+    """Compiled selectors with results; any thread may ask.
 
-    A selector that cannot be evaluated counts as true. An expression is compiled once. It is
-    evaluated once for all devices that are alike in the attributes and capacities that it names.
+    A selector that cannot be evaluated counts as true. An expression is compiled once, and
+    evaluated once for all devices with equal values of the attributes and capacities in the
+    expression.
     """
 
     def __init__(self, clock: Clock) -> None:
         """Begin with no compiled selector."""
         self._clock = clock
         self._expressions: dict[str, _Expression | None] = {}
-        """None: it cannot be compiled."""
+        """None: cannot be compiled."""
         self._results: dict[tuple[str, tuple[Any, ...]], bool] = {}
         self.unevaluated: dict[str, int] = dict.fromkeys(("compile", "evaluate", "time"), 0)
-        """Devices for which a selector counted as true, by the step that failed: "compile",
+        """Devices that passed a selector because a step failed, by the step: "compile",
         "evaluate", or "time" of an expression that took too long."""
 
     def matches(self, selectors: tuple[str, ...], device: Device) -> bool:
@@ -186,7 +187,8 @@ class Selectors:
 def _result_of(function: Callable[[_Argument], _Result], argument: _Argument) -> _Result | None:
     """Return the result of a function of the library, None for any error.
 
-    The library raises what its functions raise, and an error that is no Exception for its own bugs.
+    The library raises the errors of the functions, and a PanicException, which is no Exception, for
+    bugs of the library.
     """
     try:
         return function(argument)
@@ -208,7 +210,7 @@ def _value(attribute: Attribute) -> object:
 def _cel() -> Any:  # noqa: ANN401  # its types are those of the package, which is not imported
     """Return the extension module of the package `cel`.
 
-    The package itself would import its command line too, which takes 0.3 s and 15 MiB.
+    The package itself would import a command line too, which takes 0.3 s and 15 MiB.
     """
     package = find_spec("cel")
     paths = package and package.submodule_search_locations
@@ -216,7 +218,7 @@ def _cel() -> Any:  # noqa: ANN401  # its types are those of the package, which 
     if not spec or spec.loader is None:
         raise ImportError("common-expression-language is not installed")
     if spec.name not in sys.modules:
-        # In a process it may be made once, and the package may be imported later.
+        # A process may load the module once, and may import the package later.
         sys.modules[spec.name] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[spec.name])
     return sys.modules[spec.name]
@@ -230,12 +232,12 @@ def _without_bindings(text: str) -> str:
     """
     if "bind" not in text:
         return text
-    # One (is a binding, its arguments) for each open bracket; an argument is a list of texts.
+    # (is a binding, arguments) for each open bracket; an argument is a list of texts.
     frames: list[tuple[bool, list[list[str]]]] = [(False, [[]])]
-    done = 0
+    end = 0
     for token in _TOKEN.finditer(text):
-        frames[-1][1][-1].append(text[done : token.start()])
-        done = token.end()
+        frames[-1][1][-1].append(text[end : token.start()])
+        end = token.end()
         word = token[0]
         if word[-1] in "([{" and len(word) > 1:
             frames.append((True, [[]]))
@@ -257,4 +259,4 @@ def _without_bindings(text: str) -> str:
             frames[-1][1][-1].append(word)
     if len(frames) > 1:
         raise ValueError("brackets do not match")
-    return "".join(frames[0][1][0]) + text[done:]
+    return "".join(frames[0][1][0]) + text[end:]

@@ -10,7 +10,7 @@ from gpushare.wire.dra.objects import DeviceTaintRule, TaintedDevices
 
 
 def read_taint_rule(item: DeviceTaintRule) -> TaintRule:
-    """Return a taint rule; without a selector it taints all devices.
+    """Return a taint rule; a rule without a selector taints all devices.
 
     Raises MessageError naming the field.
     """

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/$1"
 
 tool=$1
 # Names without blanks.
-own="go.mod go.sum $(find . -name '*.go' | sort) $(find . -name '*.sh' | sort)"
+own="$(ls go.mod go.sum 2>/dev/null) $(find . -name '*.go' | sort) $(find . -name '*.sh' | sort)"
 hash=$(cat $own | sha256sum | cut -c 1-12)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/gpushare/$tool/$hash
 if [ "${2:-}" = --built ] || [ -x "$folder/$tool" ]; then

@@ -1,4 +1,4 @@
-"""Bugs about compute, which pods ask for beside memory: where it counts, who fits beside whom."""
+"""Bugs about compute beside memory: where compute counts, and which pods fit together."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpushare.core import decide, ranking
+from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.wire import pods
@@ -13,7 +14,7 @@ from tests.simulation.mutants.museum import mutant
 
 
 def _without_cores(charge: Any) -> Any:
-    return charge._replace(request=replace(charge.request, cores=0))
+    return charge._replace(request=replace(charge.request, percents=compute(0)))
 
 
 @mutant("C19", "the books count memory alone", NodeArrays, "add")
@@ -27,8 +28,8 @@ def counts_cores_on_one_device(original: Any) -> Any:
         original(self, charge, sign)
         row, cores = self.row.get(charge.node), charge.request.cores
         for device, _ in (charge.placement or ())[1:]:
-            if row is not None and cores and device < self._cores.shape[1]:
-                self._cores[row, device] -= sign * cores
+            if row is not None and cores and device < self._used.shape[1]:
+                self._percents[0][row, device] -= sign * cores
 
     return add
 
@@ -42,14 +43,14 @@ def keeps_cores_of_the_gone(original: Any) -> Any:
 
 
 def _reserves_by_memory(original: Any) -> Any:
-    """What is reserved has to fit by its memory, whatever compute is left."""
+    """Reserved room has to fit by memory, regardless of free compute."""
 
-    def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
-        row = self.row[node]
-        held = self._cores[row].copy()
-        self._cores[row] = 0
-        fits = bool(original(self, node, device, units, min(cores, ALL_CORES - 1)))
-        self._cores[row] = held
+    def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
+        row, (cores,) = self.row[node], self._percents
+        cores_before = cores[row].copy()
+        cores[row] = 0
+        fits = bool(original(self, node, device, units, _beside_others(request)))
+        cores[row] = cores_before
         return fits
 
     return has_room
@@ -57,9 +58,9 @@ def _reserves_by_memory(original: Any) -> Any:
 
 def _looks_at_two_devices(original: Any) -> Any:
     def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
-        memory = original(snapshot, rows, replace(request, cores=0))
-        left = ALL_CORES - snapshot.cores_used[rows]
-        return memory & np.any(left >= request.cores, axis=1)[:, None]
+        memory = original(snapshot, rows, replace(request, percents=compute(0)))
+        free_cores = ALL_CORES - snapshot.cores_used[rows]
+        return memory & np.any(free_cores >= request.cores, axis=1)[:, None]
 
     return has_room
 
@@ -71,9 +72,14 @@ def looks_at_two_devices(original: Any) -> Any:
     return _looks_at_two_devices(original)
 
 
+def _beside_others(request: Any) -> Any:
+    """The request, for less than all of a device's compute."""
+    return replace(request, percents=compute(min(request.cores, ALL_CORES - 1)))
+
+
 def _reserves_beside_others(original: Any) -> Any:
-    return lambda self, node, device, units, cores: original(
-        self, node, device, units, min(cores, ALL_CORES - 1)
+    return lambda self, node, device, units, request: original(
+        self, node, device, units, _beside_others(request)
     )
 
 
@@ -86,8 +92,8 @@ def shares_a_device_wholly_asked_for(original: Any) -> Any:
 
 def _reserves_without_cores(original: Any) -> Any:
     by_memory = _reserves_by_memory(original)
-    return lambda self, node, device, units, cores: (original if cores else by_memory)(
-        self, node, device, units, cores
+    return lambda self, node, device, units, request: (original if request.cores else by_memory)(
+        self, node, device, units, request
     )
 
 
@@ -97,9 +103,9 @@ def counts_memory_that_is_no_use(original: Any) -> Any:
     del original
 
     def left(self: Any, rows: Any) -> Any:
-        found = np.maximum(self.capacity[rows] - self.used[rows], 0)
-        found[~self.open[rows]] = 0
-        return found
+        free_units = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        free_units[~self.open[rows]] = 0
+        return free_units
 
     return left
 
@@ -108,6 +114,6 @@ def counts_memory_that_is_no_use(original: Any) -> Any:
 def forgets_cores_on_restart(original: Any) -> Any:
     def request_of(pod: Any, names: Any) -> Any:
         request = original(pod, names)
-        return replace(request, cores=0) if pod.spec and pod.spec.node_name else request
+        return replace(request, percents=compute(0)) if pod.spec and pod.spec.node_name else request
 
     return request_of

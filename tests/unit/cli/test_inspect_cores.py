@@ -10,6 +10,7 @@ import pytest
 from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.report import make_report
 from gpushare.cli.tables import PLAIN, held_places
+from gpushare.core.amounts import compute
 from gpushare.core.model import PodRef
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.held import HeldPlace
@@ -108,12 +109,14 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
 
 
 def test_a_place_that_is_held_has_its_compute() -> None:
-    place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, cores=30)
+    place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, percents=compute(30))
     report = make_report((), (), ALIYUN)
     head, line = held_places(replace(report, held=(place,)), PLAIN).splitlines()
     assert head.split()[4:] == ["Memory(GiB)", "GPU", "Cores(%)", "NODE", "UNTIL"]
     assert line.split()[2:9] == ["4", "x", "2", "30", "x", "2", "a"]
-    head, _ = held_places(replace(report, held=(replace(place, cores=0),)), PLAIN).splitlines()
+    head, _ = held_places(
+        replace(report, held=(replace(place, percents=compute(0)),)), PLAIN
+    ).splitlines()
     assert "Cores" not in head
 
 

@@ -19,8 +19,9 @@ from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import complete
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.tables import align, details, printable
+from gpushare.cli.tables import align, details
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.printable import printable
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 

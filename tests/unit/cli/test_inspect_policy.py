@@ -31,7 +31,7 @@ CHOICE = Choice(
     lead=1.25,
     error=0.5,
     allocated={"device-bestfit": 81.25, "binpack": 80.0},
-    refused={"device-bestfit": 9.0, "binpack": 10.5},
+    refused_percent={"device-bestfit": 9.0, "binpack": 10.5},
 )
 SAID = (
     "device-bestfit, chosen by auto, since 2027-01-15T08:00:00Z;"

@@ -51,7 +51,7 @@ def test_pods_in_words_may_ask_for_compute(text: str) -> None:
     assert (request.units, request.devices, request.cores) == (8, devices, 30)
     total = {MEM: 8 * devices, ALIYUN.cores: 30 * devices}
     assert dict(request.resources) == total
-    assert request.core_containers == ((0, 30 * devices),)
+    assert request.percent_containers[0] == ((0, 30 * devices),)
 
 
 @pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3", "8GiB + 30", "8GiB 30%"])

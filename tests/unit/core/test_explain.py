@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
@@ -96,7 +97,9 @@ def with_less(remedy: Remedy) -> Iterator[Remedy]:
 def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> ObservedPod:
     """A bound pod; without devices it is unplaced. parts: of each device, if they are unlike."""
     parts = more.pop("parts", (units,) * max(len(devices), 1))
-    request = Request(cores=more.pop("cores", 0), containers=((0, sum(parts)),)).of_parts(parts)
+    request = Request(
+        percents=compute(more.pop("cores", 0)), containers=((0, sum(parts)),)
+    ).of_parts(parts)
     placement = tuple(zip(devices, parts, strict=True)) if devices else None
     seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
     return seen._replace(**more)
@@ -145,7 +148,9 @@ def requests(draw: st.DrawFn) -> Request:
     units, devices = draw(st.integers(1, 9)), draw(st.integers(1, 3))
     cpu = draw(st.sampled_from([0, 3000]))
     cores = draw(draw(_CORES))
-    return Request(units, devices, cpu=cpu, containers=((0, units * devices),), cores=cores)
+    return Request(
+        units, devices, cpu=cpu, containers=((0, units * devices),), percents=compute(cores)
+    )
 
 
 @st.composite
@@ -417,11 +422,11 @@ def test_equal_parts_are_named_where_unlike_ones_never_fit() -> None:
     found = world.explain(Request().of_parts([30, 10]))
     assert (found.most_parts, found.most_devices, found.split) == ((24, 10), 1, 1)
     assert world.explain(Request().of_parts([32, 10])).split == 2
-    assert world.explain(Request(cores=60).of_parts([30, 10])).split == 2
+    assert world.explain(Request(percents=compute(60)).of_parts([30, 10])).split == 2
 
 
 def test_no_split_is_named_that_would_not_split_the_cores() -> None:
     world = World((node("a", 16, 16, 16, 16),))
-    assert world.explain(Request(20, 1, cores=50)).split == 2
-    assert world.explain(Request(20, 1, cores=25)).split == 0
-    assert world.explain(Request(24, 1, cores=51)).split == 3
+    assert world.explain(Request(20, 1, percents=compute(50))).split == 2
+    assert world.explain(Request(20, 1, percents=compute(25))).split == 0
+    assert world.explain(Request(24, 1, percents=compute(51))).split == 3

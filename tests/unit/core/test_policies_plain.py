@@ -1,10 +1,11 @@
-"""Pods without GPU, and policies that know of no pods: what is made of them."""
+"""Placement of pods without GPU, and policies without a workload."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.policy import ClusterPricing, load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -43,19 +44,20 @@ def test_a_pod_without_gpu_pays_for_the_blocks_whose_cpu_it_takes() -> None:
 @pytest.mark.parametrize("name", ["fgd", "shadow-price"])
 def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
     view = CLUSTER.snapshot()
-    for asked in (Request(4, 1, 500), Request(8, 2, 500)):
-        found = Ranking(load_policy(name)).scores(view, asked).values
+    for request in (Request(4, 1, 500), Request(8, 2, 500)):
+        values = Ranking(load_policy(name)).scores(view, request).values
         assert (
-            found.tolist()
-            == Ranking(POLICIES["device-bestfit"]).scores(view, asked).values.tolist()
+            values.tolist()
+            == Ranking(POLICIES["device-bestfit"]).scores(view, request).values.tolist()
         )
 
 
 @pytest.mark.parametrize("name", ["device-bestfit", "binpack"])
 def test_of_devices_with_equal_memory_a_pod_with_cores_takes_the_fewest_left(name: str) -> None:
-    view = replace(CLUSTER.snapshot(), cores_used=np.array([[0, 0, 0], [20, 60, 40], [0, 0, 0]]))
+    cores_used = np.array([[0, 0, 0], [20, 60, 40], [0, 0, 0]], dtype=np.int32)
+    view = replace(CLUSTER.snapshot(), percents_used=(cores_used,))
     ranking, row = Ranking(POLICIES[name]), np.array([1])
-    assert ranking.score_devices(view, row, Request(4, 1, 500, cores=30)).argmax() == 1
-    assert ranking.scores(view, Request(4, 1, 500, cores=50)).devices[0, 1] == 2
-    # Who asks for no cores does not see them.
+    assert ranking.score_devices(view, row, Request(4, 1, 500, percents=compute(30))).argmax() == 1
+    assert ranking.scores(view, Request(4, 1, 500, percents=compute(50))).devices[0, 1] == 2
+    # Cores do not matter to a request without cores.
     assert len({*ranking.score_devices(view, row, Request(4, 1, 500))[0]}) == 1

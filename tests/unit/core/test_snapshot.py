@@ -79,4 +79,5 @@ def test_a_view_does_not_follow_the_books() -> None:
 
 def _arrays(view: Snapshot) -> dict[str, npt.NDArray[Any]]:
     parts = {field.name: getattr(view, field.name) for field in fields(view)}
+    parts |= {f"percents_used[{n}]": used for n, used in enumerate(view.percents_used)}
     return {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}

@@ -1,9 +1,9 @@
-"""When policies are made and tried anew, for which pods, and what a namespace can make of it."""
+"""When policies are remade and tried, for which pods, and the influence of a namespace."""
 
 import pytest
 
 from gpushare.core.workload import PodClass, workload_of
-from gpushare.core.workload_estimator import MOST_NAMESPACES, WINDOW, WorkloadEstimator
+from gpushare.core.workload_estimator import MAX_NAMESPACES, WINDOW, WorkloadEstimator
 
 SMALL, LARGE = PodClass(500, 2, 1), PodClass(8000, 16, 2)
 ODD, PLAIN = PodClass(1, 1, 7), PodClass(4000)
@@ -22,10 +22,10 @@ def share(learned: WorkloadEstimator, cls: PodClass) -> float:
 def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every_250() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     due = []
-    for seen in range(1001):
+    for pod_count in range(1001):
         if learned.is_due():
-            due.append(seen)
-            learned.policies_made(learned.seen, learned.sizes)
+            due.append(pod_count)
+            learned.policies_made(learned.pod_count, learned.sizes)
         learned.created("team", SMALL)
     assert due == [0, 50, 100, 200, 450, 700, 950]
 
@@ -33,9 +33,9 @@ def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every
 def test_trials_are_due_when_half_as_many_pods_again_have_come_and_every_1000() -> None:
     learned = WorkloadEstimator(devices={16: 4})
     due = []
-    for seen in range(4001):
+    for pod_count in range(4001):
         if learned.is_trial_due():
-            due.append(seen)
+            due.append(pod_count)
             learned.tried()
         learned.created("team", SMALL)
     assert due == [50, 100, 150, 225, 337, 505, 757, 1135, 1702, 2553, 3553]
@@ -71,7 +71,7 @@ def test_until_50_pods_have_come_nothing_is_expected() -> None:
 def test_when_other_pods_begin_to_come_policies_are_due_at_once_and_a_trial_soon() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     come(learned, SMALL, 3000)
-    learned.policies_made(learned.seen, learned.sizes)
+    learned.policies_made(learned.pod_count, learned.sizes)
     learned.tried()
     come(learned, LARGE, 100)
     assert learned.is_due()
@@ -81,7 +81,7 @@ def test_when_other_pods_begin_to_come_policies_are_due_at_once_and_a_trial_soon
 
 
 def test_one_namespace_counts_pod_by_pod_whatever_it_holds() -> None:
-    learned = WorkloadEstimator(devices={16: 1}, held={"team": 5})
+    learned = WorkloadEstimator(devices={16: 1}, held_units={"team": 5})
     come(learned, SMALL, 60)
     come(learned, LARGE, 40)
     come(learned, PLAIN, 20)
@@ -90,7 +90,7 @@ def test_one_namespace_counts_pod_by_pod_whatever_it_holds() -> None:
 
 
 def test_a_namespace_counts_for_what_it_holds_and_not_for_what_it_creates() -> None:
-    learned = WorkloadEstimator(devices={16: 100}, held={"team": 1000, "buyer": 7})
+    learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 1000, "buyer": 7})
     for _ in range(100):
         come(learned, SMALL, 3)
         come(learned, LARGE, 1)
@@ -109,7 +109,7 @@ def test_before_anything_is_held_each_namespace_counts_for_one_pod() -> None:
 
 
 def test_pods_without_gpu_count_at_most_as_often_as_pods_with() -> None:
-    learned = WorkloadEstimator(devices={16: 100}, held={"team": 100})
+    learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 100})
     come(learned, PLAIN, 5000, "web")
     assert learned.workload() == workload_of({}, {16: 100})
     come(learned, SMALL, 100)
@@ -118,7 +118,7 @@ def test_pods_without_gpu_count_at_most_as_often_as_pods_with() -> None:
 
 
 def test_how_many_pods_leave_is_weighted_by_namespace_too() -> None:
-    learned = WorkloadEstimator(devices={16: 100}, held={"team": 1000, "buyer": 2})
+    learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 1000, "buyer": 2})
     for _ in range(100):
         learned.created("team", SMALL)
         learned.came("team", SMALL, 0.0)
@@ -130,9 +130,9 @@ def test_how_many_pods_leave_is_weighted_by_namespace_too() -> None:
 
 
 def test_what_runs_at_the_start_is_known_at_once() -> None:
-    learned = WorkloadEstimator(devices={16: 100}, held={"team": 300, "other": 320})
-    there = [("team", SMALL, 0.0)] * 150 + [("other", LARGE, 0.0)] * 10
-    learned.adopt(there, 1000.0)
+    learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 300, "other": 320})
+    running = [("team", SMALL, 0.0)] * 150 + [("other", LARGE, 0.0)] * 10
+    learned.adopt(running, 1000.0)
     assert learned.is_due()
     assert learned.is_trial_due()
     assert share(learned, LARGE) == pytest.approx(10 / 160, abs=0.02)
@@ -150,7 +150,9 @@ def test_classes_stay_as_long_as_theirs_were_seen_to() -> None:
     assert (short, long_) == (SMALL, LARGE)
     assert workload.lives[1] / workload.lives[0] == pytest.approx(3, abs=0.2)
     units = [cls.total * count for cls, count in workload.classes]
-    mean = sum(each * life for each, life in zip(units, workload.lives, strict=True)) / sum(units)
+    mean = sum(
+        unit_count * life for unit_count, life in zip(units, workload.lives, strict=True)
+    ) / sum(units)
     assert mean == pytest.approx(1)
 
 
@@ -163,24 +165,24 @@ def test_without_anything_that_left_all_stay_equally_long() -> None:
 
 
 def test_beyond_the_most_namespaces_those_that_hold_nothing_are_forgotten() -> None:
-    learned = WorkloadEstimator(devices={16: 100}, held={"team": 100})
+    learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 100})
     come(learned, SMALL, 100)
-    for at in range(3 * MOST_NAMESPACES):
+    for at in range(3 * MAX_NAMESPACES):
         come(learned, ODD, 3, f"n-{at}")
     assert share(learned, SMALL) > 0.2
-    assert learned.remembered < 100 + 3 * MOST_NAMESPACES
+    assert learned.remembered < 100 + 3 * MAX_NAMESPACES
 
 
 def test_where_more_hold_something_the_others_count_as_one_namespace() -> None:
-    names = [f"n-{at}" for at in range(2 * MOST_NAMESPACES)]
-    learned = WorkloadEstimator(devices={16: 100}, held=dict.fromkeys(names, 2))
+    names = [f"n-{at}" for at in range(2 * MAX_NAMESPACES)]
+    learned = WorkloadEstimator(devices={16: 100}, held_units=dict.fromkeys(names, 2))
     for name in names:
         come(learned, SMALL, 1, name)
         learned.came(name, SMALL, 0.0)
         learned.went(name, SMALL, 0.0, 1.0)
     come(learned, LARGE, 1, names[-1])
     assert share(learned, LARGE) > 0
-    assert learned.remembered == 2 * MOST_NAMESPACES + 1
+    assert learned.remembered == 2 * MAX_NAMESPACES + 1
 
 
 def test_how_many_pods_are_remembered_is_shared_by_the_namespaces() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.daemon.loop import Loop
 from gpushare.errors import SettingsError
+from tests.support.waiting import poll
 
 LOG = logging.getLogger("gpushare.test")
 SECONDS = 10.0
@@ -83,3 +84,44 @@ def test_the_first_step_comes_after_the_pause_and_none_after_the_end() -> None:
     steps.loop.stop(SECONDS)
     assert not steps.loop.alive()
     assert steps.done.empty()
+
+
+def test_progress_is_a_start_a_step_or_a_note_within_a_long_step() -> None:
+    now = [100.0]
+    ages: list[float] = []
+
+    def step() -> None:
+        now[0] += 7.0
+        ages.append(loop.seconds_since_progress())
+        loop.note_progress()
+        ages.append(loop.seconds_since_progress())
+        loop.stop()
+
+    loop = Loop(
+        "test",
+        step,
+        0.01,
+        log=LOG,
+        failed="test failed",
+        at_once=True,
+        clock=lambda: now[0],
+    )
+    now[0] += 50.0
+    assert loop.seconds_since_progress() == 50.0
+    loop.start()
+    poll(lambda: not loop.alive())
+    assert ages == [7.0, 0.0]
+
+
+def test_a_step_rests_until_the_loop_stops() -> None:
+    rests: list[bool] = []
+
+    def step() -> None:
+        rests.append(loop.rest(0.0))
+        loop.stop()
+        rests.append(loop.rest(LONG))
+
+    loop = Loop("test", step, LONG, log=LOG, failed="test failed", at_once=True)
+    loop.run()
+    assert rests == [False, True]
+    assert loop.is_stopping

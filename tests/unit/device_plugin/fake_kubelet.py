@@ -54,13 +54,13 @@ class FakeKubelet(DeviceManager):
         self.start()
 
     def drop_plugins(self) -> None:
-        """Follow no plug-in any more, as where another one has come in its place."""
+        """Follow no plug-in any more, as after the registration of another one."""
         for channel in list(self._clients.values()):
             channel.close()
 
-    def wait(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    def wait(self, true: Callable[[], bool], condition: str, seconds: float = PATIENCE) -> None:
         with self._news:
-            assert self._news.wait_for(true, seconds), what
+            assert self._news.wait_for(true, seconds), condition
 
     def wait_advertised(self, count: int) -> None:
         def well() -> int:
@@ -77,7 +77,7 @@ class FakeKubelet(DeviceManager):
             self.grants.append(ContainerGrant(uid, container, frozenset(ids), response))
             self.write_checkpoint()
 
-    # -- what is otherwise ------------------------------------------------------------------------
+    # -- differences from a kubelet ----------------------------------------------------------------
 
     def shown(self) -> Mapping[str, Json]:
         return dict(self.pods) if self.shows_ended else super().shown()
@@ -115,17 +115,17 @@ class FakeKubelet(DeviceManager):
 
 
 def _message(pod: Json) -> pb.Pod:
-    """The pod as a kubelet sends it."""
+    """The pod in the form that a kubelet sends."""
     meta, spec = pod["metadata"], pod["spec"]
 
-    def container(each: Json) -> pb.Container:
-        limits = (each.get("resources") or {}).get("limits") or {}
+    def container(item: Json) -> pb.Container:
+        limits = (item.get("resources") or {}).get("limits") or {}
         return pb.Container(
-            name=each["name"],
+            name=item["name"],
             resources=pb.ResourceRequirements(
                 limits={name: pb.Quantity(string=str(amount)) for name, amount in limits.items()}
             ),
-            restart_policy=each.get("restartPolicy", ""),
+            restart_policy=item.get("restartPolicy", ""),
         )
 
     return pb.Pod(

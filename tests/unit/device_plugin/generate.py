@@ -12,7 +12,7 @@ MADE = ("gpushare/device_plugin/kubelet_pb2.py", "gpushare/device_plugin/kubelet
 
 
 def generate(folder: Path) -> None:
-    """Write what is made of the definitions below the folder."""
+    """Write the code generated from the definitions below the folder."""
     from grpc_tools import protoc  # type: ignore[import-untyped]  # it has no annotations
 
     code = protoc.main(

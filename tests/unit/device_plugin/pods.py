@@ -19,8 +19,8 @@ _numbers = itertools.count()
 
 def cards(*units: int) -> NodeCards:
     """Healthy cards of so many GiB each."""
-    found = [DetectedGpu(f"GPU-{index}", index, each * 1024) for index, each in enumerate(units)]
-    return make_cards(found, "GiB", 0)
+    result = [DetectedGpu(f"GPU-{index}", index, item * 1024) for index, item in enumerate(units)]
+    return make_cards(result, "GiB", 0)
 
 
 def placed(
@@ -36,7 +36,7 @@ def placed(
 def gpu_container(
     units: int, device: int = 0, name: str = "", *, init: bool = False
 ) -> GpuContainer:
-    """A container with all its units on one device."""
+    """A container with all units on one device."""
     return GpuContainer(name or f"c{next(_numbers)}", units, init, ((device, units),))
 
 
@@ -85,8 +85,8 @@ def pod_json(
     }
     request = request_of(decoded(body), ALIYUN)
     if request.total:
-        each = request.total // len(devices)
-        given = Allocation("node", tuple(devices), (each,) * len(devices), tuple(uuids))
+        item = request.total // len(devices)
+        given = Allocation("node", tuple(devices), (item,) * len(devices), tuple(uuids))
         body["metadata"]["annotations"] |= encode(given, request, 16, "1", ALIYUN)
     body["metadata"]["annotations"] |= annotations or {}
     return body
@@ -97,5 +97,5 @@ def decoded(body: Json) -> Pod:
 
 
 def read(body: Json) -> NodePod:
-    """The pod as the device plug-in sees it."""
+    """The pod in the device plug-in's form."""
     return node_pod(decoded(body), ALIYUN)

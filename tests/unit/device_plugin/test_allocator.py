@@ -1,4 +1,4 @@
-"""What the allocator answers, call by call: what it asks for, waits for, remembers and forgets."""
+"""The allocator's answers, call by call: its questions, waits, memory and forgetting."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,9 +27,9 @@ ALL = [device_id(card.uuid, number) for card in NODE.all for number in range(16)
 
 
 class World:
-    """An allocator, the pods that its watch shows, and what its kubelet shows.
+    """An allocator, the pods of the watch, and the kubelet's view.
 
-    While it waits for news, `meanwhile` happens; its clock goes on by what it waited.
+    `meanwhile` happens during a wait for changes; the clock advances by the time of the wait.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class World:
 
     def admit(self, body: Json) -> None:
         """The kubelet begins to admit the pod."""
-        names = [each["name"] for each in body["spec"]["containers"]]
+        names = [item["name"] for item in body["spec"]["containers"]]
         self.by_kubelet[key(body)] = dict.fromkeys(names, frozenset())
 
     def ask(self, units: int, available: Iterable[str] = ALL, must: Iterable[str] = ()) -> set[str]:
@@ -112,8 +112,8 @@ def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:
 
 
 def test_by_the_watch_alone_nothing_is_decided_before_it_had_time(world: World) -> None:
-    known, late = pod_json(4, devices=[0]), pod_json(4, devices=[1])
-    world.watch(known)
+    pod, late = pod_json(4, devices=[0]), pod_json(4, devices=[1])
+    world.watch(pod)
     world.broken = 1000
     world.meanwhile = [lambda: None, lambda: world.watch(late)]
     with pytest.raises(RequestRefused, match="are to have different devices"):
@@ -167,8 +167,8 @@ def test_news_in_time_decides(world: World) -> None:
 
 
 def test_a_container_that_takes_over_ids_gets_the_device_of_its_pod(world: World) -> None:
-    other, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[3])
-    world.watch(other, body)
+    second, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[3])
+    world.watch(second, body)
     world.admit(body)
     ids = world.allocator.prefer(ALL, [], 3)
     world.allocator.allocate(ids)
@@ -180,12 +180,12 @@ def test_a_container_that_takes_over_ids_gets_the_device_of_its_pod(world: World
 
 def test_a_question_without_an_allocation_is_not_taken_for_another_pods(world: World) -> None:
     """The kubelet was told which ids to prefer, and failed the pod for another reason."""
-    left, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[2])
-    world.watch(left, body)
-    world.admit(left)
+    remaining, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[2])
+    world.watch(remaining, body)
+    world.admit(remaining)
     world.allocator.prefer(ALL, [], 2)
-    del world.by_kubelet[key(left)]
-    world.watch({**left, "status": {"phase": "Failed"}}, kind="MODIFIED")
+    del world.by_kubelet[key(remaining)]
+    world.watch({**remaining, "status": {"phase": "Failed"}}, kind="MODIFIED")
     world.admit(body)
     ids = world.allocator.prefer(ALL, [], 2)
     assert world.allocator.allocate(ids).grant.uuids == {"GPU-1"}
@@ -203,7 +203,7 @@ def test_other_ids_than_preferred_change_no_device(world: World) -> None:
 
 
 def test_ids_that_another_pod_has_are_left_alone_where_there_are_others(world: World) -> None:
-    """Its list may have been read just when the kubelet had forgotten ids that it gives out."""
+    """The list may be of the moment when the kubelet had forgotten ids of a running allocation."""
     first, second = pod_json(2, devices=[1]), pod_json(2, devices=[1])
     world.watch(first, second)
     world.admit(first)
@@ -221,7 +221,7 @@ def test_a_kubelet_that_was_restarted_has_its_record_believed(world: World) -> N
     world.admit(body)
     world.ask(2)
     ids = frozenset([device_id("GPU-1", 0), device_id("GPU-1", 1)])
-    # It was killed before it could write down the init container's ids.
+    # The kubelet was killed before the write of the init container's ids.
     world.allocator.reset([])
     assert world.ask(2) == {"GPU-1"}
     world.allocator.reset([CheckpointEntry(uid, "i0", ids, b"")])
@@ -242,7 +242,7 @@ def test_a_pod_is_complete_when_each_container_has_been_served(world: World) -> 
 
 
 def test_what_another_process_served_meanwhile_is_learned_in_doubt(world: World) -> None:
-    """As when it took over from it between an init container and the next one."""
+    """As after a change of process between an init container and the next container."""
     body = pod_json(4, devices=[2], inits=[2])
     world.watch(body)
     world.admit(body)
@@ -276,7 +276,7 @@ def test_a_pod_that_came_again_is_not_given_the_device_of_the_former(world: Worl
     world.admit(again)
     world.api.answers.append(json.dumps({"kind": "Pod", **again}).encode())
     assert world.ask(4) == {"GPU-2"}
-    # The watch comes to it later, and first to what became of the former.
+    # The watch shows the new pod later, after the end of the former.
     world.watch(former, kind="MODIFIED")
     assert pods_by_name(world) == {name: again["metadata"]["uid"]}
     world.watch(former, kind="DELETED")
@@ -340,7 +340,7 @@ def test_an_edit_before_the_kubelet_asks_moves_no_pod(world: World) -> None:
 def test_a_pod_that_nobody_can_read_is_not_taken_for_one_that_the_kubelet_has_failed(
     world: World,
 ) -> None:
-    """Kubelets up to 1.33 go on showing a pod that they failed; its phase is not known yet."""
+    """Kubelets up to 1.33 go on showing a failed pod; the phase is not known yet."""
     failed, unread = pod_json(4, devices=[0]), pod_json(4, devices=[1])
     world.watch(failed)
     world.admit(failed)
@@ -379,7 +379,7 @@ def test_two_questions_that_are_open_at_once_have_ids_of_their_own(world: World)
 def test_a_pod_that_came_again_after_a_refused_one_is_not_given_that_ones_device(
     world: World,
 ) -> None:
-    """It was refused for what has passed, so by now it could have its device."""
+    """The pod was refused for a reason that has passed, so now the device could be served."""
     former = pod_json(4, devices=[0])
     world.watch(former)
     world.admit(former)
@@ -423,19 +423,19 @@ def test_a_pod_that_cannot_be_read_at_once_is_not_refused_for_what_is_wrong_with
 def test_a_pod_whose_turn_went_to_one_that_nobody_knew_is_served_when_its_own_comes(
     world: World,
 ) -> None:
-    known, late = pod_json(3, devices=[0], inits=[1]), pod_json(1, devices=[1])
-    world.watch(known)
+    pod, late = pod_json(3, devices=[0], inits=[1]), pod_json(1, devices=[1])
+    world.watch(pod)
     world.broken = 1000
     served = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
     assert [str(owner.container.name) for owner in served.owners] == ["i0"]
     assert not world.allocator.certain(served.ids)
-    # The kubelet had asked for the other pod, as its record says.
+    # The kubelet had asked for the other pod, as the record says.
     world.record.append(CheckpointEntry(late["metadata"]["uid"], "c0", served.ids, b""))
     world.broken = 0
     world.watch(late)
     world.by_kubelet[key(late)] = {"c0": served.ids}
-    world.admit(known)
-    free = [each for each in ALL if each not in served.ids]
+    world.admit(pod)
+    free = [item for item in ALL if item not in served.ids]
     assert world.ask(1, free) == {"GPU-0"}
     assert world.ask(3, free) == {"GPU-0"}
 

@@ -1,4 +1,6 @@
-"""Cards in units: the ids of the original, sizes, and what the kubelet cannot take."""
+"""Cards in units: the original's ids, sizes, and lists too large for the kubelet."""
+
+import re
 
 import pytest
 
@@ -65,14 +67,27 @@ def test_what_is_no_id_of_a_unit_has_no_card(text: str) -> None:
     assert uuid_of(text) == ""
 
 
+def test_dcgm_exporter_finds_the_card_of_a_unit_by_its_id() -> None:
+    """With --kubernetes-virtual-gpus, dcgm-exporter 4.x takes the text before "::" for the uuid and
+    the text after it for the label `vgpu`, unless the id has "/vgpu" or is that of a MIG profile of
+    GKE (internal/pkg/transformation/kubernetes.go: getSharedGPU, toDeviceToSharingPods).
+    """
+    for uuid in (UUID, "MIG-1b0c2d3e-77aa-5c1d-9b1f-0d1e2f3a4b5c"):
+        for number in (0, 15, 1023):
+            unit = device_id(uuid, number, NVIDIA_IDS)
+            assert "/vgpu" not in unit
+            assert not re.match(r"nvidia[0-9]+/gi", unit)
+            assert unit.split("::") == [uuid, str(number)]
+
+
 @pytest.mark.parametrize(
     ("unit", "reserve", "units"),
     [("GiB", 0, 15), ("GiB", 512, 14), ("256MiB", 0, 60), ("MiB", 100, 15260), ("GiB", 20000, 0)],
 )
 def test_each_card_has_its_own_memory_in_whole_units(unit: str, reserve: int, units: int) -> None:
-    made = make_cards(found(15360, 2 * 15360 + 2 * reserve), unit, reserve)
-    assert made.all[0].unit_count == units
-    assert made.all[1].unit_count >= units
+    cards = make_cards(found(15360, 2 * 15360 + 2 * reserve), unit, reserve)
+    assert cards.all[0].unit_count == units
+    assert cards.all[1].unit_count >= units
 
 
 @pytest.mark.parametrize(("reserve", "units"), [(None, 14), (0, 15), (1100, 13)])
@@ -93,19 +108,19 @@ def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits
     eight = [DetectedGpu(f"{UUID[:-1]}{index}", index, 141 * 1024) for index in range(8)]
     with pytest.raises(SettingsError, match=r"takes 4194304; take 64MiB"):
         make_cards(eight, "MiB", 0)
-    made = make_cards(eight, "64MiB", 0)
+    cards = make_cards(eight, "64MiB", 0)
     for ids in (NVIDIA_IDS, ORIGINAL_IDS):
-        sent = devices_message(made, ids).ByteSize()
-        assert sent <= message_size(made.all) <= LONGEST_MESSAGE
+        message = devices_message(cards, ids).ByteSize()
+        assert message <= message_size(cards.all) <= LONGEST_MESSAGE
 
 
 def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
     for problem in (None, Problem(Fault.LOST, "lost")):
         for numa in (None, 0, 2**31):
             card = Card(UUID, 0, 1000, "x", numa, problem)
-            made = make_cards([DetectedGpu(UUID, 0, 1000 * 1024)], "GiB", 0)
-            sent = devices_message(type(made)("GiB", (card,))).ByteSize()
-            assert sent <= message_size([card])
+            cards = make_cards([DetectedGpu(UUID, 0, 1000 * 1024)], "GiB", 0)
+            message = devices_message(type(cards)("GiB", (card,))).ByteSize()
+            assert message <= message_size([card])
 
 
 @pytest.mark.parametrize(
@@ -135,16 +150,20 @@ def test_a_unit_that_is_none_is_refused(unit: str) -> None:
 
 
 def test_the_inventory_says_what_there_is_and_how_it_is_served() -> None:
-    made = make_cards(
+    cards = make_cards(
         [DetectedGpu("GPU-0", 0, 16384, "T4"), DetectedGpu("GPU-1", 1, 8192, "P4", problem=HOT)],
         "GiB",
         0,
     )
-    read = decode_inventory(encode_inventory(made.inventory()))
+    inventory = decode_inventory(encode_inventory(cards.inventory()))
     assert [
-        (each.uuid, each.mem, each.model, each.healthy, each.problem) for each in read.devices
+        (item.uuid, item.mem, item.model, item.healthy, item.problem) for item in inventory.devices
     ] == [
         ("GPU-0", 16, "T4", True, ""),
         ("GPU-1", 8, "P4", False, "hot"),
     ]
-    assert (read.unit, read.marks_assigned, read.serves_by_identity) == ("GiB", True, True)
+    assert (inventory.unit, inventory.marks_assigned, inventory.serves_by_identity) == (
+        "GiB",
+        True,
+        True,
+    )

@@ -1,4 +1,4 @@
-"""Containers with a share of compute that nothing holds them to are counted, and told of once."""
+"""Containers with a share of compute and without a limit are counted, and reported once."""
 
 import pytest
 
@@ -20,7 +20,7 @@ NODE = cards(16, 16)
 
 
 class Recorded:
-    """A recorder that keeps what it is told."""
+    """A recorder that keeps the events."""
 
     def __init__(self) -> None:
         self.told: list[tuple[ObjectReference, str, str, str, bool]] = []
@@ -40,7 +40,7 @@ class Recorded:
 
 
 class World:
-    """A check, and what it reads."""
+    """A check, with the pods and the record that it reads."""
 
     def __init__(self) -> None:
         self.pods = Pods(ScriptedApi(forever=b"{}"), ALIYUN, "node")
@@ -50,14 +50,14 @@ class World:
         self.found: list[Unenforced] = []
         self.check = ComputeCheck(self.pods, self._tell)
 
-    def _tell(self, found: Unenforced) -> None:
-        self.found.append(found)
-        PluginEvents(self.recorder, "node").compute(found)
+    def _tell(self, unenforced: Unenforced) -> None:
+        self.found.append(unenforced)
+        PluginEvents(self.recorder, "node").compute(unenforced)
 
-    def serve(self, body: Json, isolation: str, *, known: bool = True) -> None:
-        """Have all containers of the pod on record, as they are served with that isolation.
+    def serve(self, body: Json, isolation: str, *, pods_by_key: bool = True) -> None:
+        """Put all containers of the pod on record, served with that isolation.
 
-        known: whether the kubelet's pod was certain.
+        pods_by_key: whether the kubelet's pod was certain.
         """
         event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
         self.pods.apply(event)
@@ -65,10 +65,10 @@ class World:
         for container in pod.gpu_containers:
             grant = granted(ContainerCandidate(pod, container), NODE)
             assert isinstance(grant, Grant)
-            if not known:
+            if not pods_by_key:
                 grant = Grant(grant.shares, grant.total)
-            told = answer(grant, Contract(ALIYUN, 1024, isolation), pod.ref.uid, container.name)
-            message = answer_message(told).SerializeToString()
+            messages = answer(grant, Contract(ALIYUN, 1024, isolation), pod.ref.uid, container.name)
+            message = answer_message(messages).SerializeToString()
             self.record.append(CheckpointEntry(pod.ref.uid, container.name, frozenset(), message))
 
     def look(self) -> int:
@@ -82,7 +82,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "known", "why"),
+    ("isolation", "pods_by_key", "why"),
     [
         ("none", True, "--isolation none has none"),
         ("driver", True, "--isolation driver has none"),
@@ -90,10 +90,10 @@ def world() -> World:
     ],
 )
 def test_compute_that_nothing_limits_is_counted_and_told_of_once(
-    world: World, isolation: str, known: bool, why: str
+    world: World, isolation: str, pods_by_key: bool, why: str
 ) -> None:
     body = pod_json(2, 4, cores=(20, 40))
-    world.serve(body, isolation, known=known)
+    world.serve(body, isolation, pods_by_key=pods_by_key)
     assert [world.look(), world.look()] == [2, 2]
     ((about, reason, _, note, warning),) = world.recorder.told
     assert (about.uid, reason, warning) == (
@@ -122,12 +122,12 @@ def test_who_asks_for_none_or_for_all_of_its_cards_needs_no_limit(world: World) 
 
 
 def test_a_pod_that_is_gone_or_has_ended_counts_no_more(world: World) -> None:
-    gone, ended = pod_json(2, cores=(20,)), pod_json(2, cores=(20,))
-    world.serve(gone, "none")
+    deleted, ended = pod_json(2, cores=(20,)), pod_json(2, cores=(20,))
+    world.serve(deleted, "none")
     world.serve(ended, "none")
     assert world.look() == 2
     for kind, body in (
-        ("DELETED", gone),
+        ("DELETED", deleted),
         ("MODIFIED", {**ended, "status": {"phase": "Succeeded"}}),
     ):
         event: WatchEvent[Pod] = WatchEvent(kind, decoded(body))

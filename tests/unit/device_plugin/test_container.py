@@ -1,4 +1,4 @@
-"""What a container is told: the original's variables to the letter, and ways to limit memory."""
+"""The answer for a container: the original's variables to the letter, and limits of memory."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_hami_core_is_told_each_limit_and_has_a_folder_of_its_own() -> None:
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_1"] == "2048m"
     assert envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/GPU-0.cache"
-    mounts = {each.container_path: each for each in told(TWO, isolation="hami-core").mounts}
+    mounts = {item.container_path: item for item in told(TWO, isolation="hami-core").mounts}
     assert mounts["/usr/local/vgpu"].host_path == "/usr/local/vgpu/containers/uid_main"
     assert not mounts["/usr/local/vgpu"].read_only
     assert mounts["/usr/local/vgpu/libvgpu.so"].read_only
@@ -97,15 +97,15 @@ def test_compute_is_limited_where_somebody_enforces_it() -> None:
 
 
 def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
-    little, whole = (replace(TWO, cores=200, whole_cards=each) for each in (False, True))
+    little, whole = (replace(TWO, cores=200, whole_cards=item) for item in (False, True))
     assert added(whole, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(16 * 1024)
     assert added(little, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(2 * 1024)
     envs = added(whole, isolation="hami-core")
     assert {envs[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] for number in (0, 1)} == {"16384m"}
     envs = added(whole, isolation="mps")
     assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=16384M"
-    said = told(whole).envs
-    assert (said["ALIYUN_COM_GPU_MEM_CONTAINER"], said["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
+    text = told(whole).envs
+    assert (text["ALIYUN_COM_GPU_MEM_CONTAINER"], text["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
 
 
 @pytest.mark.parametrize("isolation", ["hami-core", "mps"])
@@ -124,12 +124,12 @@ def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_the
 
 
 def test_by_volume_mounts_the_runtime_is_told_by_names_of_mounts_and_by_the_variable() -> None:
-    given = told(TWO, list_strategy="volume-mounts")
-    assert [(mount.container_path, mount.host_path) for mount in given.mounts] == [
+    units = told(TWO, list_strategy="volume-mounts")
+    assert [(mount.container_path, mount.host_path) for mount in units.mounts] == [
         ("/var/run/nvidia-container-devices/GPU-0", "/dev/null"),
         ("/var/run/nvidia-container-devices/GPU-2", "/dev/null"),
     ]
-    assert given.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
+    assert units.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
 
 
 def test_device_nodes_are_those_of_the_containers_cards_unless_cdi_has_them() -> None:
@@ -151,16 +151,16 @@ def test_device_nodes_are_those_of_the_containers_cards_unless_cdi_has_them() ->
 def test_what_was_told_can_be_read_back(strategy: str, ids: str, names: set[str]) -> None:
     grant = replace(TWO, shares=tuple((replace(card, minor=0), n) for card, n in TWO.shares))
     more = {"isolation": "hami-core", "control_nodes": ["/dev/nvidiactl"]}
-    given = told(grant, list_strategy=strategy, id_strategy=ids, **more)
-    read = parse_answer(answer_message(given).SerializeToString())
-    assert read == ContainerAllocation(
-        given.envs,
-        list(given.mounts),
-        list(given.cdi_devices),
-        given.annotations,
-        list(given.device_nodes),
+    units = told(grant, list_strategy=strategy, id_strategy=ids, **more)
+    decoded = parse_answer(answer_message(units).SerializeToString())
+    assert decoded == ContainerAllocation(
+        units.envs,
+        list(units.mounts),
+        list(units.cdi_devices),
+        units.annotations,
+        list(units.device_nodes),
     )
-    assert visible_devices(read) == names
+    assert visible_devices(decoded) == names
 
 
 def test_who_was_told_of_no_device_has_none() -> None:

@@ -1,4 +1,4 @@
-"""Only what heals by itself heals by time; the card's own word goes before the table of Xids."""
+"""Time heals passing errors only; the card's recovery action goes before the table of Xids."""
 
 import itertools
 import re
@@ -28,7 +28,7 @@ LONG = 1e6
 
 
 def after(*events: int | DetectedGpu | None, recover: float = RECOVER) -> Fault | None:
-    """What is wrong after these Xid errors and reads, with a long time between them."""
+    """The problem after these Xid errors and reads, with a long time between."""
     diagnosis, now, fault = Diagnosis(recover), 0.0, None
     for event in events:
         now += LONG
@@ -41,8 +41,8 @@ def after(*events: int | DetectedGpu | None, recover: float = RECOVER) -> Fault 
 
 
 def test_the_classes_of_xids_have_none_in_common() -> None:
-    for one, other in itertools.combinations((OF_PROGRAMS, PASSING, RESET_ALWAYS), 2):
-        assert not one & other
+    for one, second in itertools.combinations((OF_PROGRAMS, PASSING, RESET_ALWAYS), 2):
+        assert not one & second
 
 
 def test_the_table_for_operators_is_the_one_in_the_code() -> None:
@@ -53,8 +53,8 @@ def test_the_table_for_operators_is_the_one_in_the_code() -> None:
         spans = re.findall(r"(\d+)(?:-(\d+))?", line.split("|")[1])
         rows.append({xid for a, b in spans for xid in range(int(a), int(b or a) + 1)})
     programs, passing, always, unless_told, notice = rows
-    told = [set(OF_PROGRAMS), set(PASSING), set(RESET_ALWAYS), {NOTICE}]
-    assert [programs, passing, always, notice] == told
+    messages = [set(OF_PROGRAMS), set(PASSING), set(RESET_ALWAYS), {NOTICE}]
+    assert [programs, passing, always, notice] == messages
     assert not unless_told & (programs | passing | always | notice)
 
 
@@ -65,15 +65,15 @@ def test_an_error_of_a_program_closes_no_card(xid: int) -> None:
     assert diagnosis.on_read(SILENT, 10.0) is None
 
 
-@pytest.mark.parametrize("seen", [SILENT, WELL])
+@pytest.mark.parametrize("gpu", [SILENT, WELL])
 @pytest.mark.parametrize("xid", sorted(PASSING))
-def test_an_error_that_passes_closes_a_card_for_a_while(xid: int, seen: DetectedGpu) -> None:
+def test_an_error_that_passes_closes_a_card_for_a_while(xid: int, gpu: DetectedGpu) -> None:
     diagnosis = Diagnosis(RECOVER)
     diagnosis.on_xid(xid, 10.0)
-    assert str(diagnosis.on_read(seen, 309.0)) == f"the driver reported Xid {xid}"
+    assert str(diagnosis.on_read(gpu, 309.0)) == f"the driver reported Xid {xid}"
     diagnosis.on_xid(xid, 309.0)
-    assert diagnosis.on_read(seen, 600.0)
-    assert diagnosis.on_read(seen, 609.0) is None
+    assert diagnosis.on_read(gpu, 600.0)
+    assert diagnosis.on_read(gpu, 609.0) is None
 
 
 NEEDS_RESET = [48, 61, 62, 64, 74, 95, 110, 120, 136, 155, 156, 4711]
@@ -93,14 +93,14 @@ def test_it_does_where_the_card_says_that_it_needs_nothing(xid: int) -> None:
 
 
 @pytest.mark.parametrize("xid", sorted(RESET_ALWAYS))
-@pytest.mark.parametrize("seen", [SILENT, WELL])
+@pytest.mark.parametrize("gpu", [SILENT, WELL])
 def test_an_error_that_no_recovery_action_tells_of_waits_for_a_reset(
-    xid: int, seen: DetectedGpu
+    xid: int, gpu: DetectedGpu
 ) -> None:
-    assert after(xid, seen, seen, 63, seen) is Fault.XID
-    assert after(63, xid, seen, seen) is Fault.XID
-    assert after(xid, seen, LOST, seen) is None
-    assert after(xid, seen, None, seen) is None
+    assert after(xid, gpu, gpu, 63, gpu) is Fault.XID
+    assert after(63, xid, gpu, gpu) is Fault.XID
+    assert after(xid, gpu, LOST, gpu) is None
+    assert after(xid, gpu, None, gpu) is None
 
 
 @pytest.mark.parametrize("need", [1, 2, 4, 6, 7])
@@ -179,6 +179,6 @@ def test_each_text_is_short_enough_for_the_inventory(xids: list[int]) -> None:
     diagnosis = Diagnosis(RECOVER)
     for xid in xids:
         diagnosis.on_xid(10**9 + xid, 0.0)
-    for seen in (SILENT, replace(SILENT, recovery=2**31), replace(SILENT, remap_failed=True), None):
-        problem = diagnosis.on_read(seen, 1.0)
+    for gpu in (SILENT, replace(SILENT, recovery=2**31), replace(SILENT, remap_failed=True), None):
+        problem = diagnosis.on_read(gpu, 1.0)
         assert len(str(problem or "")) <= 120

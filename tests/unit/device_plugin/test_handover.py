@@ -27,9 +27,9 @@ MOUNTS = replace(PLAIN, accepts_variable=False, accepts_mounts=True)
 CLOSED = replace(PLAIN, accepts_variable=False)
 
 
-def chosen(wanted: str = "auto", *, needs_limits: bool = False, **changes: Any) -> DeviceList:
+def chosen(expected: str = "auto", *, needs_limits: bool = False, **changes: Any) -> DeviceList:
     setup = replace(NEW, **changes)
-    return choose(wanted, setup, GPUS, needs_limits=needs_limits)
+    return choose(expected, setup, GPUS, needs_limits=needs_limits)
 
 
 def test_cdi_is_taken_where_a_file_names_all_gpus_and_the_runtime_takes_it() -> None:
@@ -43,7 +43,7 @@ def test_cdi_is_taken_where_a_file_names_all_gpus_and_the_runtime_takes_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"runtime": ""}, "the container runtime is not known yet"),
         ({"runtime": "containerd://1.7.27"}, "containerd://1.7.27 takes no CDI devices unless"),
@@ -55,13 +55,13 @@ def test_cdi_is_taken_where_a_file_names_all_gpus_and_the_runtime_takes_it() -> 
         ),
     ],
 )
-def test_else_it_is_as_the_toolkit_accepts(changes: dict[str, Any], why: str) -> None:
+def test_else_it_is_as_the_toolkit_accepts(changes: dict[str, Any], reason: str) -> None:
     for toolkit, strategy in ((PLAIN, "envvar"), (MOUNTS, "volume-mounts")):
-        found = chosen(toolkit=toolkit, **changes)
-        assert (found.strategy, found.problem) == (strategy, "")
-        assert why in found.reason
-        assert "/etc/config.toml accepts" in found.reason
-    # Both are given where nothing is known: the runtime takes one of them.
+        choice = chosen(toolkit=toolkit, **changes)
+        assert (choice.strategy, choice.problem) == (strategy, "")
+        assert reason in choice.reason
+        assert "/etc/config.toml accepts" in choice.reason
+    # Without a known configuration both are set: the runtime takes one.
     assert chosen(toolkit=None, **changes).strategy == "volume-mounts"
 
 
@@ -72,11 +72,11 @@ def test_devices_of_a_file_are_named_by_the_variable() -> None:
 
 def test_where_nothing_works_that_is_said() -> None:
     refuses = "/etc/config.toml refuses the variable NVIDIA_VISIBLE_DEVICES of unprivileged pods"
-    found = chosen(toolkit=CLOSED, runtime="containerd://1.7.27", cdi=CdiDevices())
-    assert (found.strategy, found.problem) == ("envvar", refuses)
+    choice = chosen(toolkit=CLOSED, runtime="containerd://1.7.27", cdi=CdiDevices())
+    assert (choice.strategy, choice.problem) == ("envvar", refuses)
     # The runtime may have been set up to take CDI devices, which nothing here shows.
-    found = chosen(toolkit=CLOSED, runtime="containerd://1.7.27")
-    assert found == DeviceList(
+    choice = chosen(toolkit=CLOSED, runtime="containerd://1.7.27")
+    assert choice == DeviceList(
         "cdi-cri", refuses, "containerd://1.7.27 takes no CDI devices unless it is set up to"
     )
 
@@ -84,13 +84,13 @@ def test_where_nothing_works_that_is_said() -> None:
 def test_a_file_without_limits_is_not_taken_where_the_driver_is_to_limit_memory() -> None:
     old = replace(CDI, has_limits=False)
     assert chosen(cdi=old).strategy == "cdi-cri"
-    found = chosen(cdi=old, needs_limits=True, toolkit=PLAIN)
-    assert found.strategy == "envvar"
-    assert "nvidia.yaml has no hook apply-cuda-memory-limits" in found.reason
+    choice = chosen(cdi=old, needs_limits=True, toolkit=PLAIN)
+    assert choice.strategy == "envvar"
+    assert "nvidia.yaml has no hook apply-cuda-memory-limits" in choice.reason
 
 
 @pytest.mark.parametrize(
-    ("wanted", "changes", "problem"),
+    ("expected", "changes", "problem"),
     [
         ("envvar", {"toolkit": PLAIN}, ""),
         ("envvar", {"toolkit": None}, ""),
@@ -106,12 +106,12 @@ def test_a_file_without_limits_is_not_taken_where_the_driver_is_to_limit_memory(
     ],
 )
 def test_a_strategy_that_is_set_is_kept_and_its_problem_told(
-    wanted: str, changes: dict[str, Any], problem: str
+    expected: str, changes: dict[str, Any], problem: str
 ) -> None:
-    found = chosen(wanted, **changes)
-    assert found.strategy == wanted
-    assert found.problem.startswith(problem) if not problem else problem in found.problem
-    assert bool(found.problem) == bool(problem)
+    choice = chosen(expected, **changes)
+    assert choice.strategy == expected
+    assert choice.problem.startswith(problem) if not problem else problem in choice.problem
+    assert bool(choice.problem) == bool(problem)
 
 
 def write(path: Path, text: str) -> Path:
@@ -136,9 +136,9 @@ def test_the_toolkits_configuration_is_read(
     tmp_path: Path, text: str, accepts: tuple[bool, bool]
 ) -> None:
     write(tmp_path / "etc/nvidia-container-runtime/config.toml", text)
-    found = read_toolkit(tmp_path)
-    assert found is not None
-    assert (found.accepts_variable, found.accepts_mounts) == accepts
+    choice = read_toolkit(tmp_path)
+    assert choice is not None
+    assert (choice.accepts_variable, choice.accepts_mounts) == accepts
 
 
 def test_a_configuration_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
@@ -183,15 +183,15 @@ def test_what_changes_on_the_node_changes_the_choice(
     assert way.look(GPUS).strategy == "cdi-cri"
     file.write_text(json.dumps({**SPEC, "devices": []}))
     assert way.look(GPUS).strategy == "volume-mounts"
-    said = [record.getMessage() for record in caplog.records]
-    assert sum("devices are handed over" in line for line in said) == 3
-    assert sum("CDI file not read" in line for line in said) == 1
+    text = [record.getMessage() for record in caplog.records]
+    assert sum("devices are handed over" in line for line in text) == 3
+    assert sum("CDI file not read" in line for line in text) == 1
 
 
 def test_the_annotation_reads_as_it_was_written() -> None:
-    for each in (DeviceList("cdi-cri", "a reason"), DeviceList("envvar", "x" * 600, "a problem")):
-        read = decode_device_list(encode_device_list(each))
-        assert read == replace(each, reason=each.reason[:512])
+    for item in (DeviceList("cdi-cri", "a reason"), DeviceList("envvar", "x" * 600, "a problem")):
+        decoded = decode_device_list(encode_device_list(item))
+        assert decoded == replace(item, reason=item.reason[:512])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"strategy":1}', "x" * 5000, '{"strategy":""}'])

@@ -1,4 +1,4 @@
-"""Cards are unhealthy while something is wrong with them, and well again after; none is lost."""
+"""Cards are unhealthy during a problem, and well again after; no card is lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ HOT = Problem(Fault.UNREADABLE, "hot")
 
 
 class Gpus:
-    """A source that says what the test says."""
+    """A source with the answers of the test."""
 
     def __init__(self) -> None:
         self.found: Sequence[DetectedGpu] | SettingsError = TWO
@@ -35,12 +35,12 @@ class Gpus:
         assert seconds >= 0
         if isinstance(self.errors, SettingsError):
             raise self.errors
-        found, self.errors = self.errors, ()
-        return found
+        cards, self.errors = self.errors, ()
+        return cards
 
 
 class Watched:
-    """Health without its threads; `now` is its clock."""
+    """Health without threads; `now` is the clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,9 +55,9 @@ class Watched:
             clock=lambda: self.now,
         )
 
-    def refresh(self, *found: DetectedGpu) -> list[bool]:
+    def refresh(self, *cards: DetectedGpu) -> list[bool]:
         """Which cards are healthy after the source said this."""
-        self.gpus.found = found or self.gpus.found
+        self.gpus.found = cards or self.gpus.found
         self.health.refresh()
         return self.healthy()
 
@@ -82,8 +82,8 @@ def test_a_change_is_told_once(watched: Watched) -> None:
 
 
 def test_a_card_that_is_gone_keeps_its_place_and_its_size(watched: Watched) -> None:
-    moved = replace(TWO[1], index=0)
-    assert watched.refresh(moved) == [False, True]
+    moved_card = replace(TWO[1], index=0)
+    assert watched.refresh(moved_card) == [False, True]
     cards = watched.health.cards().all
     assert [(card.uuid, card.index, card.unit_count) for card in cards] == [
         ("GPU-a", 0, 16),
@@ -241,19 +241,19 @@ def test_a_card_that_is_added_is_told_once_and_counts_later(
     assert watched.health.cards().uncounted == ()
 
 
-# -- what probes say ------------------------------------------------------------------------------
+# -- probes ---------------------------------------------------------------------------------------
 
 
 def test_the_process_is_started_anew_when_nothing_is_told_of_any_card_for_minutes(
     watched: Watched,
 ) -> None:
     unreadable = [replace(gpu, problem=HOT) for gpu in TWO]
-    for found in (SettingsError("Uninitialized"), unreadable, ()):
+    for cards in (SettingsError("Uninitialized"), unreadable, ()):
         watched.refresh(*TWO)
         began = watched.now
         for seconds in (0.0, DEAD_SECONDS):
             watched.now = began + seconds
-            watched.gpus.found = found
+            watched.gpus.found = cards
             watched.health.refresh()
             assert watched.health.live() == ""
         watched.now = began + DEAD_SECONDS + 1
@@ -359,13 +359,13 @@ def test_a_wait_for_errors_that_does_not_end_is_told(watched: Watched) -> None:
             assert health.ready() == ""
             watched.now += 1
             health.refresh()
-            said.append(health.ready())
+            text.append(health.ready())
             return ()
 
-    said: list[str] = []
+    text: list[str] = []
     health = Health(Hanging(), "GiB", 0, recover=300, clock=lambda: watched.now)
     health.watch()
-    assert said == ["errors of GPUs are not seen: the driver does not answer"]
+    assert text == ["errors of GPUs are not seen: the driver does not answer"]
     assert health.ready() == ""
 
 

@@ -44,71 +44,77 @@ pods = st.lists(gpu_containers, min_size=1, max_size=4).map(
 
 @given(st.lists(pods, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_pods_that_are_admitted_one_by_one_are_told_apart(
-    bound: list[NodePod], dice: random.Random
+    bound_pod: list[NodePod], dice: random.Random
 ) -> None:
-    known = {pod.key: pod for pod in bound}
-    order = list(bound)
+    pods_by_key = {pod.key: pod for pod in bound_pod}
+    order = list(bound_pod)
     dice.shuffle(order)
-    listed: dict[PodKey, dict[str, frozenset[str]]] = {}
+    pod_devices: dict[PodKey, dict[str, frozenset[str]]] = {}
     answered: set[tuple[str, str]] = set()
     for pod in order:
-        listed[pod.key] = {each.name: frozenset() for each in pod.gpu_containers if not each.init}
-        for asked in pod.gpu_containers:
-            found = candidates(listed, known, answered, (), asked.units)
-            decision = decide(found, asked.units, NODE)
+        pod_devices[pod.key] = {
+            item.name: frozenset() for item in pod.gpu_containers if not item.init
+        }
+        for request in pod.gpu_containers:
+            found = candidates(pod_devices, pods_by_key, answered, (), request.units)
+            decision = decide(found, request.units, NODE)
             assert isinstance(decision, Decided)
-            assert decision.owners == (ContainerCandidate(pod, asked),)
-            assert [(card.index, units) for card, units in decision.grant.shares] == [*asked.shares]
-            answered.add((pod.ref.uid, asked.name))
-            if not asked.init:
-                listed[pod.key][asked.name] = frozenset([f"id of {asked.name}"])
+            assert decision.owners == (ContainerCandidate(pod, request),)
+            assert [(card.index, units) for card, units in decision.grant.shares] == [
+                *request.shares
+            ]
+            answered.add((pod.ref.uid, request.name))
+            if not request.init:
+                pod_devices[pod.key][request.name] = frozenset([f"id of {request.name}"])
 
 
 @given(st.lists(pods, min_size=1, max_size=6), st.integers(1, 3))
 def test_what_is_decided_is_right_for_each_that_may_be_meant(
-    waiting: list[NodePod], units: int
+    pending_pods: list[NodePod], units: int
 ) -> None:
-    listed = {
-        pod.key: {each.name: frozenset[str]() for each in pod.gpu_containers} for pod in waiting
+    pod_devices = {
+        pod.key: {item.name: frozenset[str]() for item in pod.gpu_containers}
+        for pod in pending_pods
     }
-    known = {pod.key: pod for pod in waiting}
-    found = candidates(listed, known, set(), (), units)
-    assert {each.pod.key for each in found} == {
-        pod.key for pod in waiting if pod.gpu_containers[0].units == units
+    pods_by_key = {pod.key: pod for pod in pending_pods}
+    found = candidates(pod_devices, pods_by_key, set(), (), units)
+    assert {item.pod.key for item in found} == {
+        pod.key for pod in pending_pods if pod.gpu_containers[0].units == units
     }
     decision = decide(found, units, NODE)
-    grants = {granted(each, NODE) for each in found}
+    grants = {granted(item, NODE) for item in found}
     if len(grants) == 1:
         assert isinstance(decision, Decided)
         assert {decision.grant} == grants
     else:
         assert isinstance(decision, Undecided)
-        assert all(str(each.pod.ref) in decision.details for each in found[:8])
+        assert all(str(item.pod.ref) in decision.details for item in found[:8])
 
 
 def waiting_pair() -> tuple[NodePod, NodePod]:
     return placed(gpu_container(4, 0)), placed(gpu_container(4, 1))
 
 
-def find(*waiting: NodePod, refused: Sequence[str] = ()) -> Sequence[ContainerCandidate]:
-    listed = {
-        pod.key: {each.name: frozenset[str]() for each in pod.gpu_containers} for pod in waiting
+def find(*pending_pods: NodePod, error: Sequence[str] = ()) -> Sequence[ContainerCandidate]:
+    pod_devices = {
+        pod.key: {item.name: frozenset[str]() for item in pod.gpu_containers}
+        for pod in pending_pods
     }
-    return candidates(listed, {pod.key: pod for pod in waiting}, set(), refused, 4)
+    return candidates(pod_devices, {pod.key: pod for pod in pending_pods}, set(), error, 4)
 
 
 @pytest.mark.parametrize(("ran", "to_go"), [(True, False), (False, True)])
 def test_a_new_pod_comes_before_one_that_ran_or_is_to_go(ran: bool, to_go: bool) -> None:
     new = placed(gpu_container(4, 0))
     old = placed(gpu_container(4, 1), started=ran, terminating=to_go)
-    assert [each.pod for each in find(old, new)] == [new]
-    assert [each.pod for each in find(old)] == [old]
+    assert [item.pod for item in find(old, new)] == [new]
+    assert [item.pod for item in find(old)] == [old]
 
 
 def test_a_pod_that_had_an_error_counts_where_there_is_no_other() -> None:
-    one, other = waiting_pair()
-    assert [each.pod for each in find(one, other, refused=[one.ref.uid])] == [other]
-    assert [each.pod for each in find(one, refused=[one.ref.uid])] == [one]
+    one, second = waiting_pair()
+    assert [item.pod for item in find(one, second, error=[one.ref.uid])] == [second]
+    assert [item.pod for item in find(one, error=[one.ref.uid])] == [one]
 
 
 def test_a_pod_that_has_ended_is_never_meant() -> None:
@@ -136,25 +142,25 @@ def test_an_unknown_pod_is_said_to_be_unknown() -> None:
 
 
 def test_a_device_that_is_not_there_or_unhealthy_is_named() -> None:
-    gone = placed(gpu_container(4, 0), uuids={0: "GPU-gone"})
-    decision = decide([ContainerCandidate(gone, gone.gpu_containers[0])], 4, NODE)
+    deleted = placed(gpu_container(4, 0), uuids={0: "GPU-gone"})
+    decision = decide([ContainerCandidate(deleted, deleted.gpu_containers[0])], 4, NODE)
     assert isinstance(decision, Undecided)
     assert "its device GPU-gone is not on this node" in decision.reason
     assert not decision.more_may_help
     lost = DetectedGpu("GPU-0", 0, 16384, problem=Problem(Fault.LOST, "is lost"))
     sick = make_cards([lost], "GiB", 0)
-    there = placed(gpu_container(4, 0))
-    decision = decide([ContainerCandidate(there, there.gpu_containers[0])], 4, sick)
+    present = placed(gpu_container(4, 0))
+    decision = decide([ContainerCandidate(present, present.gpu_containers[0])], 4, sick)
     assert isinstance(decision, Undecided)
     assert "its device GPU-0 (index 0) is unhealthy: is lost" in decision.reason
     assert isinstance(
-        granted(ContainerCandidate(there, there.gpu_containers[0]), sick, healthy=False), Grant
+        granted(ContainerCandidate(present, present.gpu_containers[0]), sick, healthy=False), Grant
     )
 
 
 def test_a_uuid_counts_and_not_the_index_where_cards_have_moved() -> None:
-    moved = placed(gpu_container(4, 0), uuids={0: "GPU-3"})
-    grant = granted(ContainerCandidate(moved, moved.gpu_containers[0]), NODE)
+    moved_card = placed(gpu_container(4, 0), uuids={0: "GPU-3"})
+    grant = granted(ContainerCandidate(moved_card, moved_card.gpu_containers[0]), NODE)
     assert isinstance(grant, Grant)
     assert grant.uuids == {"GPU-3"}
 
@@ -164,11 +170,11 @@ def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_
         placed(replace(gpu_container(4, 1), cores=cores), whole_cards=whole)
         for cores, whole in ((100, True), (30, False))
     ]
-    found = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
-    alone = decide(found[:1], 4, NODE)
+    decision = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
+    alone = decide(decision[:1], 4, NODE)
     assert isinstance(alone, Decided)
     assert (alone.grant.cores, alone.grant.limits) == (100, ((NODE.all[1], 16),))
-    both = decide(found, 4, NODE)
+    both = decide(decision, 4, NODE)
     assert isinstance(both, Decided)
     assert (both.grant.cores, both.grant.limits) == (0, ((NODE.all[1], 4),))
 
@@ -185,7 +191,7 @@ def grant(*shares: tuple[int, int]) -> Grant:
     return Grant(pairs, sum(units for _, units in shares))
 
 
-id_sets = st.sets(st.sampled_from([each for card in range(4) for each in ids(card, *range(16))]))
+id_sets = st.sets(st.sampled_from([item for card in range(4) for item in ids(card, *range(16))]))
 
 
 @given(
@@ -194,37 +200,37 @@ id_sets = st.sets(st.sampled_from([each for card in range(4) for each in ids(car
     st.data(),
 )
 def test_ids_are_those_asked_for_and_of_the_grants_cards_as_far_as_there_are(
-    available: set[str], wanted: dict[int, int], data: st.DataObject
+    available: set[str], expected: dict[int, int], data: st.DataObject
 ) -> None:
-    given_out = grant(*sorted(wanted.items()))
+    given_out = grant(*sorted(expected.items()))
     if len(available) < given_out.units:
         return
     must = data.draw(st.sets(st.sampled_from(sorted(available)), max_size=given_out.units))
     in_use = data.draw(st.sets(st.sampled_from(sorted(available))))
-    chosen, own = choose_ids(given_out, available, must, in_use)
+    chosen, own_ids = choose_ids(given_out, available, must, in_use)
     assert len(chosen) == len(set(chosen)) == given_out.units
     assert must <= set(chosen) <= available
-    assert own == ({uuid_of(each) for each in chosen} <= given_out.uuids)
+    assert own_ids == ({uuid_of(item) for item in chosen} <= given_out.uuids)
     if not must:
         for card, units in given_out.shares:
-            there = [each for each in available if uuid_of(each) == card.uuid]
-            taken = [each for each in chosen if uuid_of(each) == card.uuid]
-            assert len(taken) >= min(units, len(there))
+            present = [item for item in available if uuid_of(item) == card.uuid]
+            taken = [item for item in chosen if uuid_of(item) == card.uuid]
+            assert len(taken) >= min(units, len(present))
 
 
 def test_ids_that_another_has_are_taken_last() -> None:
-    chosen, own = choose_ids(grant((0, 2)), ids(0, 0, 1, 2), [], set(ids(0, 0)))
-    assert (sorted(chosen), own) == (ids(0, 1, 2), True)
+    chosen, own_ids = choose_ids(grant((0, 2)), ids(0, 0, 1, 2), [], set(ids(0, 0)))
+    assert (sorted(chosen), own_ids) == (ids(0, 1, 2), True)
 
 
 def test_where_a_cards_ids_are_in_other_hands_others_are_taken() -> None:
-    chosen, own = choose_ids(grant((0, 2)), [*ids(0, 5), *ids(1, 7, 3)], [], ())
-    assert (sorted(chosen), own) == ([*ids(0, 5), *ids(1, 3)], False)
+    chosen, own_ids = choose_ids(grant((0, 2)), [*ids(0, 5), *ids(1, 7, 3)], [], ())
+    assert (sorted(chosen), own_ids) == ([*ids(0, 5), *ids(1, 3)], False)
 
 
 def test_units_of_an_init_container_are_kept() -> None:
-    chosen, own = choose_ids(grant((0, 3)), ids(0, 0, 1, 8, 9), ids(0, 8, 9), ())
-    assert (set(chosen), own) == ({*ids(0, 8, 9), *ids(0, 0)}, True)
+    chosen, own_ids = choose_ids(grant((0, 3)), ids(0, 0, 1, 8, 9), ids(0, 8, 9), ())
+    assert (set(chosen), own_ids) == ({*ids(0, 8, 9), *ids(0, 0)}, True)
 
 
 def test_containers_without_a_name_of_a_part_are_no_candidates() -> None:

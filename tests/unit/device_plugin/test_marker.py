@@ -49,11 +49,11 @@ class World:
         """Have the pod's one container on record."""
         event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
         self.pods.apply(event)
-        told = answer_message(
+        answer = answer_message(
             ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": devices})
         ).SerializeToString()
         ids = frozenset([device_id("GPU-0", len(self.record))])
-        self.record.append(CheckpointEntry(body["metadata"]["uid"], "c0", ids, told))
+        self.record.append(CheckpointEntry(body["metadata"]["uid"], "c0", ids, answer))
         self.marker.look()
 
 
@@ -81,10 +81,10 @@ def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(wor
     assert not world.marker.mark_all()
     assert patches(world.api) == []
     uid = bodies[1]["metadata"]["uid"]
-    told = answer_message(
+    answer = answer_message(
         ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})
     ).SerializeToString()
-    world.record.append(CheckpointEntry(uid, "c0", frozenset([device_id("GPU-0", 7)]), told))
+    world.record.append(CheckpointEntry(uid, "c0", frozenset([device_id("GPU-0", 7)]), answer))
     world.marker.look()
     world.marker.mark_all()
     assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]
@@ -105,15 +105,15 @@ def test_a_mark_that_does_not_land_is_tried_again(world: World) -> None:
     assert len(patches(world.api)) == 2
 
 
-@pytest.mark.parametrize(("error", "tried"), [(ApiUnreachable, 1), (ApiUnavailable, 3)])
+@pytest.mark.parametrize(("error", "attempts"), [(ApiUnreachable, 1), (ApiUnavailable, 3)])
 def test_while_the_api_server_is_away_the_pauses_grow_whatever_is_served(
-    world: World, error: type[ApiError], tried: int
+    world: World, error: type[ApiError], attempts: int
 ) -> None:
     for _ in range(3):
         world.serve(pod_json(1), "GPU-0")
     world.api.forever = error("away", 0)
     world.marker.step()
-    assert len(patches(world.api)) == tried
+    assert len(patches(world.api)) == attempts
     for pause in (2.0, 4.0, 8.0, 16.0):
         world.api.calls.clear()
         world.now += pause - 0.5
@@ -121,7 +121,7 @@ def test_while_the_api_server_is_away_the_pauses_grow_whatever_is_served(
         assert patches(world.api) == []
         world.now += 0.5
         world.marker.step()
-        assert len(patches(world.api)) == tried
+        assert len(patches(world.api)) == attempts
     world.api.forever = b"{}"
     world.now += 60.0
     world.api.calls.clear()
@@ -142,12 +142,12 @@ def test_what_a_pod_was_given_beside_is_written_once_and_again_where_it_is_more(
     body = pod_json(1, 2, devices=[1])
     meta = body["metadata"]
     world.serve(body, "0")  # by index, as the original tells it
-    (change,) = (each for _, each in patches(world.api))
-    given = {ALIYUN.given: '{"GPU-0":1}'}
-    assert change == {"metadata": {"uid": meta["uid"], "annotations": given}}
-    meta["annotations"] |= given
-    shown: WatchEvent[Pod] = WatchEvent("MODIFIED", decoded(body))
-    world.pods.apply(shown)
+    (change,) = (item for _, item in patches(world.api))
+    units = {ALIYUN.given: '{"GPU-0":1}'}
+    assert change == {"metadata": {"uid": meta["uid"], "annotations": units}}
+    meta["annotations"] |= units
+    view: WatchEvent[Pod] = WatchEvent("MODIFIED", decoded(body))
+    world.pods.apply(view)
     world.api.calls.clear()
     world.marker.look()
     assert patches(world.api) == []
@@ -209,10 +209,10 @@ def test_a_wrong_device_is_told_of_once_and_counted(world: World) -> None:
     for _ in range(2):
         world.marker.look()
         assert world.marker.wrong_containers == 1
-    (told,) = world.told
-    assert told.pod.ref.uid == wrong["metadata"]["uid"]
-    assert "was bound to 1 units of GPU-1, but was told of device GPU-0" in str(told)
-    gone: WatchEvent[Pod] = WatchEvent("DELETED", decoded(wrong))
-    world.pods.apply(gone)
+    (answer,) = world.told
+    assert answer.pod.ref.uid == wrong["metadata"]["uid"]
+    assert "was bound to 1 units of GPU-1, but was told of device GPU-0" in str(answer)
+    deleted: WatchEvent[Pod] = WatchEvent("DELETED", decoded(wrong))
+    world.pods.apply(deleted)
     world.marker.look()
     assert world.marker.wrong_containers == 0

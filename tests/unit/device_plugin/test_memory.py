@@ -1,4 +1,4 @@
-"""What containers use is told as far as NVML makes sense, and a driver that hangs shows nothing."""
+"""Memory use is reported as far as NVML makes sense, and a hanging driver shows nothing."""
 
 import json
 from collections.abc import Sequence
@@ -32,14 +32,15 @@ MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M"}
 
 @dataclass
 class World:
-    """A node in a folder, and a driver that says what the test wants."""
+    """A node in a folder, and a driver with the answers of the test."""
 
     root: Path
     processes: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    percents: dict[str, dict[int, int]] = field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     record: list[CheckpointEntry] = field(default_factory=list)
-    told: list[ContainerUse] = field(default_factory=list)
+    messages: list[ContainerUse] = field(default_factory=list)
     now: float = 1000.0
     card_used: int = 8 * GIB
     away: bool = False
@@ -48,7 +49,7 @@ class World:
         self.pods = Pods(ScriptedApi(forever=ApiUnreachable("away", 0)), ALIYUN, "node")
         self.memory_of = Memory(
             *(self, Cgroups(self.root), self.pods, self.recorded, lambda: NODE),
-            tell=self.told.append,
+            tell=self.messages.append,
             clock=lambda: self.now,
         )
 
@@ -62,6 +63,9 @@ class World:
             raise SettingsError("it is lost")
         return CardMemory(16 * GIB, self.card_used, self.processes.get(uuid, {}))
 
+    def sm_percents(self, uuid: str) -> dict[int, int] | None:
+        return self.percents.get(uuid)
+
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         try:
             return self.limits[f"{uuid}/{cgroup.name}"]
@@ -74,17 +78,17 @@ class World:
         uid = "e4175508-9416-4bd3-9a17-" + f"{pids[0]:012x}"
         meta["uid"] = uid
         ids = [f"{pid:064x}" for pid in pids]
-        for number, (pid, each) in enumerate(zip(pids, ids, strict=True)):
-            path = f"kubepods/pod{uid}/{each}"
+        for number, (pid, item) in enumerate(zip(pids, ids, strict=True)):
+            path = f"kubepods/pod{uid}/{item}"
             (self.root / f"proc/{pid}").mkdir(parents=True)
             (self.root / f"proc/{pid}/cgroup").write_text(f"0::/{path}\n")
             (self.root / "sys/fs/cgroup" / path).mkdir(parents=True)
-            held = frozenset([device_id("GPU-0", pid)])
-            told = answer_message(ContainerAllocation(envs or {})).SerializeToString()
-            self.record.append(CheckpointEntry(uid, f"c{number}", held, told))
+            holding = frozenset([device_id("GPU-0", pid)])
+            messages = answer_message(ContainerAllocation(envs or {})).SerializeToString()
+            self.record.append(CheckpointEntry(uid, f"c{number}", holding, messages))
         body["status"]["containerStatuses"] = [
-            {"name": f"c{number}", "containerID": f"containerd://{each}"}
-            for number, each in enumerate(ids)
+            {"name": f"c{number}", "containerID": f"containerd://{item}"}
+            for number, item in enumerate(ids)
         ]
         self.watch("ADDED", body)
         return ids
@@ -124,7 +128,29 @@ def test_the_processes_of_a_container_are_added_up_by_card(world: World) -> None
         ("c1", "GPU-0", 2048, 5, None),
     ]
     assert world.memory_of.seen().cards == {"GPU-0": 8 * GIB, "GPU-1": 8 * GIB}
-    assert world.told == []
+    assert world.messages == []
+
+
+def test_the_use_of_sms_is_added_up_by_container_and_missing_without_samples(world: World) -> None:
+    body = pod_json(4, 2)
+    ids = world.run(body, [11, 12])
+    (world.root / "proc/13").mkdir()
+    (world.root / "proc/13/cgroup").write_text(
+        f"0::/kubepods/pod{body['metadata']['uid']}/{ids[0]}/deeper\n"
+    )
+    world.processes["GPU-0"] = {11: GIB, 13: None, 12: 5 * MIB, 99: GIB}
+    world.processes["GPU-1"] = {11: GIB}
+    # 12 is idle, 98 has ended, and NVML has no samples of GPU-1.
+    world.percents["GPU-0"] = {11: 30, 13: 25, 98: 60, 99: 40}
+    world.look()
+    assert [
+        (use.container, use.uuid, use.percent) for use in world.memory_of.seen().compute_uses
+    ] == [("c0", "GPU-0", 55), ("c1", "GPU-0", 0)]
+    world.percents["GPU-0"] = {11: 90, 13: 90}
+    world.look()
+    assert [use.percent for use in world.memory_of.seen().compute_uses] == [100, 0]
+    world.now += STALE_SECONDS + 1
+    assert world.memory_of.seen().compute_uses == ()
 
 
 @pytest.mark.parametrize("size", [None, 17 * GIB, 2**64 - 1])
@@ -135,7 +161,7 @@ def test_what_nvml_does_not_know_or_cannot_be_is_not_shown(world: World, size: i
     for processes in ({11: size, 12: GIB}, {12: GIB, 11: size}):
         world.processes["GPU-0"] = processes
         assert world.look() == []
-    assert world.told == []
+    assert world.messages == []
 
 
 def test_a_card_that_does_not_tell_leaves_the_others_figures_alone(world: World) -> None:
@@ -155,14 +181,14 @@ def test_who_has_a_whole_card_exceeds_nothing_by_using_it(world: World) -> None:
     world.run(pod_json(1, cores=(100,), annotations={WHOLE_CARD: "true"}), [11])
     world.processes["GPU-0"] = {11: 12 * GIB}
     assert world.look() == [("c0", "GPU-0", 16384, 12288, None)]
-    assert world.told == []
+    assert world.messages == []
 
 
 def test_a_container_on_another_card_than_its_pods_was_given_nothing_there(world: World) -> None:
     world.run(pod_json(4), [11])
     world.processes["GPU-1"] = {11: 2 * MIB}
     assert world.look() == [("c0", "GPU-1", 0, 2, None)]
-    assert [use.exceeded for use in world.told] == [True]
+    assert [use.exceeded for use in world.messages] == [True]
 
 
 def test_figures_go_when_the_driver_hangs(world: World) -> None:
@@ -182,7 +208,7 @@ def test_figures_go_when_the_driver_hangs(world: World) -> None:
         (3 * GIB, 0, True),
         (4 * GIB + 1, GIB, False),
         (NO_LIMIT, 0, False),
-        (4 * GIB, 4 * GIB + 1, False),  # what is used counts more than what is said
+        (4 * GIB, 4 * GIB + 1, False),  # the used memory counts more than the shown limit
     ],
 )
 def test_a_limit_of_the_driver_holds_where_nvml_shows_it(
@@ -192,17 +218,17 @@ def test_a_limit_of_the_driver_holds_where_nvml_shows_it(
     world.limits[f"GPU-0/{container}"] = (limit, used)
     assert world.look() == [("c0", "GPU-0", 4096, used // MIB, holds)]
     world.look()
-    assert len(world.told) == (0 if holds else 1)
+    assert len(world.messages) == (0 if holds else 1)
 
 
 def test_a_limit_that_is_not_shown_is_neither_held_nor_broken(world: World) -> None:
     world.run(pod_json(4), [11], DRIVER)
     world.run(pod_json(4), [21], MPS)
     world.processes["GPU-0"] = {11: GIB, 21: GIB}
-    assert [each[-1] for each in world.look()] == [None, None]
+    assert [item[-1] for item in world.look()] == [None, None]
     world.processes["GPU-0"] = {11: GIB, 21: 5 * GIB}
-    assert [each[-1] for each in world.look()] == [None, False]
-    assert [use.isolation for use in world.told] == ["mps"]
+    assert [item[-1] for item in world.look()] == [None, False]
+    assert [use.isolation for use in world.messages] == ["mps"]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "4096M", "1" * 400, "x"])
@@ -219,12 +245,12 @@ def test_each_excess_is_told_once_while_the_pod_is_there(world: World) -> None:
     for used in (5 * GIB, GIB, 5 * GIB):
         world.processes["GPU-0"] = {11: used}
         world.look()
-    assert len(world.told) == 1
+    assert len(world.messages) == 1
     world.watch("DELETED", body)
     assert world.look() == []
     world.watch("ADDED", body)
     world.look()
-    assert len(world.told) == 2
+    assert len(world.messages) == 2
 
 
 def test_without_the_kubelets_record_the_last_figures_stay(world: World) -> None:

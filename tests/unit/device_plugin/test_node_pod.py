@@ -1,4 +1,4 @@
-"""What each container was given, read from the annotations of the Binding; edits change nothing."""
+"""The devices of each container by the annotations of the Binding; edits change nothing."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_compute_is_the_containers_own_and_nonsense_costs_no_device(
 
 
 @pytest.mark.parametrize(
-    ("cores", "said", "whole"),
+    ("cores", "text", "whole"),
     [
         ((200,), "true", True),
         ((200,), "false", False),
@@ -76,10 +76,10 @@ def test_compute_is_the_containers_own_and_nonsense_costs_no_device(
     ],
 )
 def test_all_memory_of_its_cards_is_for_a_pod_that_has_them_alone(
-    cores: tuple[int, ...], said: str, whole: bool
+    cores: tuple[int, ...], text: str, whole: bool
 ) -> None:
     units = (2,) * max(1, len(cores))
-    body = pod_json(*units, devices=[0, 1], cores=cores, annotations={WHOLE_CARD: said})
+    body = pod_json(*units, devices=[0, 1], cores=cores, annotations={WHOLE_CARD: text})
     pod = read(body)
     assert (pod.problem, pod.whole_cards) == ("", whole)
 
@@ -136,8 +136,8 @@ def test_annotations_that_are_edited_later_change_no_device() -> None:
     notes = body["metadata"]["annotations"]
     for edited in ({ALIYUN.idx: "0", ALIYUN.allocation: ""}, {ALIYUN.idx: "x"}):
         later = {**body, "metadata": {**body["metadata"], "annotations": {**notes, **edited}}}
-        kept = read(later).as_first_seen(first)
-        assert (kept.gpu_containers, kept.problem) == (first.gpu_containers, "")
+        retained = read(later).as_first_seen(first)
+        assert (retained.gpu_containers, retained.problem) == (first.gpu_containers, "")
 
 
 def test_the_state_of_the_pod_is_read() -> None:

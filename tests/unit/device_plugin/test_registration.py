@@ -1,4 +1,4 @@
-"""When the kubelet is told of us: again and again, soon where it helps, and never in vain for long.
+"""Times of registration: again and again, soon where that helps, and never in vain for long.
 
 A real server and a kubelet's registration over gRPC; time is the test's.
 """
@@ -65,10 +65,10 @@ class World:
         """Seconds until the kubelet is told of the process again."""
         began, registered = self.now, self.kubelet.registered
         while True:
-            tried = self.now
+            attempts = self.now
             self.step(process)
             if self.kubelet.registered > registered:
-                return tried - began
+                return attempts - began
 
     def registered(self, process: Registration) -> None:
         """Return once the kubelet follows the process."""
@@ -83,11 +83,11 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="dp-") as folder:
-        found = World(Path(folder))
-        yield found
-        for each in found.made:
-            each.stop()
-        found.kubelet.stop()
+        result = World(Path(folder))
+        yield result
+        for item in result.made:
+            item.stop()
+        result.kubelet.stop()
 
 
 def test_a_kubelet_that_refuses_at_first_is_asked_again_at_once_then_ever_more_slowly(
@@ -98,9 +98,9 @@ def test_a_kubelet_that_refuses_at_first_is_asked_again_at_once_then_ever_more_s
     process = world.process()
     began, tries = world.now, []
     while world.kubelet.refuses:
-        left = world.kubelet.refuses
+        remaining = world.kubelet.refuses
         world.step(process)
-        if world.kubelet.refuses < left:
+        if world.kubelet.refuses < remaining:
             tries.append(world.now)
     pauses = [later - earlier for earlier, later in pairwise(tries)]
     assert pauses[0] < 0.1
@@ -194,7 +194,7 @@ def test_a_process_that_takes_over_leaves_no_gap_or_ends_it_at_once(
     poll(lambda: (new.problem() != "") == one_plugin, "let go")
     world.registered(new)
     world.kubelet.wait_advertised(4)
-    # No gap at all where the new one is back before the kubelet has marked what it dropped.
+    # No gap at all if the new process is back before the kubelet has marked the dropped devices.
     assert world.kubelet.gaps <= gaps
 
 

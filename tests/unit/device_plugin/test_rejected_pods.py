@@ -16,13 +16,13 @@ KUBELET = "Pod was rejected: Allocate failed due to no healthy devices present"
 def failed(**status: Any) -> Json:
     body = pod_json(4)
     body["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
-    said = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": KUBELET}
-    return {**body, "status": said | status}
+    text = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": KUBELET}
+    return {**body, "status": text | status}
 
 
-def deleted(body: Json, shown: Json | None = None) -> list[Json]:
+def deleted(body: Json, view: Json | None = None) -> list[Json]:
     """The bodies of the deletions, after the pod was looked at twice."""
-    api = ScriptedApi(forever=json.dumps(shown or body).encode())
+    api = ScriptedApi(forever=json.dumps(view or body).encode())
     rejected = RejectedPods(api)
     for _ in range(2):
         rejected.clear([read(body)])

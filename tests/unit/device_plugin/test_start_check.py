@@ -1,4 +1,4 @@
-"""A container starts if it was told of what its pod was bound to, by the kubelet's own record."""
+"""A container starts if the kubelet's record has the devices of the pod's Binding."""
 
 import base64
 import json
@@ -47,21 +47,21 @@ class World:
     """The check, over records of the test."""
 
     record: list[CheckpointEntry] | GpuShareError = field(default_factory=list)
-    shown: dict[PodKey, dict[str, frozenset[str]]] = field(default_factory=dict)
+    view: dict[PodKey, dict[str, frozenset[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.api = ScriptedApi(forever=ApiUnreachable("away", 0))
         self.pods = Pods(self.api, ALIYUN, "node")
-        self.check = StartCheck(self.pods, self._entries, lambda: self.shown, lambda: NODE)
+        self.check = StartCheck(self.pods, self._entries, lambda: self.view, lambda: NODE)
 
     def _entries(self) -> list[CheckpointEntry]:
         if isinstance(self.record, GpuShareError):
             raise self.record
         return self.record
 
-    def add(self, body: Json, devices: str, held: list[str], name: str = "c0") -> None:
+    def add(self, body: Json, devices: str, ids: list[str], name: str = "c0") -> None:
         assert isinstance(self.record, list)
-        entry = CheckpointEntry(body["metadata"]["uid"], name, frozenset(held), told(devices))
+        entry = CheckpointEntry(body["metadata"]["uid"], name, frozenset(ids), told(devices))
         self.record.append(entry)
 
     def watch(self, *bodies: Json) -> None:
@@ -108,9 +108,9 @@ def test_ids_that_two_containers_have_are_right_for_both(world: World) -> None:
 
 
 def test_the_record_of_a_pod_that_is_gone_counts_for_nothing(world: World) -> None:
-    gone, body = pod_json(4, devices=[0]), pod_json(4, devices=[1])
+    deleted_pod, body = pod_json(4, devices=[0]), pod_json(4, devices=[1])
     world.watch(body)
-    world.add(gone, "GPU-0", ids(1))
+    world.add(deleted_pod, "GPU-0", ids(1))
     world.add(body, "GPU-1", ids(1))
     world.check.check(ids(1))
 
@@ -119,15 +119,15 @@ def test_other_ids_are_another_container(world: World) -> None:
     body = pod_json(4, devices=[1])
     world.watch(body)
     world.add(body, "GPU-1", ids(1))
-    for other in (ids(1, 3), ids(1, 5), ids(1, 4, first=1)):
+    for other_ids in (ids(1, 3), ids(1, 5), ids(1, 4, first=1)):
         with pytest.raises(RequestRefused, match="no container with these"):
-            world.check.check(other)
+            world.check.check(other_ids)
 
 
 def test_a_pod_that_is_not_known_is_read(world: World) -> None:
     body = pod_json(4, devices=[1])
     world.add(body, "GPU-0", ids(0))
-    world.shown = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
+    world.view = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
     world.api.answers.append(json.dumps({"kind": "Pod", **body}).encode())
     with pytest.raises(RequestRefused, match="was bound to 4 units of GPU-1"):
         world.check.check(ids(0))
@@ -136,15 +136,15 @@ def test_a_pod_that_is_not_known_is_read(world: World) -> None:
 def test_a_pod_that_there_is_not_any_more_does_not_start(world: World) -> None:
     body = pod_json(4, devices=[1])
     world.add(body, "GPU-0", ids(0))
-    world.shown = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
+    world.view = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
     world.api.answers.append(ApiNotFound("deleted", 404))
     with pytest.raises(RequestRefused, match="the API server does not have the pod"):
         world.check.check(ids(0))
 
 
 def test_while_nobody_tells_whose_it_is_only_a_choice_of_ours_starts(world: World) -> None:
-    ours, theirs = pod_json(4), pod_json(4)
-    world.add(ours, "GPU-0", ids(0))
+    our_name, theirs = pod_json(4), pod_json(4)
+    world.add(our_name, "GPU-0", ids(0))
     world.check.check(ids(0))
     world.add(theirs, "GPU-0", ids(1))
     with pytest.raises(RequestRefused, match="the API server does not answer"):
@@ -176,8 +176,8 @@ def test_the_record_is_read(tmp_path: Path) -> None:
         "DeviceIDs": {"-1": ["a"], "0": ["b"]},
         "AllocResp": base64.b64encode(b"x").decode(),
     }
-    other = {**item, "ResourceName": "example.com/nic"}
-    text = json.dumps({"Data": {"PodDeviceEntries": [item, other]}, "Checksum": 1}).encode()
+    other_ids = {**item, "ResourceName": "example.com/nic"}
+    text = json.dumps({"Data": {"PodDeviceEntries": [item, other_ids]}, "Checksum": 1}).encode()
     (tmp_path / CHECKPOINT).write_bytes(text)
     assert read_checkpoint(tmp_path, "aliyun.com/gpu-mem") == (
         CheckpointEntry("u", "c", frozenset("ab"), b"x"),

@@ -1,6 +1,6 @@
-"""A refusal names no pod: the kubelet writes it into the status of the one that it asked for.
+"""A refusal names no pod: the kubelet writes the text into the status of the pod that asked.
 
-Which one that is may be unknown, and its readers may not know the names of other namespaces.
+That pod may be unknown, and readers of the status may not know names of other namespaces.
 """
 
 from typing import Any
@@ -40,18 +40,18 @@ TOLD = answer_message(ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "GPU-1"})).
 class World:
     """A node with the pods of two tenants; the API server has none of them any more."""
 
-    def __init__(self, pods: list[dict[str, Any]], shown: list[bool]) -> None:
+    def __init__(self, pods: list[dict[str, Any]], view: list[bool]) -> None:
         self.pods = Pods(ScriptedApi(forever=b"{}"), ALIYUN, "node")
         self.shown: dict[PodKey, dict[str, frozenset[str]]] = {}
         self.record: list[CheckpointEntry] = []
         self.now = 0.0
         self.pods.wait = self._wait  # type: ignore[method-assign]
-        for body, admitted in zip(pods, shown, strict=False):
+        for body, admitted in zip(pods, view, strict=False):
             event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
             self.pods.apply(event)
             if admitted:
                 self.shown[_ref(body).namespace, _ref(body).name] = {
-                    each["name"]: frozenset() for each in body["spec"]["containers"]
+                    item["name"]: frozenset() for item in body["spec"]["containers"]
                 }
         self.allocator = Allocator(
             self.pods, lambda: self.shown, lambda: CARDS, clock=lambda: self.now
@@ -63,7 +63,7 @@ class World:
         self.now += seconds
 
     def refusals(self, units: int, bodies: list[dict[str, Any]]) -> list[str]:
-        """What the kubelet is told when it asks for so many units, and before it starts them."""
+        """The answers to the kubelet's question for so many units, and before the start."""
         texts = []
         try:
             self.allocator.allocate(self.allocator.prefer(ALL, (), units))
@@ -111,8 +111,8 @@ TOLD_ANOTHER = [_pod("azure", 1, 0, {})]
 @example(ONE_IS_LOST, [True] * 2)
 @example(TOLD_ANOTHER, [True])
 @settings(max_examples=80, deadline=None)
-def test_a_refusal_names_no_pod(bodies: list[dict[str, Any]], shown: list[bool]) -> None:
+def test_a_refusal_names_no_pod(bodies: list[dict[str, Any]], view: list[bool]) -> None:
     for units in (1, 2):
-        for text in World(bodies, shown).refusals(units, bodies):
+        for text in World(bodies, view).refusals(units, bodies):
             assert "crimson-" not in text
             assert "azure-" not in text

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.checks.server import EXCESS, lease_rights, optional_rights
@@ -121,7 +122,7 @@ def managing(*ignored: bool, **changes: Any) -> dict[str, Any]:
 
 def asking(**changes: Any) -> PodSeen:
     """A pod that waits and asks for compute."""
-    return waiting(request=Request(4, 1, cores=30), **changes)
+    return waiting(request=Request(4, 1, percents=compute(30)), **changes)
 
 
 def without(*lacking: Right) -> dict[str, Any]:

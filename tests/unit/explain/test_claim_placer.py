@@ -111,7 +111,7 @@ def test_a_group_is_placed_whole_or_not_at_all() -> None:
     placing = placer(books)
     first = placing.placed(wants(books, 4))
     gang = placing.placed_at_once([wants(books, 9, count=3)])
-    assert (first.fit, gang.fits, gang.placed[0].fit) == (1, False, 2)
+    assert (first.fit, gang.fits, gang.results[0].fit) == (1, False, 2)
     assert placing.view.used[placing.view.row["a"]].tolist()[:1] == [4]
     # What was taken back is free again, and what came before it is not.
     assert placing.placed(wants(books, 10, count=None)).fit == 2

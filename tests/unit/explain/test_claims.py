@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from functools import reduce
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -33,7 +33,6 @@ from gpushare.explain.claims import (
     by_claims,
     explain_claims,
     request_texts,
-    use_with,
 )
 from gpushare.explain.document import document
 from tests.support.claim_values import (
@@ -53,7 +52,8 @@ TAINTED = (Taint("broken", "", "NoSchedule"),)
 
 
 def use_of(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Use:
-    return reduce(lambda use, claim: use_with(use, claim, keys), claims, Use())
+    holdings = chain.from_iterable(claim.holdings for claim in claims)
+    return Use().plus(holding for holding in holdings if holding.key in keys)
 
 
 def always(_selectors: tuple[str, ...], _device: Device) -> bool:

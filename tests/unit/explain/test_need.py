@@ -7,6 +7,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
@@ -58,7 +59,7 @@ def test_the_fewest_nodes_of_one_shape() -> None:
     found = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 7)], SMALL)
     assert found.counts == (3,)
     assert [node.used for node in found.nodes] == [(20, 20), (20, 20), (20, 0)]
-    assert found.placed[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
+    assert found.results[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
     assert found.largest == (24, 4)
     assert (found.before.nodes, found.after.nodes) == (1, 4)
 
@@ -78,9 +79,10 @@ def test_compute_is_counted() -> None:
     for cores, pods, nodes in ((10, 21, 1), (60, 5, 2), (100, 4, 2)):
         ledger = books(node("a", 24, 24))
         bind(ledger, "plain", Request(4, 1), "a")
-        found = answer(ledger, [PodBatch("p", Request(1, 1, cores=cores), pods)], SMALL)
+        pods_with_compute = PodBatch("p", Request(1, 1, percents=compute(cores)), pods)
+        found = answer(ledger, [pods_with_compute], SMALL)
         assert found.counts == (nodes,), cores
-        assert found.any_cores
+        assert found.any_percents
     assert found.largest == (24,)  # only one device has compute left
 
 
@@ -161,7 +163,7 @@ UNITS = st.sampled_from([2, 3, 5, 8, 12, 16, 24])
 PODS = st.builds(
     lambda parts, cpu, models, cores, count, priority: PodBatch(
         "p",
-        Request(cpu=cpu, models=models, cores=cores).of_parts(parts),
+        Request(cpu=cpu, models=models, percents=compute(cores)).of_parts(parts),
         count,
         priority=priority,
     ),
@@ -180,7 +182,7 @@ def cluster(nodes: list[list[int]], running: list[int]) -> Ledger:
     for number, units in enumerate(running):
         name = f"n{number % len(nodes)}" if nodes else ""
         if name and ledger.snapshot().free[ledger.snapshot().row[name]].max() >= units:
-            bind(ledger, f"r{number}", Request(units, 1, cores=units % 2 * 5), name)
+            bind(ledger, f"r{number}", Request(units, 1, percents=compute(units % 2 * 5)), name)
     late = ObservedPod(PodRef("default", "late", "late"), Request(7, 1), created=1.0)
     ledger.pod_changed(late)
     return ledger
@@ -188,7 +190,10 @@ def cluster(nodes: list[list[int]], running: list[int]) -> Ledger:
 
 def fitting(outcome: WhatIfAnswer) -> list[int]:
     """Return the number of fitting pods by batch."""
-    return [result.fit for result in (*outcome.moved, *outcome.waiting, *outcome.placed)]
+    return [
+        result.fit
+        for result in (*outcome.moved_results, *outcome.pending_results, *outcome.requested_results)
+    ]
 
 
 def test_nodes_that_only_change_who_is_left_out_do_not_come() -> None:
@@ -231,8 +236,8 @@ def test_the_promise_is_kept_and_one_node_fewer_does_not_do(
 ) -> None:
     policy = load_policy(name)
     found = answer(cluster(*nodes_and_pods), requested, *shapes, policy=policy)
-    fit = [result.fit for result in found.placed]
-    pods = [result.batch.count or 0 for result in found.placed]
+    fit = [result.fit for result in found.results]
+    pods = [result.batch.count or 0 for result in found.results]
     assert sum(pods) - sum(fit) == sum(pods.count for pods in found.left_out)
 
     def fitting_with(counts: Sequence[int]) -> list[int]:

@@ -23,7 +23,7 @@ def waits(ledger: Ledger, name: str, units: int, devices: int = 1, **more: Any) 
 
 
 def wishes(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> list[Wish]:
-    return asked(ledger, *specs, most=most).found
+    return asked(ledger, *specs, most=most).wishes
 
 
 def why_not(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> dict[str, str]:

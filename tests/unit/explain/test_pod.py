@@ -264,7 +264,8 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
          " (1 Insufficient cpu) itself, and did not ask gpushare"),
         ("running PreBind plugin: no", {}, "default-scheduler has not asked gpushare: running"
          " PreBind plugin: no"),
-        ("running PreBind plugin: no", {"asked": True}, "default-scheduler has asked gpushare"),
+        ("running PreBind plugin: no", {"was_called": True}, "default-scheduler has asked"
+         " gpushare"),
         ("", {"served": False}, "kube-scheduler's file has no profile 'default-scheduler': nobody"
          " schedules this pod"),
     ],

@@ -225,7 +225,7 @@ def test_all_that_may_go_can_go_at_once_and_whatif_agrees(
     used = {name: sum(e.request.total for e in entries if e.node == name) for name in names}
     first = min(names, key=lambda name: (used[name] > 0, name in last, used[name], name))
     for name in names if not gone else first:
-        moved = what_if(made(), [], POLICY, without=[name]).moved
+        moved = what_if(made(), [], POLICY, without=[name]).moved_results
         assert (name in gone) == all(each.all_fit for each in moved)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.extender.factory import make_managed_resources
 from gpushare.extender.follow.group_sizes import GroupSizes
@@ -22,6 +23,8 @@ def test_compute_that_kube_scheduler_does_not_count_keeps_no_pod_out(*, ignored:
     made = make_managed_resources(Settings(), entry, ["default-scheduler"], GroupSizes())
     (memory,) = made
     made.node_states.put(state_of(node("a", 16), allocatable={ALIYUN.resource: 16, "pods": 110}))
-    asked = Request(4, 1, resources=((ALIYUN.cores, 30), (ALIYUN.resource, 4)), cores=30)
+    asked = Request(
+        4, 1, resources=((ALIYUN.cores, 30), (ALIYUN.resource, 4)), percents=compute(30)
+    )
     found = [obstacle.text for obstacle in memory.filters.obstacles("a", asked)]
     assert found == ([] if ignored else [f"too little {ALIYUN.cores} even if empty"])

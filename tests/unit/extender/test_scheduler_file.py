@@ -7,13 +7,13 @@ import pytest
 
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender import scheduler_file
-from gpushare.extender.door.app import Routes
-from gpushare.extender.factory import (
-    LOOKS_AT_ANNOTATIONS,
-    NOMINATES_WHO_WAITS,
+from gpushare.extender.connections import (
+    NOMINATES_PENDING_PODS,
+    RETRIES_ON_ANNOTATIONS,
     server_release,
 )
-from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
+from gpushare.extender.door.app import Routes
+from gpushare.extender.scheduler_file import SchedulerSettings, read_scheduler_file, routes_of
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
 from tests.support.scripted_api import ScriptedApi
@@ -38,7 +38,7 @@ def component(version: str = "v1", **fields: Any) -> dict[str, Any]:
 
 def read(
     documents: Mapping[str, object], listen: tuple[str, int] | None = None, tls: bool = False
-) -> SchedulerFile:
+) -> SchedulerSettings:
     def load(path: str) -> object:
         if path not in documents:
             raise SettingsError(f"{path} cannot be read")
@@ -106,8 +106,8 @@ def test_what_kube_scheduler_does_is_told_by_the_release(
 ) -> None:
     api = ScriptedApi(answers=[f'{{"major": "1", "minor": "{minor}"}}'.encode()])
     release = server_release(api)
-    assert (release >= NOMINATES_WHO_WAITS) is nominates
-    assert (release >= LOOKS_AT_ANNOTATIONS) is annotates
+    assert (release >= NOMINATES_PENDING_PODS) is nominates
+    assert (release >= RETRIES_ON_ANNOTATIONS) is annotates
 
 
 def test_an_api_server_that_names_no_release_is_not_guessed_about() -> None:

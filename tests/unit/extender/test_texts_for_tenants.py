@@ -105,7 +105,7 @@ class World:
             self.managed.ledger.node_changed(node(name, *units, marks_assigned=True))
         resources = ManagedResources((self.managed,))
         self.messages = EventMessages(self.texts, resources, "GiB")
-        self.messages.tick(ready=True)
+        self.messages.tick(is_ready=True)
         self.service = Service(
             resources,
             Binder(self.api, resources, lambda: float("inf"), self.api.clock),
@@ -256,5 +256,5 @@ def test_a_text_for_one_tenant_names_nothing_of_another(
     _create(world, 0)
     for step, which, pick in story:
         STEPS[step](world, world.pods[which % len(world.pods)], pick)
-        world.messages.tick(ready=True)
+        world.messages.tick(is_ready=True)
     world.texts.check()

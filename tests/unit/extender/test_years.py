@@ -52,12 +52,12 @@ Json = dict[str, Any]
 BOUNDS = {
     "gpushare.extender.verbs.tickets.MAX_TICKETS": 20,
     "gpushare.extender.verbs.tickets._MAX_NODES": 20,
-    "gpushare.extender.verbs.holds._MOST_CHANGED": 20,
-    "gpushare.extender.verbs.holds._MOST_TURNED_AWAY": 20,
-    "gpushare.extender.verbs.holds._MOST_KEPT_OUT": 20,
+    "gpushare.extender.verbs.holds._MAX_CHANGED": 20,
+    "gpushare.extender.verbs.holds._MAX_TURNED_AWAY": 20,
+    "gpushare.extender.verbs.holds._MAX_KEPT_OUT": 20,
     "gpushare.wire.extender.MAX_KNOWN": 40,
     "gpushare.extender.claims.ranker._MAX_KINDS": 4,
-    "gpushare.extender.verbs.group_room._MOST_GROUPS": 20,
+    "gpushare.extender.verbs.group_room._MAX_GROUPS": 20,
     "gpushare.extender.tell.events.messages._MAX_PODS": 20,
 }
 THERE = 8

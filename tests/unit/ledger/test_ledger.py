@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Allocation, Charge, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import (
@@ -232,11 +233,11 @@ def test_a_binding_in_doubt_is_not_sent_again_where_others_have_its_cores(
     ledger: Ledger, ours: int, others: int, sent: bool
 ) -> None:
     ledger.node_changed(node("gpu-a", 16))
-    request = Request(4, 1, cores=ours)
+    request = Request(4, 1, percents=compute(ours))
     ledger.assume(PodRef("default", "p", "p"), request, Allocation("gpu-a", (0,), (4,)), 0)
     ledger.doubt("p", 1)
     assert ledger.can_still_bind("p")
-    ledger.pod_changed(_pod("q", Request(5, 1, cores=others))._replace(running=True))
+    ledger.pod_changed(_pod("q", Request(5, 1, percents=compute(others)))._replace(running=True))
     assert ledger.can_still_bind("p") is sent
     with nullcontext() if sent else pytest.raises(InsufficientMemory, match="given to others"):
         assert ledger.resume("p", "gpu-a", 2)
@@ -250,7 +251,7 @@ def test_a_binding_in_doubt_does_not_stand_in_its_own_way() -> None:
     ledger.assume(PodRef("default", "p", "p"), request, allocation, 0)
     ledger.doubt("p", 1)
     assert ledger.resume("p", "gpu-a", 2) == (allocation, 4)
-    alone = Request(4, 1, cores=100)
+    alone = Request(4, 1, percents=compute(100))
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 4))
     ledger.assume(PodRef("default", "p", "p"), alone, Allocation("gpu-a", (0,), (4,)), 0)

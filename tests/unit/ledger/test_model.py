@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
 from tests.support.ledger_life import NODES, Life
@@ -21,7 +22,7 @@ gpu_requests = st.builds(
     units=st.integers(1, 4),
     devices=st.integers(1, 2),
     cpu=st.integers(0, 3),
-    cores=st.sampled_from([0, 0, 25, 60, 100]),
+    percents=st.sampled_from([0, 0, 25, 60, 100]).map(compute),
 )
 plain_requests = st.builds(Request, cpu=st.integers(0, 5), memory=st.integers(0, 5))
 
@@ -140,7 +141,10 @@ def _live(life: Life, chance: Random) -> None:
     n, name = chance.randrange(100), chance.choice(NODES)
     cores = chance.choice([0, 0, 25, 60, 100])
     gpu = Request(
-        chance.randint(1, 4), chance.choice([1, 1, 2]), cpu=chance.randrange(4), cores=cores
+        chance.randint(1, 4),
+        chance.choice([1, 1, 2]),
+        cpu=chance.randrange(4),
+        percents=compute(cores),
     )
     shape = [chance.randint(4, 8) for _ in range(chance.choice([1, 2, 2, 3]))]
     order = chance.sample(range(3), chance.choice([1, 2, 3, 3]))

@@ -1,4 +1,4 @@
-"""Moves of pods for those that wait, in a small cluster whose pods come and go."""
+"""Moves for waiting pods in a small cluster where pods come and go."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ NODES = [TraceNode(f"n-{at}", 16_000, 2**16, 2, 8, "card") for at in range(2)]
 
 def test_the_oldest_gets_the_place_that_moves_open() -> None:
     cluster = Cluster(NODES, ranking(Binpack(), 2))
-    there = {
+    running = {
         number: Running(cluster.put(row, ((device, units),), Request(units, 1)), began)
         for number, (row, device, units, began) in enumerate(
             [(0, 0, 2, 1.0), (0, 1, 8, 0.0), (1, 0, 6, 0.0), (1, 1, 5, 0.0)]
@@ -32,14 +32,14 @@ def test_the_oldest_gets_the_place_that_moves_open() -> None:
     }
     defrag = Defragmenter(cluster, Defrag(k=1, every=2), 0.5)
     assert [defrag.is_due() for _ in range(4)] == [False, True, False, True]
-    hole = defrag.make_room(Request(8, 1), there, 3.0)
+    hole = defrag.make_room(Request(8, 1), running, 3.0)
     assert hole is not None
     assert (hole.row, hole.devices) == (0, (0,))
-    assert (there[0].placement.row, there[0].began) == (1, 3.0)
+    assert (running[0].placement.row, running[0].began) == (1, 3.0)
     assert (defrag.moves, defrag.lost) == (1, 2 * 2.0)
     assert cluster.allocated == int(cluster.view.used.sum()) == 29
     assert (cluster.view.used <= cluster.view.capacity).all()
-    assert defrag.make_room(Request(8, 1), there, 4.0) is None
+    assert defrag.make_room(Request(8, 1), running, 4.0) is None
 
 
 @pytest.mark.parametrize("policy", ["binpack", "fgd", "auto"])
@@ -64,8 +64,8 @@ def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> No
 def test_the_same_seed_gives_the_same_moves(policy: str) -> None:
     nodes, pods = still("whole", 3)
     moving = Options(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
-    one, other = (churn(nodes, pods, policy, 7, moving) for _ in range(2))
-    assert one == other
+    one, two = (churn(nodes, pods, policy, 7, moving) for _ in range(2))
+    assert one == two
 
 
 def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
@@ -127,4 +127,4 @@ def test_the_table_tells_what_moves_bring(
     assert {"GAINED", "MOVES", "LOST"} <= {*out.split()}
     about = json.loads((tmp_path / "out.json").read_text())
     assert about["parameters"]["defrag"] == {"k": 2, "every": 3}
-    assert {each["measure"] for each in about["summary"]} >= {"gained", "moves", "lost"}
+    assert {row["measure"] for row in about["summary"]} >= {"gained", "moves", "lost"}

@@ -1,4 +1,4 @@
-"""The command line of `gpushare simulate`: what words mean, and what is wrong in one line."""
+"""The command line of `gpushare simulate`: options, and errors of one line."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ def read(line: str) -> Options:
 def test_the_form_of_the_command_is_understood() -> None:
     options = read(
         "churn --nodes n.csv --pods p.csv --policy fgd,shadow-price,fgd --seeds 42-44,7"
-        " --load 1.1 --life 12 --warmup 4 --wait --lifetimes trace --workload known"
+        " --load 1.1 --life 12 --warmup 4 --wait --workload known"
         " --devices units:16 --json out.json --jobs 3"
     )
     assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
     assert options.policies == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
     assert options.parameters == Parameters(
-        load=1.1, life=12.0, warmup=4.0, wait=True, lifetimes="trace", workload="known"
+        load=1.1, life=12.0, warmup=4.0, wait=True, workload="known"
     )
     assert read("replay").parameters == Parameters() == Parameters(workload="learned")
     assert (options.json, options.jobs) == (Path("out.json"), 3)
@@ -40,14 +40,6 @@ def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
     assert options.policies == ("device-bestfit", "fgd", "shadow-price")
     inputs = read_inputs(options, None)
     assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
-
-
-def test_a_shipped_list_without_times_is_lent_those_of_the_default_list() -> None:
-    for words, timed in (("", False), (" --lifetimes trace --workload known", True)):
-        inputs = read_inputs(read(f"churn --pods multigpu20{words}"), None)
-        assert all((pod.deleted is not None) == timed for pod in inputs.pods)
-    own = read_inputs(read("churn --pods gpushare40 --lifetimes trace --workload known"), None)
-    assert own.pods == read_inputs(read("churn --pods gpushare40"), None).pods
 
 
 def test_the_nine_traces_are_shipped() -> None:
@@ -74,8 +66,8 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --jobs 1.5", "is no whole number"),
         ("inflation -o xml", "invalid choice: 'xml'"),
         ("churn --life inf", "is no number above 0 and up to 1000"),
-        ("churn --lifetimes none", "invalid choice: 'none'"),
-        ("inflation --lifetimes trace", "unrecognized arguments: --lifetimes"),
+        ("churn --workload none", "invalid choice: 'none'"),
+        ("inflation --life 3", "unrecognized arguments: --life"),
         ("inflation --workload guessed", "invalid choice: 'guessed'"),
         ("inflation --policy fgd,,random", "has an empty name"),
     ],
@@ -85,12 +77,12 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         read(line)
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "")
-    assert says in told.err
-    assert told.err.startswith("gpushare simulate")
-    assert told.err.count("\n") == 2
-    assert "--help' for usage." in told.err
+    output = capsys.readouterr()
+    assert (ended.value.code, output.out) == (2, "")
+    assert says in output.err
+    assert output.err.startswith("gpushare simulate")
+    assert output.err.count("\n") == 2
+    assert "--help' for usage." in output.err
 
 
 @pytest.mark.parametrize(
@@ -98,7 +90,6 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
     [
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
         ("inflation --from-cluster --nodes n.csv", "leave out --nodes"),
-        ("churn --lifetimes trace", "that are there.*add --workload known"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(line: str, says: str) -> None:
@@ -121,8 +112,8 @@ def test_ones_own_nodes_may_take_the_shipped_pods(tmp_path: Path) -> None:
     inputs = read_inputs(read(f"inflation --nodes {nodes} --pods gpuspec33"), None)
     assert (inputs.devices, len(inputs.pods) + inputs.nowhere) == (8, 8152)
     # Those that name a model of the trace fit no node here, nor do three of more than 96 cores.
-    named = sum(bool(pod.models) for pod in read_pods(shipped()["gpuspec33"]))
-    assert inputs.nowhere == named + 3
+    pods_with_models = sum(bool(pod.models) for pod in read_pods(shipped()["gpuspec33"]))
+    assert inputs.nowhere == pods_with_models + 3
 
 
 def test_sizes_are_rounded_up_to_units_of_a_device() -> None:
@@ -142,31 +133,31 @@ def test_devices_of_different_sizes_cannot_be_counted_anew(tmp_path: Path) -> No
 
 
 def test_a_live_cluster_comes_as_rows() -> None:
-    asked = []
+    arguments = []
 
     def listing(*words: str) -> dict[str, object]:
-        asked.append(words)
+        arguments.append(words)
         node = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 2, "units": 16, "model": "T4"}
         pod = {"name": "a/p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 4}
         return {"nodes": [node], "pods": [pod], "notes": ["node x is left out"]}
 
     inputs = read_inputs(read("inflation --from-cluster --context prod"), listing)
-    assert asked == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
+    assert arguments == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
     assert (inputs.nodes[0].model, inputs.pods[0].units) == ("T4", 4)
     assert inputs.notes == ("node x is left out",)
 
 
 @pytest.mark.parametrize(
-    ("left", "says"),
+    ("notes", "says"),
     [
         ([], "^the cluster has no nodes to simulate$"),
         (["node a is left out: why"] * 4, "^the cluster has no nodes.*(; node a [^;]*why){3}$"),
     ],
 )
-def test_of_an_empty_cluster_it_is_told_what_was_left_out(left: list[str], says: str) -> None:
+def test_of_an_empty_cluster_it_is_told_what_was_left_out(notes: list[str], says: str) -> None:
     with pytest.raises(TraceError, match=says):
         read_inputs(
-            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": left}
+            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": notes}
         )
 
 

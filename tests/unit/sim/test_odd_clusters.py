@@ -1,4 +1,4 @@
-"""Clusters that nobody would build: no policy fails on them, and each figure is one."""
+"""Unlikely clusters: no policy fails, and every figure is a number."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ CLUSTERS = {
 @pytest.fixture(autouse=True)
 def few_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a trial end soon: on the odd clusters one stream is like another."""
-    monkeypatch.setattr("gpushare.core.trial_streams._MOST_STREAMS", 8)
+    monkeypatch.setattr("gpushare.core.trial_streams._MAX_STREAMS", 8)
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -62,8 +62,8 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
         nodes, Ranking(load_policy(policy, workload_of_trace(nodes, pods, 0.5)), 9, fits)
     )
     for pod in pods * 12:
-        judged = cluster.scorer.scores(cluster.view, request_of(pod)).values
-        assert not np.isnan(judged).any()
+        scores = cluster.scorer.scores(cluster.view, request_of(pod)).values
+        assert not np.isnan(scores).any()
         cluster.place(request_of(pod))
     assert (cluster.allocated > 0) == (name != "no GPU")
     assert cluster.allocated <= cluster.capacity
@@ -74,8 +74,8 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["one node", "a node without GPU", "a node of several cards"])
 def test_the_experiments_measure_it(name: str, policy: str) -> None:
     nodes, pods = CLUSTERS[name]
-    for known in ("known", "learned"):
-        options = Options(workload=known)
+    for workload_mode in ("known", "learned"):
+        options = Options(workload=workload_mode)
         for experiment in (inflation, churn):
             alloc = experiment(nodes, pods, policy, 42, options)["alloc"]
             assert isinstance(alloc, float)
@@ -90,7 +90,7 @@ def test_a_trial_on_it_has_figures_or_there_is_none(name: str, turnover: float) 
     if choice is None:
         assert name in ("no GPU", "cards that nothing fits")
         return
-    figures = [*choice.allocated.values(), *choice.refused.values(), choice.error]
+    figures = [*choice.allocated.values(), *choice.refused_percent.values(), choice.error]
     assert all(0 <= value < np.inf for value in figures)
     assert max(choice.allocated.values()) <= 100
     assert choice.lead == pytest.approx(

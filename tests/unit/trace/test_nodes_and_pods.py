@@ -1,4 +1,4 @@
-"""Traces: what the columns mean, and that a wrong file is told by file, line and column."""
+"""Traces: the columns, and errors that name file, line and column."""
 
 import gzip
 import lzma
@@ -91,7 +91,7 @@ def test_rows_need_no_file() -> None:
 def test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused(
     suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(rows, "_MAX_BYTES", 1_000_000)
     file = tmp_path / f"pods.csv{suffix}"
     file.write_bytes(pack(b"x" * 1_000_001))
     with pytest.raises(TraceError, match="more than 1000000 bytes when it is unpacked"):

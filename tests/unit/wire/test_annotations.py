@@ -1,4 +1,4 @@
-"""A placement is read only where it adds up to the request, and what is written reads back."""
+"""A placement is read only if it adds up to the request; a written placement reads back."""
 
 import json
 from bisect import bisect_left
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import (
@@ -64,11 +65,19 @@ def test_another_resource_has_names_of_its_own() -> None:
     assert npu.count == "example.com/npu-count"
     assert npu.idx == "EXAMPLE_COM_NPU_MEM_IDX"
     assert Names.for_resource("example.com/fpga").count == "example.com/fpga-count"
-    own = {npu.idx, npu.dev, npu.pod, npu.assigned, npu.assume_time, npu.allocation, npu.inventory}
-    own.add(npu.uuids)
+    own_name = {
+        npu.idx,
+        npu.dev,
+        npu.pod,
+        npu.assigned,
+        npu.assume_time,
+        npu.allocation,
+        npu.inventory,
+    }
+    own_name.add(npu.uuids)
     theirs = {ALIYUN.idx, ALIYUN.dev, ALIYUN.pod, ALIYUN.assigned, ALIYUN.assume_time}
-    assert not own & (theirs | {ALIYUN.allocation, ALIYUN.inventory})
-    assert all(len(name.rpartition("/")[2]) <= 63 for name in own)
+    assert not own_name & (theirs | {ALIYUN.allocation, ALIYUN.inventory})
+    assert all(len(name.rpartition("/")[2]) <= 63 for name in own_name)
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "a/b/c", "/x", "x/", "A.com/x", "a.com/" + "x" * 60])
@@ -111,7 +120,7 @@ def test_placements_that_add_up_are_read(
         (grants({"0": {"0": 8}}) | {IDX: "0,1"}, asks(8), ((0, 8), (1, 4))),
         (grants({"0": {"0": 4}}) | {IDX: "1"}, asks(4, peak=8), ((0, 8), (1, 8))),
         (grants({"0": {"0": 9}}) | {IDX: "0,1"}, asks(9, peak=12), ((0, 9), (1, 6))),
-        # What IDX means cannot be told: 5 units on 2 devices.
+        # The meaning of IDX is unclear: 5 units on 2 devices.
         (grants({"0": {"2": 5}}) | {IDX: "0,1"}, asks(5), None),
     ],
 )
@@ -197,14 +206,14 @@ def test_a_pod_without_gpu_has_no_placement() -> None:
 
 
 def test_a_decision_is_written_as_the_original_writes_it() -> None:
-    written = encode(
+    annotations = encode(
         Allocation("n", (1,), (7,), ("GPU-b",)),
         asks(2, 0, 5),
         16,
         "1760000000000000001",
         ALIYUN,
     )
-    assert written == {
+    assert annotations == {
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_DEV": "16",
         "ALIYUN_COM_GPU_MEM_POD": "7",
@@ -216,55 +225,64 @@ def test_a_decision_is_written_as_the_original_writes_it() -> None:
 
 
 def test_cores_are_written_where_their_memory_is() -> None:
-    one = replace(asks(2, 0, 5), cores=70, core_containers=((0, 20), (2, 50)))
-    written = encode(Allocation("n", (1,), (7,)), one, 16, "0", ALIYUN)
-    assert written[ALIYUN.core_allocation] == '{"0":{"1":20},"2":{"1":50}}'
-    two = replace(asks(2, 6, devices=2), cores=20, core_containers=((0, 10), (1, 30)))
-    written = encode(Allocation("n", (0, 3), (4, 4)), two, 16, "0", ALIYUN)
-    assert json.loads(written[MAP]) == {"0": {"0": 2}, "1": {"0": 2, "3": 4}}
-    assert json.loads(written[ALIYUN.core_allocation]) == {"0": {"0": 10}, "1": {"0": 10, "3": 20}}
+    one = replace(asks(2, 0, 5), percents=compute(70), percent_containers=(((0, 20), (2, 50)),))
+    annotations = encode(Allocation("n", (1,), (7,)), one, 16, "0", ALIYUN)
+    assert annotations[ALIYUN.core_allocation] == '{"0":{"1":20},"2":{"1":50}}'
+    two = replace(
+        asks(2, 6, devices=2), percents=compute(20), percent_containers=(((0, 10), (1, 30)),)
+    )
+    annotations = encode(Allocation("n", (0, 3), (4, 4)), two, 16, "0", ALIYUN)
+    assert json.loads(annotations[MAP]) == {"0": {"0": 2}, "1": {"0": 2, "3": 4}}
+    assert json.loads(annotations[ALIYUN.core_allocation]) == {
+        "0": {"0": 10},
+        "1": {"0": 10, "3": 20},
+    }
 
 
 def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
-    asked = replace(
-        asks(10, 0, 30, 10, devices=2), devices=3, units=30, split=(30, 10, 10), cores=20
+    requested = replace(
+        asks(10, 0, 30, 10, devices=2),
+        devices=3,
+        units=30,
+        split=(30, 10, 10),
+        percents=compute(20),
     )
-    asked = replace(asked, core_containers=((0, 20), (2, 20), (3, 20)))
-    written = encode(Allocation("n", (0, 3, 5), (10, 30, 10)), asked, 16, "0", ALIYUN)
-    assert json.loads(written[MAP]) == {"0": {"0": 10}, "2": {"3": 30}, "3": {"5": 10}}
-    assert json.loads(written[ALIYUN.core_allocation]) == {
+    requested = replace(requested, percent_containers=(((0, 20), (2, 20), (3, 20)),))
+    annotations = encode(Allocation("n", (0, 3, 5), (10, 30, 10)), requested, 16, "0", ALIYUN)
+    assert json.loads(annotations[MAP]) == {"0": {"0": 10}, "2": {"3": 30}, "3": {"5": 10}}
+    assert json.loads(annotations[ALIYUN.core_allocation]) == {
         "0": {"0": 20},
         "2": {"3": 20},
         "3": {"5": 20},
     }
-    assert placement(written, asked, ALIYUN) == ((0, 10), (3, 30), (5, 10))
+    assert placement(annotations, requested, ALIYUN) == ((0, 10), (3, 30), (5, 10))
 
 
 def test_nobody_knows_where_the_parts_are_of_a_split_pod_without_its_map() -> None:
-    asked = replace(asks(40), devices=2, units=30, split=(30, 10))
-    written = encode(Allocation("n", (1, 2), (10, 30)), asked, 16, "0", ALIYUN)
-    assert placement({IDX: "1,2"}, asked, ALIYUN) is None
-    assert placement(written | {IDX: "2,3"}, asked, ALIYUN) is None
-    assert placement(written | {MAP: "{}"}, asked, ALIYUN) is None
+    requested = replace(asks(40), devices=2, units=30, split=(30, 10))
+    annotations = encode(Allocation("n", (1, 2), (10, 30)), requested, 16, "0", ALIYUN)
+    assert placement({IDX: "1,2"}, requested, ALIYUN) is None
+    assert placement(annotations | {IDX: "2,3"}, requested, ALIYUN) is None
+    assert placement(annotations | {MAP: "{}"}, requested, ALIYUN) is None
 
 
 def test_a_container_of_a_split_pod_fills_its_devices() -> None:
-    asked = replace(asks(40), devices=2, units=30, split=(30, 10))
-    written = encode(Allocation("n", (1, 2), (10, 30)), asked, 16, "0", ALIYUN)
-    assert json.loads(written[MAP]) == {"0": {"1": 10, "2": 30}}
-    assert placement(written, asked, ALIYUN) == ((1, 10), (2, 30))
+    requested = replace(asks(40), devices=2, units=30, split=(30, 10))
+    annotations = encode(Allocation("n", (1, 2), (10, 30)), requested, 16, "0", ALIYUN)
+    assert json.loads(annotations[MAP]) == {"0": {"1": 10, "2": 30}}
+    assert placement(annotations, requested, ALIYUN) == ((1, 10), (2, 30))
 
 
 def test_containers_fill_the_devices_in_order() -> None:
-    written = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, "0", ALIYUN)
-    assert written[IDX] == "0,3"
-    assert json.loads(written[MAP]) == {"0": {"0": 3}, "1": {"0": 1, "3": 4}}
+    annotations = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, "0", ALIYUN)
+    assert annotations[IDX] == "0,3"
+    assert json.loads(annotations[MAP]) == {"0": {"0": 3}, "1": {"0": 1, "3": 4}}
 
 
 def test_a_pod_whose_init_container_alone_asks_has_an_empty_map_in_place_of_its_owners() -> None:
-    written = encode(Allocation("n", (2,), (6,)), asks(peak=6), 16, "0", ALIYUN)
-    assert written[MAP] == "{}"
-    assert placement({MAP: '{"0":{"1":6}}'} | written, asks(peak=6), ALIYUN) == ((2, 6),)
+    annotations = encode(Allocation("n", (2,), (6,)), asks(peak=6), 16, "0", ALIYUN)
+    assert annotations[MAP] == "{}"
+    assert placement({MAP: '{"0":{"1":6}}'} | annotations, asks(peak=6), ALIYUN) == ((2, 6),)
 
 
 @st.composite
@@ -282,7 +300,7 @@ def decisions(draw: st.DrawFn) -> tuple[Request, Allocation]:
 
 
 def _written_most(request: Request, allocation: Allocation, stamp: str) -> dict[str, str]:
-    """All that the pod is annotated with over its life, at its largest."""
+    """All annotations of the pod over its life, each at the largest size."""
     cards = {f"{number:03}" + "u" * 125: MAX_UNITS for number in range(MOST_GIVEN)}
     binding = encode(allocation, request, MAX_UNITS, stamp, ALIYUN)
     return {**binding, **write_given(cards, ALIYUN)}
@@ -298,23 +316,25 @@ def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
     containers: int, devices: int
 ) -> None:
     units = 7 * containers
-    each = tuple((n, 7 * devices) for n in range(containers))
-    request = Request(units, devices, containers=each, cores=100, core_containers=each)
+    item = tuple((n, 7 * devices) for n in range(containers))
+    request = Request(
+        units, devices, containers=item, percents=compute(100), percent_containers=(item,)
+    )
     indices = tuple(range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
     uuids = tuple(f"{number:03}" + "u" * 125 for number in range(devices))
     allocation = Allocation("n", indices, (units,) * devices, uuids)
-    written = _written_most(request, allocation, str(2**63))
+    annotations = _written_most(request, allocation, str(2**63))
     filler = {"é" * 10: "", ALIYUN.policy: "binpack"}
     room = LARGEST_ANNOTATIONS - _bytes(filler)
     sizes = range(room)
-    refused = bisect_left(
+    error = bisect_left(
         sizes,
         True,
         key=lambda size: not _has_room({**filler, "é" * 10: "x" * size}, request),
     )
-    largest = refused - 1
-    assert _bytes({**filler, "é" * 10: "x" * largest, **written}) <= LARGEST_ANNOTATIONS
-    assert largest > room - 2 * _bytes(written) - 1024  # and not far less is refused
+    largest = error - 1
+    assert _bytes({**filler, "é" * 10: "x" * largest, **annotations}) <= LARGEST_ANNOTATIONS
+    assert largest > room - 2 * _bytes(annotations) - 1024  # and not far less is refused
 
 
 def test_annotations_of_ours_that_a_user_wrote_count_as_what_replaces_them() -> None:
@@ -329,12 +349,12 @@ def _has_room(annotations: dict[str, str], request: Request) -> bool:
 @given(decisions(), st.integers(0, 2**63))
 def test_what_is_written_reads_back(decision: tuple[Request, Allocation], stamp: str) -> None:
     request, allocation = decision
-    written = encode(allocation, request, 80, stamp, ALIYUN)
-    assert placement(written, request, ALIYUN) == allocation.shares
-    assert device_uuids(written, allocation.shares, ALIYUN) == allocation.uuids
-    del written[IDX]
+    annotations = encode(allocation, request, 80, stamp, ALIYUN)
+    assert placement(annotations, request, ALIYUN) == allocation.shares
+    assert device_uuids(annotations, allocation.shares, ALIYUN) == allocation.uuids
+    del annotations[IDX]
     if sum(units for _, units in request.containers) == request.total:
-        assert placement(written, request, ALIYUN) == allocation.shares
+        assert placement(annotations, request, ALIYUN) == allocation.shares
 
 
 @given(
@@ -372,17 +392,17 @@ def test_strict_numbers_are_ascii_digits_within_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "name"),
+    ("one", "second", "name"),
     [
         ("x/npu-mem", "x/npu.mem", "X_NPU_MEM_IDX"),
         ("x/gpu-mem", "x/gpu", "x/gpu-core.percentage"),
         ("x.y/npu", "x-y/npu", "X_Y_NPU_IDX"),
     ],
 )
-def test_two_resources_of_one_name_in_objects_are_refused(one: str, other: str, name: str) -> None:
-    names = [Names.for_resource(resource) for resource in ("aliyun.com/gpu-mem", one, other)]
-    with pytest.raises(SettingsError) as refused:
+def test_two_resources_of_one_name_in_objects_are_refused(one: str, second: str, name: str) -> None:
+    names = [Names.for_resource(resource) for resource in ("aliyun.com/gpu-mem", one, second)]
+    with pytest.raises(SettingsError) as error:
         distinct(names)
-    for part in (one, other, name):
-        assert part in str(refused.value)
+    for part in (one, second, name):
+        assert part in str(error.value)
     distinct(names[:2])

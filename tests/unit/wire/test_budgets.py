@@ -45,9 +45,9 @@ def test_a_budget_covers_its_namespace_but_not_what_it_has_counted_out() -> None
     assert not budget.covers("ns", "gone", LABELS)
 
 
-@pytest.mark.parametrize("allowed", [None, "2", True, 1.5])
-def test_a_count_that_is_none_allows_nothing(allowed: object) -> None:
-    assert read_budget("ns", {}, {"disruptionsAllowed": allowed}).allowed_disruptions == 0
+@pytest.mark.parametrize("count", [None, "2", True, 1.5])
+def test_a_count_that_is_none_allows_nothing(count: object) -> None:
+    assert read_budget("ns", {}, {"disruptionsAllowed": count}).allowed_disruptions == 0
     assert read_budget("ns", None, None).allowed_disruptions == 0
 
 

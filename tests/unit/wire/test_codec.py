@@ -31,9 +31,9 @@ def test_a_page_carries_its_place_in_history() -> None:
     assert (page.resource_version, page.continue_token, page.bad) == ("42", "tok", ())
 
 
-@pytest.mark.parametrize("rest", ['"items":null,"metadata":null', '"items":[]'])
-def test_an_empty_list_is_a_list(rest: str) -> None:
-    page = NODES.decode_list(f'{{"kind":"NodeList",{rest}}}'.encode())
+@pytest.mark.parametrize("remainder", ['"items":null,"metadata":null', '"items":[]'])
+def test_an_empty_list_is_a_list(remainder: str) -> None:
+    page = NODES.decode_list(f'{{"kind":"NodeList",{remainder}}}'.encode())
     assert (list(page.items), page.resource_version, page.continue_token) == ([], "", "")
 
 
@@ -48,24 +48,28 @@ def test_one_odd_object_is_named_and_the_others_are_read() -> None:
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
 def test_an_event_carries_its_object(kind: str) -> None:
-    found = PODS.decode_event(event(kind, GOOD))
-    assert (found.kind, found.resource_version, found.bad) == (kind, "7", None)
-    assert found.object is not None
-    assert found.object.metadata is not None
-    assert found.object.metadata.uid == "u1"
+    watch_event = PODS.decode_event(event(kind, GOOD))
+    assert (watch_event.kind, watch_event.resource_version, watch_event.bad) == (kind, "7", None)
+    assert watch_event.object is not None
+    assert watch_event.object.metadata is not None
+    assert watch_event.object.metadata.uid == "u1"
 
 
 def test_an_event_of_an_odd_object_says_whose() -> None:
-    found = PODS.decode_event(event("MODIFIED", ODD))
-    assert found.object is None
-    assert found.bad is not None
-    assert found.bad.ref == PodRef("ns", "b", "u2")
+    watch_event = PODS.decode_event(event("MODIFIED", ODD))
+    assert watch_event.object is None
+    assert watch_event.bad is not None
+    assert watch_event.bad.ref == PodRef("ns", "b", "u2")
 
 
 def test_a_bookmark_never_reaches_the_pod_decoder() -> None:
     odd = {"kind": "Pod", "metadata": {"resourceVersion": "99"}, "spec": {"containers": None}}
-    found = PODS.decode_event(event("BOOKMARK", odd | {"status": 7}))
-    assert (found.kind, found.object, found.resource_version) == ("BOOKMARK", None, "99")
+    watch_event = PODS.decode_event(event("BOOKMARK", odd | {"status": 7}))
+    assert (watch_event.kind, watch_event.object, watch_event.resource_version) == (
+        "BOOKMARK",
+        None,
+        "99",
+    )
 
 
 def test_an_error_event_carries_code_and_message() -> None:
@@ -76,8 +80,8 @@ def test_an_error_event_carries_code_and_message() -> None:
         "metadata": {},
         "status": "Failure",
     }
-    found = PODS.decode_event(event("ERROR", status))
-    assert (found.kind, found.code, found.message) == ("ERROR", 410, "too old")
+    watch_event = PODS.decode_event(event("ERROR", status))
+    assert (watch_event.kind, watch_event.code, watch_event.message) == ("ERROR", 410, "too old")
     assert PODS.decode_event(event("ERROR", {})).code == 0
 
 
@@ -119,9 +123,9 @@ def test_a_body_that_is_no_list_is_a_message_error(text: bytes) -> None:
 
 @given(st.binary() | st.text().map(str.encode))
 def test_arbitrary_bytes_never_raise_anything_else(text: bytes) -> None:
-    for read in (PODS.decode, PODS.decode_list, PODS.decode_event):
+    for decoded in (PODS.decode, PODS.decode_list, PODS.decode_event):
         with suppress(MessageError):
-            read(text)
+            decoded(text)
 
 
 JSON = st.recursive(
@@ -141,9 +145,9 @@ JSON = st.recursive(
 @given(JSON)
 def test_arbitrary_json_decodes_or_is_a_message_error(document: object) -> None:
     text = json.dumps(document).encode()
-    for read in (PODS.decode, NODES.decode_list, CONFIG_MAPS.decode_event):
+    for decoded in (PODS.decode, NODES.decode_list, CONFIG_MAPS.decode_event):
         with suppress(MessageError):
-            read(text)
+            decoded(text)
 
 
 ANSWERED = {"kind": "Pod", "metadata": {"name": "p", "namespace": "d", "uid": "u"}}
@@ -166,7 +170,7 @@ def test_what_was_asked_for_by_its_name_is_the_answer() -> None:
     ],
 )
 def test_another_object_is_no_answer(change: dict[str, Any], text: str) -> None:
-    """A pod with another uid is taken for a successor: that frees what ours held."""
+    """A pod with another uid counts as a successor, which frees the charge of our pod."""
     with pytest.raises(MessageError, match=text):
         PODS.decode_answer(json.dumps(ANSWERED | change).encode(), "d", "p")
 

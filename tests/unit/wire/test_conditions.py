@@ -1,4 +1,4 @@
-"""What kube-scheduler writes into a pod's condition, and what is read of it."""
+"""The condition that kube-scheduler writes is read as reasons by node count."""
 
 import pytest
 

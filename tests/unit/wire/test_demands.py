@@ -1,4 +1,4 @@
-"""What is kept of pods and nodes for kube-scheduler's own filters: as they say it, and bounded."""
+"""Pods and nodes are kept for kube-scheduler's own filters: unchanged, and bounded."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def demands(**spec: Any) -> Demands:
 
 
 def sums(*containers: dict[str, Any], **spec: Any) -> dict[str, int]:
-    body = {"spec": {"containers": [{"resources": each} for each in containers], **spec}}
+    body = {"spec": {"containers": [{"resources": item} for item in containers], **spec}}
     return dict(host_sums(PODS.decode(msgspec.json.encode(body))).resources)
 
 
@@ -27,7 +27,7 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
         "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n"]}],
     }
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    found = demands(
+    result = demands(
         nodeSelector={"b": "2", "a": "1"},
         affinity={"nodeAffinity": required},
         tolerations=[{"key": "k", "effect": "NoSchedule"}, {"operator": "Exists"}],
@@ -37,7 +37,7 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
     name = Requirement("metadata.name", "NotIn", ("n",))
     tolerations = (Toleration("k", "Equal", "", "NoSchedule"), Toleration("", "Exists"))
     pairs = (("a", "1"), ("b", "2"))
-    assert found == Demands(pairs, (Term((zone,), (name,)),), tolerations, gated=True)
+    assert result == Demands(pairs, (Term((zone,), (name,)),), tolerations, gated=True)
     assert demands() == NO_DEMANDS
     assert demands(nodeSelector={"a": "1"}) is demands(nodeSelector={"a": "1"})
 
@@ -54,14 +54,14 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
     ],
 )  # fmt: skip
 def test_of_a_pod_that_demands_very_much_nothing_is_known(spec: dict[str, Any]) -> None:
-    assert demands(**spec, schedulingGates=[{}]) == Demands(gated=True, known=False)
+    assert demands(**spec, schedulingGates=[{}]) == Demands(gated=True, is_complete=False)
 
 
 def test_all_resources_but_cpu_and_memory_are_summed() -> None:
     side = {"restartPolicy": "Always", "resources": {"requests": {"x/thing": "1"}}}
     first = {"requests": {"cpu": "1", "x/thing": "2"}, "limits": {"x/gpu": "3"}}
-    found = sums(first, {"limits": {"x/thing": 4}}, initContainers=[side])
-    assert found == {"x/gpu": 3, "x/thing": 7}
+    result = sums(first, {"limits": {"x/thing": 4}}, initContainers=[side])
+    assert result == {"x/gpu": 3, "x/thing": 7}
     assert sums({"requests": {"cpu": "1"}}) == {}
     assert sums({"requests": {"odd": "many", "x/thing": "0"}}, overhead={"disk": "1Ki"}) == {
         "disk": 1024
@@ -78,7 +78,7 @@ def state(**node: Any) -> Any:
 
 
 def test_a_nodes_state_is_what_it_shows() -> None:
-    found = state(
+    result = state(
         metadata={"labels": {"zone": "a"}},
         spec={"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]},
         status={
@@ -89,9 +89,9 @@ def test_a_nodes_state_is_what_it_shows() -> None:
             ],
         },
     )
-    assert (found.labels, found.taints) == ({"zone": "a"}, (Taint("k", "v", "NoSchedule"),))
-    assert (found.cordoned, found.ready) == (False, True)
-    assert found.allocatable == {"cpu": 1500, "pods": 9, "odd": 0}
+    assert (result.labels, result.taints) == ({"zone": "a"}, (Taint("k", "v", "NoSchedule"),))
+    assert (result.cordoned, result.ready) == (False, True)
+    assert result.allocatable == {"cpu": 1500, "pods": 9, "odd": 0}
     assert state(status={"capacity": {"pods": "9"}}).allocatable == {"pods": 9}
     assert state().allocatable is None
     with pytest.raises(MessageError, match="name is missing"):
@@ -107,8 +107,8 @@ def test_a_node_is_ready_unless_it_says_otherwise(status: str) -> None:
 def test_a_cordon_is_one_by_its_taint_too() -> None:
     cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     for spec in ({"unschedulable": True}, {"taints": [cordon]}):
-        found = state(spec=spec)
-        assert (found.cordoned, found.taints) == (True, ())
+        result = state(spec=spec)
+        assert (result.cordoned, result.taints) == (True, ())
 
 
 def test_what_is_too_much_to_keep_is_not_judged() -> None:

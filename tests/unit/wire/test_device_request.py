@@ -1,4 +1,4 @@
-"""What a pod says of cards is read in our words and in HAMi's, and nonsense is told."""
+"""Wishes for cards are read under our names and HAMi's, and nonsense is an error."""
 
 import pytest
 
@@ -38,9 +38,9 @@ def test_without_a_wish_any_card_will_do() -> None:
     ],
 )
 def test_a_wish_without_sense_is_refused(annotations: dict[str, str], says: str) -> None:
-    with pytest.raises(AnnotationError) as refused:
+    with pytest.raises(AnnotationError) as error:
         wanted_cards(annotations)
-    assert says in str(refused.value)
+    assert says in str(error.value)
 
 
 def test_the_same_wish_under_both_names_is_one() -> None:

@@ -151,9 +151,9 @@ BROKEN = [
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
 def test_broken_bodies_are_message_errors(body: bytes) -> None:
-    for read in (decode_filter, decode_bind):
+    for decode in (decode_filter, decode_bind):
         with pytest.raises(MessageError):
-            read(body)
+            decode(body)
 
 
 JSON = st.recursive(
@@ -174,9 +174,9 @@ JSON = st.recursive(
 
 @given(st.binary() | JSON.map(lambda document: json.dumps(document).encode()))
 def test_arbitrary_bodies_never_raise_anything_else(body: bytes) -> None:
-    for read in (decode_filter, decode_bind):
+    for decode in (decode_filter, decode_bind):
         with suppress(MessageError):
-            read(body)
+            decode(body)
 
 
 def test_a_filter_answer_has_the_five_keys_of_the_original() -> None:
@@ -224,8 +224,8 @@ def test_priorities_are_a_bare_array_of_integers() -> None:
     st.dictionaries(st.integers(0, 10), st.lists(st.text(st.characters(codec="utf-8")), min_size=1))
 )
 def test_priorities_can_be_read_whatever_the_names(names: dict[int, list[str]]) -> None:
-    every = [{"Host": name, "Score": score} for score, some in names.items() for name in some]
-    assert json.loads(encode_priorities(names)) == every
+    scores = [{"Host": name, "Score": score} for score, some in names.items() for name in some]
+    assert json.loads(encode_priorities(names)) == scores
 
 
 def test_a_bind_answer_is_its_error() -> None:

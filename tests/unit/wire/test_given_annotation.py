@@ -1,4 +1,4 @@
-"""What a device plug-in says that a pod was given beside is read back, and nonsense is nothing."""
+"""The annotation of devices beside the Binding reads back, and nonsense counts as none."""
 
 import json
 
@@ -19,9 +19,9 @@ def test_what_is_written_is_read_back(units: dict[str, int]) -> None:
 
 
 def test_no_card_has_more_than_the_pod_asks_for() -> None:
-    written = write_given({"b": 9, "a": 2}, ALIYUN)
-    assert written == {"gpushare.io/given": '{"a":2,"b":9}'}
-    assert read_given(written, 4, ALIYUN) == (("a", 2), ("b", 4))
+    annotations = write_given({"b": 9, "a": 2}, ALIYUN)
+    assert annotations == {"gpushare.io/given": '{"a":2,"b":9}'}
+    assert read_given(annotations, 4, ALIYUN) == (("a", 2), ("b", 4))
 
 
 def test_another_resource_has_another_name() -> None:

@@ -18,11 +18,11 @@ PRODUCT, ACK = LABELS
 def models(
     selector: Mapping[str, str] | None = None, terms: Sequence[Sequence[Any]] | None = None
 ) -> tuple[str, ...]:
-    """What a pod with this node selector and these terms of required affinity accepts."""
+    """The models accepted by this node selector and these terms of required affinity."""
     container = {"resources": {"limits": {ALIYUN.resource: "4"}}}
     spec: dict[str, Any] = {"containers": [container], "nodeSelector": selector}
     if terms is not None:
-        found = [
+        result = [
             {
                 "matchExpressions": [
                     {"key": key, "operator": operator, "values": values}
@@ -31,7 +31,7 @@ def models(
             }
             for term in terms
         ]
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": found}}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": result}}
         spec["affinity"] = {"nodeAffinity": required, "podAffinity": {}}
     pod = PODS.decode(json.dumps({"spec": spec}).encode())
     return request_of(pod, ALIYUN).models
@@ -96,7 +96,7 @@ def test_the_models_a_pod_accepts_are_part_of_its_kind() -> None:
 
 
 def node_models(labels: Mapping[str, str], *inventory: str) -> tuple[str, ...]:
-    """The models of a node's devices; without an inventory it has two."""
+    """The models of a node's devices; without an inventory the node has two devices."""
     devices = [{"mem": 16, "model": model} for model in inventory]
     notes = {ALIYUN.inventory: json.dumps({"v": 1, "unit": "GiB", "devices": devices})}
     amounts = {ALIYUN.resource: "32", ALIYUN.count: "2"}

@@ -1,4 +1,4 @@
-"""What a pod says of its group, and whether it may wait between filter and bind."""
+"""The group that a pod names, and whether the pod may wait between filter and bind."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ def made(labels: dict[str, str], annotations: dict[str, str], **spec: Any) -> Po
                 "leaderworkerset.sigs.k8s.io/group-key": "k",
                 "leaderworkerset.sigs.k8s.io/name": "serve",
             },
-            # It does not say whether the workers are there before the leader runs.
+            # The size does not say whether the workers exist before the leader runs.
             {"leaderworkerset.sigs.k8s.io/size": "4"},
             Group("lws team/k", sized_by="lws team/serve"),
         ),
@@ -97,15 +97,15 @@ def test_the_pods_of_one_controller_are_a_group_if_they_say_its_size(
     assert group_of(read_pod(body)) == group
 
 
-@pytest.mark.parametrize(("written", "size"), [("3", 3), ("1", 1), ("0", 1)])
+@pytest.mark.parametrize(("annotations", "size"), [("3", 3), ("1", 1), ("0", 1)])
 def test_the_size_that_a_pod_is_given_for_us_comes_before_all_others(
-    written: str, size: int
+    annotations: str, size: int
 ) -> None:
-    pod = made({"jobset.sigs.k8s.io/jobset-name": "j"}, {GROUP_SIZE: written})
+    pod = made({"jobset.sigs.k8s.io/jobset-name": "j"}, {GROUP_SIZE: annotations})
     assert group_of(pod) == Group("jobset team/j", size)
-    own = made({"scheduling.x-k8s.io/pod-group": "g", MIN: "9"}, {GROUP_SIZE: written})
-    assert group_of(own) == Group("coscheduling team/g", size, whole=size > 1)
-    kubernetes = made({}, {GROUP_SIZE: written}, schedulingGroup={"podGroupName": "own"})
+    own_size = made({"scheduling.x-k8s.io/pod-group": "g", MIN: "9"}, {GROUP_SIZE: annotations})
+    assert group_of(own_size) == Group("coscheduling team/g", size, whole=size > 1)
+    kubernetes = made({}, {GROUP_SIZE: annotations}, schedulingGroup={"podGroupName": "own"})
     assert group_of(kubernetes) == Group("podgroup team/own", size)
 
 

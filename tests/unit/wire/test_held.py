@@ -1,9 +1,10 @@
-"""The document of what filter keeps for pods that are not bound yet."""
+"""The document of the places that filter holds for unbound pods."""
 
 import json
 
 import pytest
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.held import HeldPlace, decode_held, encode_held
@@ -12,13 +13,13 @@ MEM = "aliyun.com/gpu-mem"
 ONE = HeldPlace(PodRef("team", "train", "uid-1"), "gpu-a", 10, 2, 1_790_000_000.0)
 TWO = HeldPlace(PodRef("other", "slow", "uid-2"), "gpu-b", 3, 1)
 SPLIT = HeldPlace(PodRef("other", "two", "uid-4"), "gpu-b", 30, 2, split=(30, 10))
-THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, cores=30)
+THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, percents=compute(30))
 
 
 def test_what_is_written_is_read_back() -> None:
     body = encode_held("GiB", {MEM: [ONE, TWO, THREE, SPLIT], "example.com/npu-mem": []})
     assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE, SPLIT)
-    # Where there is no compute, and no split, there is no word of it.
+    # Without compute and without a split, the document has no such key.
     assert body.count(b"cores") == body.count(b"split") == 1
     assert decode_held(body, "example.com/npu-mem", "GiB") == ()
 

@@ -1,8 +1,9 @@
-"""The inspect document is the original's; what the original loses is shown beside it."""
+"""The inspect document is the original's, with further keys for pods that the original loses."""
 
 import json
 from typing import Any
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, PodRef, Request, Shares
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.wire.inspect import encode_inspect
@@ -49,45 +50,49 @@ def test_nodes_and_pods_are_sorted() -> None:
 
 
 def test_a_pod_on_several_devices_stands_on_each() -> None:
-    found = node(entry("multi", 8, ((0, 4), (1, 4))))
-    assert [device["usedGPU"] for device in found["devs"]] == [4, 4]
-    assert found["usedGPU"] == 8
+    document = node(entry("multi", 8, ((0, 4), (1, 4))))
+    assert [device["usedGPU"] for device in document["devs"]] == [4, 4]
+    assert document["usedGPU"] == 8
 
 
 def test_an_unplaced_pod_counts_once_and_is_named() -> None:
-    placed, lost, beyond = entry("a", 1, ((1, 1),)), entry("b", 4, None), entry("c", 2, ((7, 2),))
-    found = node(placed, lost, beyond)
-    assert [device["usedGPU"] for device in found["devs"]] == [0, 1]
-    assert found["usedGPU"] == 7
-    assert found["unplaced"] == [
+    unplaced_pod, lost, beyond = (
+        entry("a", 1, ((1, 1),)),
+        entry("b", 4, None),
+        entry("c", 2, ((7, 2),)),
+    )
+    document = node(unplaced_pod, lost, beyond)
+    assert [device["usedGPU"] for device in document["devs"]] == [0, 1]
+    assert document["usedGPU"] == 7
+    assert document["unplaced"] == [
         {"name": "b", "namespace": "default", "usedGPU": 4},
         {"name": "c", "namespace": "default", "usedGPU": 2},
     ]
 
 
 def test_pods_without_gpu_are_not_shown() -> None:
-    found = node(entry("cpu", 0, None))
-    assert "unplaced" not in found
-    assert found["usedGPU"] == 0
+    document = node(entry("cpu", 0, None))
+    assert "unplaced" not in document
+    assert document["usedGPU"] == 0
 
 
 def test_compute_stands_on_the_nodes_where_a_pod_has_some() -> None:
-    asks = Request(units=4, devices=2, cores=30)
+    asks = Request(units=4, devices=2, percents=compute(30))
     two = Entry(PodRef("default", "two", "uid-two"), asks, "n", ((0, 4), (1, 4)))
-    gone = Entry(PodRef("default", "gone", "uid-gone"), asks, "n", ())
-    held = NodeBooks(NodeSpec("n", (16, 16)), (4, 4), (two, gone), cores_used=(30, 30))
-    one, other = json.loads(encode_inspect([held, books(name="o")]))["nodes"]
-    shown = {"name": "two", "namespace": "default", "usedGPU": 4, "usedCores": 30}
+    deleted = Entry(PodRef("default", "gone", "uid-gone"), asks, "n", ())
+    holding = NodeBooks(NodeSpec("n", (16, 16)), (4, 4), (two, deleted), percents_used=((30, 30),))
+    one, second = json.loads(encode_inspect([holding, books(name="o")]))["nodes"]
+    view = {"name": "two", "namespace": "default", "usedGPU": 4, "usedCores": 30}
     assert one["devs"][0] == {
-        "id": 0, "totalGPU": 16, "usedGPU": 4, "usedCores": 30, "pods": [shown]
+        "id": 0, "totalGPU": 16, "usedGPU": 4, "usedCores": 30, "pods": [view]
     }  # fmt: skip
     assert [pod["usedCores"] for pod in one["unplaced"]] == [0]
-    assert "usedCores" not in other["devs"][0]
+    assert "usedCores" not in second["devs"][0]
 
 
 def test_why_autoscalers_leave_a_node_alone_is_said_of_that_node_alone() -> None:
-    why = {"b": "team/web has no place"}
-    text = encode_inspect([books(name="a"), books(name="b")], kept_nodes=why)
+    reason = {"b": "team/web has no place"}
+    text = encode_inspect([books(name="a"), books(name="b")], kept_nodes=reason)
     first, second = json.loads(text)["nodes"]
     assert "keptFromScaleDown" not in first
     assert second["keptFromScaleDown"] == "team/web has no place"

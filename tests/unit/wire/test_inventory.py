@@ -115,9 +115,9 @@ def test_a_wrong_inventory_names_the_field(text: str, field: str) -> None:
 
 @given(st.text())
 def test_arbitrary_text_never_raises_anything_else(text: str) -> None:
-    for read in (decode_inventory, lambda value: decode_unhealthy({"gpus": value})):
+    for decoded in (decode_inventory, lambda value: decode_unhealthy({"gpus": value})):
         with suppress(AnnotationError):
-            read(text)
+            decoded(text)
 
 
 def test_units_of_memory() -> None:

@@ -1,4 +1,4 @@
-"""The record of moves: what is left of an hour, whoever led in it."""
+"""The record of moves: the remaining budget of an hour, across leaders."""
 
 import json
 

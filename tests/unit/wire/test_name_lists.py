@@ -1,4 +1,4 @@
-"""Lists of names that are known by their JSON give what decoding them anew gives."""
+"""A cached list of names equals the list decoded anew."""
 
 import json
 import random
@@ -53,10 +53,10 @@ def test_lists_that_differ_are_not_mixed_up() -> None:
 
 def test_the_list_used_last_stays() -> None:
     lists = NameLists()
-    kept = lists.decode(text_of(NAMES))
+    retained = lists.decode(text_of(NAMES))
     for number in range(3 * MAX_PARTS):
         lists.decode(text_of([f"other-{number}"]))
-        assert lists.decode(text_of(NAMES)) is kept
+        assert lists.decode(text_of(NAMES)) is retained
 
 
 def test_a_list_that_is_too_long_is_not_kept() -> None:
@@ -90,10 +90,10 @@ def test_the_pod_of_the_last_call_is_the_same_object_and_any_other_is_read_anew(
         pod = {"metadata": metadata | more}
         return decode_filter(json.dumps({"Pod": pod, "NodeNames": NAMES}).encode(), lists).pod
 
-    first, other = read(), read(annotations={"a": "b"})
-    assert other.metadata is not None
-    assert other.metadata.annotations == {"a": "b"}
-    assert read(annotations={"a": "b"}) is other
+    first, second = read(), read(annotations={"a": "b"})
+    assert second.metadata is not None
+    assert second.metadata.annotations == {"a": "b"}
+    assert read(annotations={"a": "b"}) is second
     assert read() == first
     large = {"a": "x" * MAX_POD_TEXT}
     assert read(annotations=large) is not read(annotations=large)
@@ -103,9 +103,9 @@ def test_the_pod_of_the_last_call_is_the_same_object_and_any_other_is_read_anew(
 def test_an_answer_is_the_same_whether_its_names_are_known_or_not(
     separators: tuple[str, str],
 ) -> None:
-    asked: dict[str, object] = {"Pod": {}, "Nodes": None, "NodeNames": NAMES}
+    requested: dict[str, object] = {"Pod": {}, "Nodes": None, "NodeNames": NAMES}
     for _ in range(2):
-        args = decode_filter(json.dumps(asked, separators=separators).encode())
+        args = decode_filter(json.dumps(requested, separators=separators).encode())
         answer = encode_filter(args, args.names)
         assert answer == encode_filter(args, NAMES)
         assert text_of(NAMES) in answer
@@ -117,10 +117,10 @@ def test_names_that_came_before_are_known_in_any_order() -> None:
     first = {name: name for name in lists.decode(text_of(NAMES))}
     for _ in range(3 * MAX_PARTS):
         names = dice.sample(NAMES, 30)
-        found = lists.decode(text_of(names))
-        assert list(found) == names
-        assert all(name is first[name] for name in found)
-        assert lists.encode(found) == text_of(names)
+        result = lists.decode(text_of(names))
+        assert list(result) == names
+        assert all(name is first[name] for name in result)
+        assert lists.encode(result) == text_of(names)
 
 
 def test_what_is_written_otherwise_is_never_in_an_answer() -> None:
@@ -132,10 +132,10 @@ def test_what_is_written_otherwise_is_never_in_an_answer() -> None:
         text = json.dumps(names, separators=(blanks, ":"), ensure_ascii=ascii_only)
         if dice.random() < 0.3:
             text = text.replace("node", "n\\u006fde", 1)
-        found = lists.decode(text.encode())
-        assert list(found) == names
+        result = lists.decode(text.encode())
+        assert list(result) == names
         plain = json.dumps(names, separators=(",", ":"), ensure_ascii=False).encode()
-        assert lists.encode(found) == plain
+        assert lists.encode(result) == plain
 
 
 def test_names_that_are_known_are_asked_about_once_each() -> None:

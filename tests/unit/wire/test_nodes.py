@@ -1,4 +1,4 @@
-"""What a node offers: by its inventory, else by total and count; what cannot be read closes it."""
+"""Devices of a node by inventory, else by total and count; an unreadable value closes the node."""
 
 from typing import Any
 
@@ -29,20 +29,20 @@ def spec(capacity: Any = None, allocatable: Any = None, annotations: Any = None)
 
 
 def test_total_and_count_make_equal_devices() -> None:
-    found = spec({GPU: "32", COUNT: "2"}, {GPU: "32", COUNT: "2", "cpu": "3900m", "memory": "1Gi"})
-    assert found == NodeSpec(
+    node = spec({GPU: "32", COUNT: "2"}, {GPU: "32", COUNT: "2", "cpu": "3900m", "memory": "1Gi"})
+    assert node == NodeSpec(
         "n", (16, 16), (True, True), ("", ""), ("", ""), cpu=3900, memory=2**30, counted=True
     )
 
 
 def test_sizes_come_from_capacity_since_unhealthy_devices_leave_allocatable() -> None:
-    found = spec({GPU: "32", COUNT: "2"}, {GPU: "16", COUNT: "2"})
-    assert (found.capacity, found.healthy) == ((16, 16), (True, True))
+    node = spec({GPU: "32", COUNT: "2"}, {GPU: "16", COUNT: "2"})
+    assert (node.capacity, node.healthy) == ((16, 16), (True, True))
 
 
 def test_nothing_allocatable_means_no_healthy_device() -> None:
-    found = spec({GPU: "32", COUNT: "2"}, {GPU: "0"})
-    assert (found.capacity, found.healthy) == ((16, 16), (False, False))
+    node = spec({GPU: "32", COUNT: "2"}, {GPU: "0"})
+    assert (node.capacity, node.healthy) == ((16, 16), (False, False))
 
 
 def test_allocatable_stands_in_where_capacity_is_missing() -> None:
@@ -52,19 +52,19 @@ def test_allocatable_stands_in_where_capacity_is_missing() -> None:
 @pytest.mark.parametrize("count", [{}, {COUNT: "0"}])
 def test_memory_without_a_count_closes_the_node(count: Any) -> None:
     """Not one device of all the memory: a pod of 40 would go onto cards of 16."""
-    found = spec({GPU: "64"} | count)
-    assert (found.capacity, found.closed) == ((), Reason.NO_COUNT)
+    node = spec({GPU: "64"} | count)
+    assert (node.capacity, node.closed) == ((), Reason.NO_COUNT)
 
 
 @pytest.mark.parametrize("capacity", [None, {}, {GPU: "0", COUNT: "4"}, {"cpu": "96"}])
 def test_a_node_without_memory_shares_nothing(capacity: Any) -> None:
-    found = spec(capacity)
-    assert (found.capacity, found.closed) == ((), None)
+    node = spec(capacity)
+    assert (node.capacity, node.closed) == ((), None)
 
 
 def test_an_uneven_total_closes_the_node_but_charges_still_count() -> None:
-    found = spec({GPU: "30", COUNT: "4"})
-    assert (found.capacity, found.closed) == ((7, 7, 7, 7), Reason.UNEVEN)
+    node = spec({GPU: "30", COUNT: "4"})
+    assert (node.capacity, node.closed) == ((7, 7, 7, 7), Reason.UNEVEN)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_an_inventory_leads() -> None:
     )
     inventory = Inventory("GiB", devices, marks_assigned=True, serves_by_identity=True)
     text = encode_inventory(inventory)
-    found = spec({GPU: "9", COUNT: "2", "cpu": "4"}, None, {ALIYUN.inventory: text})
-    assert found == NodeSpec(
+    node = spec({GPU: "9", COUNT: "2", "cpu": "4"}, None, {ALIYUN.inventory: text})
+    assert node == NodeSpec(
         "n",
         (80, 40),
         (True, False),
@@ -108,14 +108,14 @@ def test_an_inventory_in_another_unit_closes_the_node() -> None:
 
 
 def test_a_broken_inventory_closes_the_node() -> None:
-    found = spec({GPU: "32", COUNT: "2"}, None, {ALIYUN.inventory: "{"})
-    assert (found.capacity, found.closed) == ((), Reason.BROKEN_INVENTORY)
+    node = spec({GPU: "32", COUNT: "2"}, None, {ALIYUN.inventory: "{"})
+    assert (node.capacity, node.closed) == ((), Reason.BROKEN_INVENTORY)
 
 
 @pytest.mark.parametrize("cpu", ["x", "-1"])
 def test_cpu_and_memory_that_cannot_be_read_are_unknown(cpu: str) -> None:
-    found = spec({"memory": "1Ki"}, {"cpu": cpu})
-    assert (found.cpu, found.memory, found.closed) == (None, 1024, None)
+    node = spec({"memory": "1Ki"}, {"cpu": cpu})
+    assert (node.cpu, node.memory, node.closed) == (None, 1024, None)
 
 
 def test_a_node_without_a_name_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""The structs take what the API server may write, and the Binding says what it has to."""
+"""The structs take any form that the API server writes, and the Binding is complete."""
 
 import json
 
@@ -25,8 +25,8 @@ def test_config_maps_carry_their_data() -> None:
 
 
 def test_the_binding_carries_uid_and_annotations() -> None:
-    written = json.loads(binding(PodRef("team", "pod", "u-1"), "node-a", {"K": "v"}))
-    assert written == {
+    annotations = json.loads(binding(PodRef("team", "pod", "u-1"), "node-a", {"K": "v"}))
+    assert annotations == {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": "pod", "namespace": "team", "uid": "u-1", "annotations": {"K": "v"}},

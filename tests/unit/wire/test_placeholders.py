@@ -1,4 +1,4 @@
-"""Placeholders ask for what their pod asks for, on other nodes, and only for one that waits."""
+"""Placeholders have the request of a pending pod, on other nodes."""
 
 import json
 from typing import Any
@@ -48,11 +48,11 @@ def terms(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_it_asks_for_the_same_on_other_nodes_and_is_served_by_nobody() -> None:
     selector, tolerations = {"zone": "a"}, [{"operator": "Exists"}]
-    asked = pod(nodeSelector=selector, tolerations=tolerations, priorityClassName="high")
-    found = made(asked, "n2", "n1")
-    assert found is not None
-    spec = found["spec"]
-    assert found["metadata"] == {
+    request = pod(nodeSelector=selector, tolerations=tolerations, priorityClassName="high")
+    document = made(request, "n2", "n1")
+    assert document is not None
+    spec = document["spec"]
+    assert document["metadata"] == {
         "name": "for-uid-web",
         "namespace": "asks",
         "labels": {FOR: "uid-web"},
@@ -66,17 +66,17 @@ def test_it_asks_for_the_same_on_other_nodes_and_is_served_by_nobody() -> None:
         "limits": {ALIYUN.resource: "8"},
     }
     out = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}
-    assert terms(found) == [{"matchExpressions": [out]}]
+    assert terms(document) == [{"matchExpressions": [out]}]
 
 
 def test_what_the_pod_requires_of_nodes_stays_in_each_alternative() -> None:
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
     field = {"key": "metadata.name", "operator": "In", "values": ["n7"]}
-    own = {"nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": [field]}, {}]}
-    found = made(pod(affinity={"nodeAffinity": {REQUIRED: own}}), "n1")
-    assert found is not None
+    own_name = {"nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": [field]}, {}]}
+    document = made(pod(affinity={"nodeAffinity": {REQUIRED: own_name}}), "n1")
+    assert document is not None
     out = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1"]}
-    assert terms(found) == [
+    assert terms(document) == [
         {"matchExpressions": [zone, out]},
         {"matchFields": [field], "matchExpressions": [out]},
     ]
@@ -86,15 +86,15 @@ def test_it_says_of_which_group_its_pod_is() -> None:
     request = request_of(PODS.decode(json.dumps(pod()).encode()), ALIYUN)
     for group in ("", "podgroup team/g"):
         body = placeholder(json.dumps(pod()).encode(), REF, request, [], "asks", group=group)
-        found = placeholder_of(PODS.decode(body or b""))
-        assert found is not None
-        assert found.group == group
+        document = placeholder_of(PODS.decode(body or b""))
+        assert document is not None
+        assert document.group == group
 
 
 def test_a_class_of_the_system_is_left_out() -> None:
-    found = made(pod(priorityClassName="system-node-critical"), "n1")
-    assert found is not None
-    assert "priorityClassName" not in found["spec"]
+    document = made(pod(priorityClassName="system-node-critical"), "n1")
+    assert document is not None
+    assert "priorityClassName" not in document["spec"]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_its_name_is_its_pods_uid(uid: str, name: str) -> None:
 def test_it_is_read_as_it_was_written_and_asks_nobody_here_for_anything() -> None:
     document = made(pod(), "n1", "n2")
     assert document is not None
-    shown = PODS.decode(json.dumps(document | {"status": {"phase": "Pending"}}).encode())
-    found = placeholder_of(shown)
+    view = PODS.decode(json.dumps(document | {"status": {"phase": "Pending"}}).encode())
+    found = placeholder_of(view)
     assert found is not None
     assert (found.name, found.uid, found.unschedulable) == ("for-uid-web", "uid-web", False)
     assert found.nodes == {"n1", "n2"}
-    told = document | json.loads(status_patch("2026-01-01T00:00:00Z"))
-    after = placeholder_of(PODS.decode(json.dumps(told).encode()))
+    patch = document | json.loads(status_patch("2026-01-01T00:00:00Z"))
+    after = placeholder_of(PODS.decode(json.dumps(patch).encode()))
     assert after is not None
     assert after.unschedulable
-    shown.metadata.uid = "own"  # type: ignore[union-attr]
-    assert not observe_pod(shown, ALIYUN).request.devices
+    view.metadata.uid = "own"  # type: ignore[union-attr]
+    assert not observe_pod(view, ALIYUN).request.devices
     assert placeholder_of(PODS.decode(json.dumps(pod()).encode())) is None

@@ -1,4 +1,4 @@
-"""What a pod asks for follows Kubernetes' arithmetic, and a pod with a node is never lost."""
+"""Requests of pods follow Kubernetes' arithmetic, and a pod with a node is never lost."""
 
 import json
 from typing import Any
@@ -20,13 +20,15 @@ CORES = "aliyun.com/gpu-core.percentage"
 
 def container(gpu: Any = None, *, sidecar: bool = False, **requests: Any) -> dict[str, Any]:
     limits = {} if gpu is None else {GPU: gpu}
-    made: dict[str, Any] = {"resources": {"limits": limits, "requests": limits | requests}}
-    return made | ({"restartPolicy": "Always"} if sidecar else {})
+    request: dict[str, Any] = {"resources": {"limits": limits, "requests": limits | requests}}
+    return request | ({"restartPolicy": "Always"} if sidecar else {})
 
 
 def shared(memory: Any, cores: Any) -> dict[str, Any]:
-    """A container that asks for device memory and for cores; None: it names none."""
-    limits = {name: each for name, each in ((GPU, memory), (CORES, cores)) if each is not None}
+    """A container that asks for device memory and for cores; None: no cores."""
+    limits = {
+        name: amount for name, amount in ((GPU, memory), (CORES, cores)) if amount is not None
+    }
     return {"resources": {"limits": limits, "requests": limits}}
 
 
@@ -80,8 +82,8 @@ def test_sidecars_are_added_and_run_beside_later_init_containers() -> None:
 
 def test_a_pod_has_the_size_of_each_container_and_those_it_is_compared_by() -> None:
     init = [container(3), container(2, sidecar=True), container(), container(7)]
-    made = pod(container(1), container(), container(5), init=init)
-    request = request_of(made, ALIYUN)
+    result = pod(container(1), container(), container(5), init=init)
+    request = request_of(result, ALIYUN)
     assert (request.total, request.containers, request.inits) == (9, ((0, 1), (2, 5)), (3, 2, 7))
     assert request.sizes == {9, 1, 5, 1 + 5, 3, 2, 7}
     odd = pod(container(8), init=init, nodeName="n", annotations={COUNT: "x"})
@@ -97,22 +99,22 @@ def test_requests_stand_in_where_limits_are_missing() -> None:
 
 
 def test_cpu_and_memory_are_requests_with_overhead() -> None:
-    made = pod(
+    request = pod(
         container(cpu="250m", memory="1Gi"),
         {"resources": {"limits": {"cpu": 1}}},
         init=[container(cpu="2", memory="1Mi"), container(sidecar=True, cpu="500m")],
         overhead={"cpu": "10m", "memory": "1Ki"},
     )
-    assert request_of(made, ALIYUN) == Request(cpu=2010, memory=2**30 + 2**10)
+    assert request_of(request, ALIYUN) == Request(cpu=2010, memory=2**30 + 2**10)
 
 
 def test_pod_level_resources_replace_the_sum() -> None:
-    made = pod(container(cpu="250m", memory="1Gi"), resources={"requests": {"cpu": "2"}})
-    assert request_of(made, ALIYUN) == Request(cpu=2000, memory=2**30)
+    request = pod(container(cpu="250m", memory="1Gi"), resources={"requests": {"cpu": "2"}})
+    assert request_of(request, ALIYUN) == Request(cpu=2000, memory=2**30)
 
 
 @pytest.mark.parametrize(
-    ("where", "units", "devices"),
+    ("path", "units", "devices"),
     [
         ({"annotations": {COUNT: "2"}}, 4, 2),
         ({"labels": {COUNT: "4"}}, 2, 4),
@@ -121,19 +123,19 @@ def test_pod_level_resources_replace_the_sum() -> None:
         ({"labels": {}}, 8, 1),
     ],
 )
-def test_a_count_splits_the_total_evenly(where: Any, units: int, devices: int) -> None:
-    request = request_of(pod(container("5"), container("3"), **where), ALIYUN)
+def test_a_count_splits_the_total_evenly(path: Any, units: int, devices: int) -> None:
+    request = request_of(pod(container("5"), container("3"), **path), ALIYUN)
     assert (request.units, request.devices, request.total) == (units, devices, 8)
 
 
 def test_a_total_that_does_not_divide_is_refused_with_the_numbers() -> None:
-    made = pod(container("7"), annotations={COUNT: "2"})
+    request = pod(container("7"), annotations={COUNT: "2"})
     expected = (
         r"^aliyun.com/gpu-mem: 7 cannot be split evenly over 2 devices \(aliyun.com/gpu-count\):"
         " write 6 or 8, or another count$"
     )
     with pytest.raises(MessageError, match=expected):
-        request_of(made, ALIYUN)
+        request_of(request, ALIYUN)
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "65", "two", "", "1.0", " 2", "\u0662", "9" * 11])
@@ -155,17 +157,18 @@ def test_a_count_that_is_none_is_refused(count: str) -> None:
     ],
 )
 def test_cores_are_percent_of_each_device(containers: Any, devices: int, cores: int) -> None:
-    made = pod(*(shared(*each) for each in containers), annotations={COUNT: str(devices)})
-    request = request_of(made, ALIYUN)
+    result = pod(*(shared(*amount) for amount in containers), annotations={COUNT: str(devices)})
+    request = request_of(result, ALIYUN)
     assert (request.devices, request.cores) == (devices, cores)
-    percent = [(index, int(each[1] or 0)) for index, each in enumerate(containers)]
-    assert request.core_containers == tuple(one for one in percent if one[1])
+    percent = [(index, int(amount[1] or 0)) for index, amount in enumerate(containers)]
+    expected = tuple(one for one in percent if one[1])
+    assert request.percent_containers == ((expected,) if expected else ())
 
 
 def test_cores_of_init_containers_count_as_a_peak() -> None:
     assert request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN).cores == 40
     asks = request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN)
-    assert asks.core_containers == ((0, 10),)
+    assert asks.percent_containers[0] == ((0, 10),)
 
 
 @pytest.mark.parametrize(
@@ -182,30 +185,30 @@ def test_cores_of_init_containers_count_as_a_peak() -> None:
 def test_cores_that_no_device_can_give_are_refused(
     containers: Any, devices: int, says: str
 ) -> None:
-    made = pod(*(shared(*each) for each in containers), annotations={COUNT: str(devices)})
-    with pytest.raises(MessageError) as refused:
-        request_of(made, ALIYUN)
-    assert says in str(refused.value)
-    assert str(refused.value).startswith(f"{CORES}: ")
+    request = pod(*(shared(*amount) for amount in containers), annotations={COUNT: str(devices)})
+    with pytest.raises(MessageError) as error:
+        request_of(request, ALIYUN)
+    assert says in str(error.value)
+    assert str(error.value).startswith(f"{CORES}: ")
 
 
 @pytest.mark.parametrize("cores", ["0.5", "-1", "half", "5Gi"])
 def test_cores_without_sense_name_the_resource(cores: str) -> None:
-    with pytest.raises(QuantityError) as refused:
+    with pytest.raises(QuantityError) as error:
         request_of(pod(shared(4, cores)), ALIYUN)
-    assert str(refused.value).startswith(f"{CORES}: ")
+    assert str(error.value).startswith(f"{CORES}: ")
 
 
 def test_a_bound_pod_counts_with_the_cores_of_a_whole_device_at_most() -> None:
-    seen = observe_pod(pod(shared(4, 150), nodeName="n"), ALIYUN)
-    assert (seen.request.units, seen.request.devices, seen.request.cores) == (4, 1, 100)
-    seen = observe_pod(pod(shared(None, 30), nodeName="n"), ALIYUN)
-    assert (seen.request.devices, seen.request.cores) == (0, 0)
+    observed = observe_pod(pod(shared(4, 150), nodeName="n"), ALIYUN)
+    assert (observed.request.units, observed.request.devices, observed.request.cores) == (4, 1, 100)
+    observed = observe_pod(pod(shared(None, 30), nodeName="n"), ALIYUN)
+    assert (observed.request.devices, observed.request.cores) == (0, 0)
 
 
 def test_a_bound_pod_whose_cores_nobody_can_count_keeps_its_memory_and_may_have_all_cores() -> None:
-    seen = observe_pod(pod(shared(4, "5Gi"), nodeName="n"), ALIYUN)
-    assert (seen.request.units, seen.request.devices, seen.request.cores) == (4, 1, 100)
+    observed = observe_pod(pod(shared(4, "5Gi"), nodeName="n"), ALIYUN)
+    assert (observed.request.units, observed.request.devices, observed.request.cores) == (4, 1, 100)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +226,8 @@ def test_a_bound_pod_whose_cores_nobody_can_count_keeps_its_memory_and_may_have_
 def test_memory_can_be_split_unevenly(
     containers: Any, split: str, units: int, parts: tuple[int, ...]
 ) -> None:
-    made = pod(*(shared(*each) for each in containers), annotations={SPLIT: split})
-    request = request_of(made, ALIYUN)
+    result = pod(*(shared(*amount) for amount in containers), annotations={SPLIT: split})
+    request = request_of(result, ALIYUN)
     assert (request.units, request.split) == (units, parts)
     assert request.total == sum(memory for memory, _ in containers)
     assert request.devices == (len(parts) or request.total // units)
@@ -251,30 +254,30 @@ def test_memory_can_be_split_unevenly(
 def test_splits_that_make_no_sense_are_refused(
     containers: Any, annotations: dict[str, str], says: str
 ) -> None:
-    made = pod(*(shared(*each) for each in containers), annotations=annotations)
-    with pytest.raises(WireError) as refused:
-        request_of(made, ALIYUN)
-    assert says in str(refused.value)
+    request = pod(*(shared(*amount) for amount in containers), annotations=annotations)
+    with pytest.raises(WireError) as error:
+        request_of(request, ALIYUN)
+    assert says in str(error.value)
 
 
 def test_a_split_leaves_no_room_for_an_init_container_that_needs_more() -> None:
-    made = pod(container("4"), init=[container("6")], annotations={SPLIT: "2+4"})
+    request = pod(container("4"), init=[container("6")], annotations={SPLIT: "2+4"})
     with pytest.raises(MessageError, match="an init container needs more"):
-        request_of(made, ALIYUN)
+        request_of(request, ALIYUN)
     assert request_of(
         pod(container("6"), init=[container("4")], annotations={SPLIT: "2+4"}), ALIYUN
     )
 
 
 def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:
-    made = pod(container("0", cpu="1"), annotations={COUNT: "x", ALIYUN.policy: "!"})
-    assert request_of(made, ALIYUN) == Request(cpu=1000)
+    request = pod(container("0", cpu="1"), annotations={COUNT: "x", ALIYUN.policy: "!"})
+    assert request_of(request, ALIYUN) == Request(cpu=1000)
     assert request_of(Pod(), ALIYUN) == Request()
 
 
 def test_the_policy_wished_for_is_carried_along() -> None:
-    made = pod(container("1"), annotations={ALIYUN.policy: "binpack"})
-    assert request_of(made, ALIYUN).policy == "binpack"
+    request = pod(container("1"), annotations={ALIYUN.policy: "binpack"})
+    assert request_of(request, ALIYUN).policy == "binpack"
     with pytest.raises(AnnotationError, match=r"gpushare\.io/policy"):
         request_of(pod(container("1"), annotations={ALIYUN.policy: "a b"}), ALIYUN)
 
@@ -292,38 +295,40 @@ def test_a_total_beyond_every_limit_is_refused() -> None:
 
 def test_another_resource_works_without_a_change() -> None:
     names = Names.for_resource("example.com/npu-mem")
-    made = pod(
+    request = pod(
         {"resources": {"limits": {"example.com/npu-mem": "16k"}}},
         annotations={"example.com/npu-count": "2", names.idx: "0,1"},
         nodeName="n",
     )
-    assert observe_pod(made, names).placement == ((0, 8000), (1, 8000))
-    assert request_of(made, ALIYUN).devices == 0
+    assert observe_pod(request, names).placement == ((0, 8000), (1, 8000))
+    assert request_of(request, ALIYUN).devices == 0
 
 
 def test_what_pods_of_a_controller_have_alike_is_kept_once() -> None:
-    """Thousands of replicas would keep their wishes and labels as often: 50 KB, at the worst."""
+    """Else thousands of replicas would keep as many copies of wishes and labels: 50 KB each, at the
+    worst.
+    """
     wishes, labels = {"gpushare.io/not-models": "T4,P4"}, {"app": "web", "tier": "back"}
     replicas = [
         pod(container("4", cpu="2"), annotations=wishes, labels=labels, nodeName="n")
         for _ in range(2)
     ]
-    one, other = (observe_pod(replica, ALIYUN) for replica in replicas)
-    assert one.request is other.request
+    one, second = (observe_pod(replica, ALIYUN) for replica in replicas)
+    assert one.request is second.request
     assert one.request.cards.not_models == ("p4", "t4")
-    assert one.labels is other.labels
+    assert one.labels is second.labels
     assert one.labels == (("app", "web"), ("tier", "back"))
 
 
 def test_a_bound_pod_is_observed_with_its_placement() -> None:
-    made = pod(
+    request = pod(
         container("4"),
         annotations={ALIYUN.idx: "2", ALIYUN.assigned: "true"},
         nodeName="node-a",
         phase="Running",
         created="2026-11-21T09:54:22Z",
     )
-    observed = observe_pod(made, ALIYUN)
+    observed = observe_pod(request, ALIYUN)
     assert observed.ref == PodRef("ns", "p", "u")
     assert (observed.node, observed.placement) == ("node-a", ((2, 4),))
     assert (observed.assigned, observed.ended) == (True, False)
@@ -349,8 +354,10 @@ def test_a_time_that_cannot_be_read_is_0(created: str | None) -> None:
 
 @pytest.mark.parametrize("annotations", [{COUNT: "3"}, {COUNT: "x"}, {ALIYUN.policy: "no such!"}])
 def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: Any) -> None:
-    made = pod(container("8", cpu="1"), annotations=annotations | {ALIYUN.idx: "1"}, nodeName="n")
-    observed = observe_pod(made, ALIYUN)
+    request = pod(
+        container("8", cpu="1"), annotations=annotations | {ALIYUN.idx: "1"}, nodeName="n"
+    )
+    observed = observe_pod(request, ALIYUN)
     assert observed.request == Request(8, 1, 1000, 0, ((0, 8),), resources=asked(8))
     assert observed.placement == ((1, 8),)
 
@@ -359,8 +366,8 @@ def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: An
 def test_a_pod_with_a_node_keeps_its_charge_though_nobody_can_count_its_cpu_or_memory(
     asks: dict[str, Any],
 ) -> None:
-    made = pod(container("8", **asks), annotations={ALIYUN.idx: "1"}, nodeName="n")
-    observed = observe_pod(made, ALIYUN)
+    request = pod(container("8", **asks), annotations={ALIYUN.idx: "1"}, nodeName="n")
+    observed = observe_pod(request, ALIYUN)
     assert observed.request == Request(8, 1, containers=((0, 8),), resources=asked(8))
     assert observed.placement == ((1, 8),)
 
@@ -384,12 +391,12 @@ def test_a_pod_without_identity_is_an_error(missing: str) -> None:
 
 @pytest.mark.parametrize("cpu", ["9e15", "9223372036854775", "5e15"])
 def test_cpu_that_adds_up_to_more_than_can_be_counted_is_refused(cpu: str) -> None:
-    for refused in (
+    for error in (
         pod(container("2", cpu=cpu), container(cpu=cpu)),
         pod(container("2", cpu=cpu), overhead={"cpu": cpu}),
     ):
         with pytest.raises(QuantityError, match="cpu: the pod's total is larger than 9223372036"):
-            request_of(refused, ALIYUN)
+            request_of(error, ALIYUN)
 
 
 def test_cpu_and_memory_beyond_any_node_are_as_much_as_is_counted() -> None:
@@ -398,8 +405,8 @@ def test_cpu_and_memory_beyond_any_node_are_as_much_as_is_counted() -> None:
 
 
 def test_a_bound_pod_whose_cpu_cannot_be_added_up_keeps_its_device_memory() -> None:
-    bound = pod(container("2", cpu="9e15"), container(cpu="9e15"), nodeName="n")
-    assert observe_pod(bound, ALIYUN).request == Request(
+    bound_pod = pod(container("2", cpu="9e15"), container(cpu="9e15"), nodeName="n")
+    assert observe_pod(bound_pod, ALIYUN).request == Request(
         2, 1, containers=((0, 2),), resources=asked(2)
     )
 
@@ -419,6 +426,6 @@ def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cu
             "containers": [{"resources": {"limits": {ALIYUN.resource: "1"}}}],
         },
     }
-    seen = observe_pod(PODS.decode(json.dumps(body).encode()), ALIYUN)
-    assert seen.labels == tuple(sorted(labels.items()))[: MAX_LABELS // (160 + 66)]
-    assert len(seen.stamp) == 32
+    observed = observe_pod(PODS.decode(json.dumps(body).encode()), ALIYUN)
+    assert observed.labels == tuple(sorted(labels.items()))[: MAX_LABELS // (160 + 66)]
+    assert len(observed.stamp) == 32

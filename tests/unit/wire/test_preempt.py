@@ -14,8 +14,8 @@ from gpushare.wire.preempt import decode_preempt, encode_preempt
 POD = b'"Pod":{"metadata":{"name":"p","namespace":"ns","uid":"u"},"spec":{},"status":{}}'
 
 
-def decoded(rest: bytes) -> dict[str, Victims]:
-    return dict(decode_preempt(b"{" + POD + b"," + rest + b"}").victims)
+def decoded(remainder: bytes) -> dict[str, Victims]:
+    return dict(decode_preempt(b"{" + POD + b"," + remainder + b"}").victims)
 
 
 def test_uids_are_read_in_order() -> None:

@@ -109,16 +109,16 @@ def test_cpu_and_memory_as_found_in_real_pods(quantity: Quantity, milli: int, si
     ],
 )  # fmt: skip
 def test_what_is_no_quantity_is_refused_cheaply(text: Quantity) -> None:
-    for read in (parse_quantity, to_units, to_milli, to_bytes):
+    for decoded in (parse_quantity, to_units, to_milli, to_bytes):
         with pytest.raises(QuantityError):
-            read(text)
+            decoded(text)
 
 
 @given(st.text() | st.integers() | st.floats())
 def test_arbitrary_input_never_raises_anything_else(text: Quantity) -> None:
-    for read in (parse_quantity, to_units, to_milli, to_bytes):
+    for decoded in (parse_quantity, to_units, to_milli, to_bytes):
         with suppress(QuantityError):
-            read(text)
+            decoded(text)
 
 
 def test_beyond_what_kubernetes_holds_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What people write who take the unit of GPU memory for another, and what they are told."""
+"""Requests in a wrong unit of GPU memory, and the texts for their authors."""
 
 import json
 import re
@@ -18,9 +18,9 @@ _BYTES = "if bytes (a suffix such as Mi) are meant, write"
 
 
 def told(amount: str, unit: str = "GiB", largest: int = 16, count: str = "1") -> str:
-    """What is said of a pod that asks for this amount."""
-    made = pod_json("web", amount, annotations={ALIYUN.count: count})
-    return mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, unit, lambda: largest)
+    """The text about a pod that asks for this amount."""
+    pod = pod_json("web", amount, annotations={ALIYUN.count: count})
+    return mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, unit, lambda: largest)
 
 
 @pytest.mark.parametrize(
@@ -49,39 +49,39 @@ def test_where_no_device_is_known_it_is_what_no_card_has(amount: str, words: str
 
 def test_a_count_of_devices_is_asked_for_as_a_whole() -> None:
     assert told("65536", count="4").endswith("if MiB are meant, write 64")
-    made = pod_json("web", "40000", annotations={SPLIT: "30000+10000"})
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
-    assert said.endswith("if MiB are meant, write 40")
+    pod = pod_json("web", "40000", annotations={SPLIT: "30000+10000"})
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
+    assert text.endswith("if MiB are meant, write 40")
     assert told("10", count="3").endswith("(aliyun.com/gpu-count): write 9 or 12, or another count")
     assert told("2", count="3").endswith("write 3, or another count")
 
 
 def test_a_count_among_the_resources_is_told_to_be_an_annotation() -> None:
-    made = pod_json("web", "8")
-    made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-count"] = "2"
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
-    assert said.startswith("aliyun.com/gpu-count is among the resources of a container")
-    assert "pods wait where it is used up though devices have room" in said
-    assert said.endswith("this one gets 1; write aliyun.com/gpu-count as an annotation, not there")
+    pod = pod_json("web", "8")
+    pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-count"] = "2"
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
+    assert text.startswith("aliyun.com/gpu-count is among the resources of a container")
+    assert "pods wait where it is used up though devices have room" in text
+    assert text.endswith("this one gets 1; write aliyun.com/gpu-count as an annotation, not there")
 
 
 def said_of(limits: dict[str, str], env: list[str] | None = None) -> str:
-    made = pod_json("web", "0")
-    (container,) = made["spec"]["containers"]
+    pod = pod_json("web", "0")
+    (container,) = pod["spec"]["containers"]
     container["resources"]["limits"] = limits
     container["env"] = [{"name": name, "value": "all"} for name in env or ()]
-    return mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+    return mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
 
 
 def test_a_count_alone_gets_no_device_and_is_told() -> None:
-    said = said_of({ALIYUN.count: "1"})
-    assert "so it gets no device, and may see all cards of its node: write aliyun.com" in said
+    text = said_of({ALIYUN.count: "1"})
+    assert "so it gets no device, and may see all cards of its node: write aliyun.com" in text
 
 
 @pytest.mark.parametrize("whole", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g"])
 def test_a_pod_asks_one_device_plug_in_alone(whole: str) -> None:
-    said = said_of({ALIYUN.resource: "4", whole: "2"})
-    assert said.startswith(f"{whole} is asked for beside aliyun.com/gpu-mem")
+    text = said_of({ALIYUN.resource: "4", whole: "2"})
+    assert text.startswith(f"{whole} is asked for beside aliyun.com/gpu-mem")
     assert said_of({whole: "2"}) == ""
 
 
@@ -108,10 +108,10 @@ def test_whole_cards_are_for_pods_that_have_them_alone(
     cores: str, count: str, value: str, words: str
 ) -> None:
     notes = {WHOLE_CARD: value, ALIYUN.count: count}
-    made = pod_json("web", 2, annotations=notes, limits={ALIYUN.cores: cores})
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
-    assert words in said
-    assert bool(said) == bool(words)
+    pod = pod_json("web", 2, annotations=notes, limits={ALIYUN.cores: cores})
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB")
+    assert words in text
+    assert bool(text) == bool(words)
 
 
 @pytest.mark.parametrize("amount", ["1", "16", "17", "255"])
@@ -152,27 +152,27 @@ _PAGE = dict(_ROW.findall((Path(__file__).parents[3] / "docs/dialects.md").read_
 def test_another_products_name_is_told_with_ours_as_the_page_says(name: str) -> None:
     notes = {name: "1"} if name in ANNOTATIONS else {}
     limits = {name: 1} if name in RESOURCES else {}
-    made = pod_json("web", 8, annotations=notes, limits=limits)
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
-    assert said.startswith(f"{name} is ")
-    ours = _PAGE[name]
+    pod = pod_json("web", 8, annotations=notes, limits=limits)
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
+    assert text.startswith(f"{name} is ")
+    our_name = _PAGE[name]
     meaning = (RESOURCES | ANNOTATIONS)[name]
-    assert f"write {ours}" in said if ours else said.endswith(meaning.difference)
-    assert ours == (getattr(ALIYUN, meaning.field_name) if meaning.field_name else "")
+    assert f"write {our_name}" in text if our_name else text.endswith(meaning.difference)
+    assert our_name == (getattr(ALIYUN, meaning.field_name) if meaning.field_name else "")
 
 
 def test_all_foreign_names_of_a_pod_are_told_at_once() -> None:
     limits = {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
-    made = pod_json("web", 8, limits=limits, annotations={"nvidia.com/numa-bind": "true"})
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
-    assert said.count("is HAMi's") == 3
+    pod = pod_json("web", 8, limits=limits, annotations={"nvidia.com/numa-bind": "true"})
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
+    assert text.count("is HAMi's") == 3
 
 
 def test_the_page_has_hamis_wishes_which_are_read() -> None:
-    for ours, theirs in WISHES.items():
-        assert _PAGE[theirs] == ours
+    for our_name, theirs in WISHES.items():
+        assert _PAGE[theirs] == our_name
         value = "GPU-a" if "uuid" in theirs else "A100"
-        assert wanted_cards({theirs: value}) == wanted_cards({ours: value}) != wanted_cards({})
+        assert wanted_cards({theirs: value}) == wanted_cards({our_name: value}) != wanted_cards({})
 
 
 def test_the_page_says_what_acks_names_are_here() -> None:
@@ -195,23 +195,23 @@ CORES = "aliyun.com/gpu-core.percentage"
     ],
 )
 def test_cores_that_cannot_be_had_are_told(memory: str, cores: str, words: str) -> None:
-    said = said_of({ALIYUN.resource: memory, CORES: cores})
-    assert said.startswith(words)
-    assert "\n" not in said
+    text = said_of({ALIYUN.resource: memory, CORES: cores})
+    assert text.startswith(words)
+    assert "\n" not in text
 
 
 def test_cores_in_a_container_without_memory_are_told() -> None:
-    made = pod_json("web", "8")
-    made["spec"]["containers"].append({"resources": {"limits": {CORES: "30"}}})
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
-    assert said.startswith(f"{CORES}: cores are asked for without aliyun.com/gpu-mem in the same")
+    pod = pod_json("web", "8")
+    pod["spec"]["containers"].append({"resources": {"limits": {CORES: "30"}}})
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB")
+    assert text.startswith(f"{CORES}: cores are asked for without aliyun.com/gpu-mem in the same")
 
 
 def test_two_names_of_one_wish_that_differ_are_told() -> None:
     notes = {"gpushare.io/use-models": "A100", "nvidia.com/use-gputype": "H100"}
-    made = pod_json("web", "8", annotations=notes)
-    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
-    assert said == (
+    pod = pod_json("web", "8", annotations=notes)
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB")
+    assert text == (
         "gpushare.io/use-models and nvidia.com/use-gputype mean the same and differ: leave out one"
         " of them"
     )

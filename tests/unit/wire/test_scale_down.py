@@ -1,4 +1,4 @@
-"""What a node's annotations say of scale-down, as users are told it."""
+"""The scale-down annotations of a node, as users read the reason."""
 
 from gpushare.wire.annotations import SCALE_DOWN_GUARD
 from gpushare.wire.scale_down import kept_nodes, mark_of, written
@@ -10,12 +10,12 @@ CA, KARPENTER = (
 
 
 def test_users_are_told_why_a_node_stays_and_of_no_other() -> None:
-    ours = written("team/web would have no place", [CA])
+    our_mark = written("team/web would have no place", [CA])
     nodes = {
-        "ours": {CA: "true", SCALE_DOWN_GUARD: ours},
+        "ours": {CA: "true", SCALE_DOWN_GUARD: our_mark},
         "theirs": {CA: "true", KARPENTER: "true"},
-        "both": {CA: "true", KARPENTER: "true", SCALE_DOWN_GUARD: ours},
-        "taken back": {SCALE_DOWN_GUARD: ours},
+        "both": {CA: "true", KARPENTER: "true", SCALE_DOWN_GUARD: our_mark},
+        "taken back": {SCALE_DOWN_GUARD: our_mark},
         "allowed": {CA: "false"},
         "plain": {},
     }

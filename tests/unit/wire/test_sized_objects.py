@@ -1,4 +1,4 @@
-"""How many pods a group needs at once, as PodGroups, LeaderWorkerSets and JobSets say it."""
+"""The number of pods that a group needs at once, by PodGroups, LeaderWorkerSets and JobSets."""
 
 import json
 from typing import Any
@@ -21,13 +21,13 @@ CODECS: dict[str, Codec[Any]] = {JOB_SET: JOB_SETS, LEADER_WORKER_SET: LEADER_WO
 
 
 def size(kind: str, spec: Any, status: Any = None, annotations: Any = None) -> int:
-    """Return what `sized_object` reads of an object, whose key has to be right."""
+    """Return the size that `sized_object` reads of an object; the key has to be right."""
     metadata = {"namespace": "team", "name": "a", "annotations": annotations}
     body = {"metadata": metadata, "spec": spec, "status": status}
-    made = CODECS.get(kind, POD_GROUPS).decode(json.dumps(body).encode())
-    key, found = sized_object(kind, made)
+    workload = CODECS.get(kind, POD_GROUPS).decode(json.dumps(body).encode())
+    key, result = sized_object(kind, workload)
     assert key == f"{kind} team/a"
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_workers_that_are_made_when_their_leader_is_ready_are_not_waited_for() -
 
 
 def job(name: str, replicas: int | None, **spec: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "template": {"spec": spec}}
-    return made if replicas is None else made | {"replicas": replicas}
+    workload: dict[str, Any] = {"name": name, "template": {"spec": spec}}
+    return workload if replicas is None else workload | {"replicas": replicas}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def job(name: str, replicas: int | None, **spec: Any) -> dict[str, Any]:
     [
         ([job("a", 2, parallelism=3)], 6),
         ([job("driver", None), job("workers", 1, parallelism=4, completions=4)], 5),
-        # Not all of them run at once.
+        # Not all pods run at once.
         ([job("a", 1, parallelism=4, completions=10)], 4),
         ([job("a", 1, parallelism=4, completions=2)], 2),
         ([job("a", 2, parallelism=0)], 0),
@@ -121,7 +121,7 @@ BY_LABELS = "alpha.jobset.sigs.k8s.io/node-selector"
 
 
 def test_pods_that_are_made_when_their_first_one_is_bound_are_not_waited_for() -> None:
-    """Exclusive placement: their nodes follow from that one's."""
+    """Exclusive placement: the followers' nodes follow from the first pod's."""
     spec = {"leaderWorkerTemplate": {"size": 4}}
     assert size(LEADER_WORKER_SET, spec, annotations={LWS_EXCLUSIVE: "rack"}) == 1
     jobs = {"replicatedJobs": [job("a", 2, parallelism=2)]}

@@ -1,4 +1,4 @@
-"""The policy that prices what a placement costs the pods to come.
+"""The policy that prices the cost of a placement for the pods to come.
 
 Tested in `tests/unit/core/test_prices.py` and `tests/unit/core/test_policies.py`.
 """

@@ -1,4 +1,4 @@
-"""GPU stranded by CPU: the GPU that is left on a node when the pods to come have used its CPU.
+"""GPU stranded by CPU: the GPU left over on a node when the pods to come have used all CPU there.
 
 Pods are drawn from the workload, by count, until the node is full. If a pod finds enough GPU but
 too little CPU, another one is drawn with probability ETA; else the node is stuck. The expected GPU
@@ -19,10 +19,10 @@ ETA = 0.97
 STEPS = 10
 """Steps of a device."""
 
-MOST_DEVICES, MOST_CORES = 16, 256
+MAX_DEVICES, MAX_CORES = 16, 256
 """Bounds of a node; a larger node is treated as one of this size."""
 
-SIZE = (STEPS * MOST_DEVICES + 1) * (MOST_CORES + 1)
+SIZE = (STEPS * MAX_DEVICES + 1) * (MAX_CORES + 1)
 """Entries of a table."""
 
 
@@ -38,7 +38,7 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
             key = (size, -(-cls.cpu // 1000))
             weights[key] = weights.get(key, 0) + count
     kinds = sorted(weights.items())
-    table = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
+    table = np.zeros((STEPS * MAX_DEVICES + 1, MAX_CORES + 1))
     for gpu in range(1, len(table)):
         # A line, in steps, follows from the lines before it.
         fitting = [kind for kind in kinds if kind[0][0] <= gpu]
@@ -60,6 +60,6 @@ def index(gpu: Ints, cpu: Ints, capacity: Ints) -> Ints:
 
     capacity: units of a device there. Negative CPU counts as none.
     """
-    line = np.minimum((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
-    place: Ints = line * (MOST_CORES + 1) + np.clip(cpu // 1000, 0, MOST_CORES)
+    line = np.minimum((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MAX_DEVICES)
+    place: Ints = line * (MAX_CORES + 1) + np.clip(cpu // 1000, 0, MAX_CORES)
     return place

@@ -7,17 +7,17 @@ Each placement gets a price, and the cheapest one wins:
     others     floor(((1 + 7 t) dF / 4 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
                - floor((1 + 3 t) 125 blocks) - a tie
 
-- dF is the fall of fragmentation (see `fragmentation`; if cards differ, pods count by their size).
-- R is the value that residues of devices lose (`residual_value`): all that is left where the pod
-  takes the rest of the compute.
+- dF is the fall of fragmentation (see `fragmentation`; if cards differ, pods count by size).
+- R is the value that residues of devices lose (`residual_value`): the whole residue where the pod
+  uses up the free compute.
 - dS is the rise of GPU stranded because CPU is missing (`cpu_stranding`). dS0 is the same if the
   node held only pods without GPU, since the others leave sooner or later.
-- drain grows with what is free on the node, and with the share of GPU that pods of several devices
+- drain grows with the free GPU of the node, and with the share of GPU that pods of several devices
   ask for, so that nodes become whole again.
-- hold grows with the part of that share whose pods fit nearly all nodes. No price of a group makes
-  nodes drain for these, so a placement pays for the time that it keeps its node from being empty:
-  n pods that leave at random are gone after 1 + 1/2 + ... + 1/n lifetimes, and one more pod adds
-  1 / (n + 1).
+- hold grows with the share of those pods of several devices that fit nearly all nodes. No price of
+  a group makes nodes drain for these pods, so a placement pays for the time that it keeps the node
+  from being empty: n pods that leave at random are gone after 1 + 1/2 + ... + 1/n lifetimes, and
+  one more pod adds 1 / (n + 1).
 - P is the price of the node's group, `blocks` that of the blocks broken and of an idle card opened
   (`scarcity`), g the GPU asked for, in devices.
 - Pods without GPU go first where no GPU is left, then where little CPU is left.
@@ -25,13 +25,13 @@ Each placement gets a price, and the cheapest one wins:
 t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t =
 0), pods stay, and only the value of CPU and residues counts. If pods come and go (t = 1), a pod
 that breaks a whole device or a block today would soon have found room elsewhere. So both are
-dearer, and the state of a node after its pods have left counts too.
+dearer, and the state of a node after all pods have left counts too.
 
 Everything is counted by units, in milli of the largest device: a unit is worth the same on any
 card. Only the prices of residues, groups and blocks keep some cards for pods that need them.
 
-One set of parameters serves all clusters and workloads on which it was tried. Each may be doubled
-or halved without much change (HOLD: 40,000 and 80,000 do the same, 20,000 is too little).
+One set of parameters serves all clusters and workloads of the simulations. Each parameter may be
+doubled or halved without much change (HOLD: 40,000 and 80,000 are equivalent, 20,000 is too small).
 
 Tested in `tests/unit/core/test_policies.py`.
 """
@@ -60,7 +60,7 @@ from gpushare.core.policies.node_shape import (
     rank_unknown_last,
     tightest,
 )
-from gpushare.core.policies.published import LARGEST_CPU, LARGEST_GPU
+from gpushare.core.policies.published import SCALE_CPU, SCALE_GPU
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
 from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.policy import Taken
@@ -74,14 +74,14 @@ BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
 MORE_FRAGMENTATION, MORE_BLOCKS = 7, 3
-"""How many times their weight is added if as many pods leave as come."""
+"""Multiples of the weights of fragmentation and blocks, added if as many pods leave as come."""
 
 DRAIN, FEW = 2000, 0.1
 """Weight of draining, by the share of GPU beyond FEW that pods of several devices ask for."""
 
 HOLD, HARDLY_ANY = 60000, 0.04
-"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that pods of several idle devices
-ask for which fit nearly all nodes."""
+"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that is requested by pods of
+several idle devices that fit nearly all nodes."""
 
 
 _FINE = 1000
@@ -99,15 +99,15 @@ class PriceTables:
     stranded_at: Ints
     stranded: Floats
     sizes: tuple[int, ...]
-    """Of the cards that there are tables for, rising."""
+    """The capacities of the cards with tables, rising."""
 
 
 def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
     """Return how often a pod of each class counts in the measure of fragmentation.
 
-    If all cards have one capacity, each pod counts once, as published. If they differ, the many
-    small pods fit any card, and the few large pods lack room on the large ones: so a pod counts by
-    its units on a device, in thousandths of the largest device.
+    If all cards have one capacity, each pod counts once, as published. If the cards differ, the
+    many small pods fit any card, and the few large pods lack room on the large cards: so a pod
+    counts by the units on a device, in thousandths of the largest device.
     """
     largest = max(workload.devices, default=0)
     if len(workload.capacities) <= 1:
@@ -117,19 +117,19 @@ def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
 
 
 class ShadowPrice:
-    """The prices of one workload; without a workload it scores as DeviceBestFit does."""
+    """The prices of one workload; without a workload the scores are those of DeviceBestFit."""
 
     def __init__(self, workload: Workload) -> None:
         self.classes = tuple(item for item in workload.classes if item[0].devices)
         self.measure = Fragmentation(workload.typical(weight=_weight_of(workload)))
         several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
-        asked = max(workload.gpu, 1)
+        requested_units = max(workload.gpu, 1)
         self.turnover = workload.turnover
         self.guard = 1 + MORE_BLOCKS * self.turnover
         self.alpha = ALPHA * (1 + MORE_FRAGMENTATION * self.turnover)
         self.mu = MU * self.turnover
-        self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
-        shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
+        self.drain = DRAIN * max(several / requested_units - FEW, 0) * self.turnover
+        shares = [(cls, cls.total * count / requested_units) for cls, count in self.classes]
         # Nothing here may refer back to the policy: in a cycle, the tables of unused policies would
         # stay until the next full garbage collection. Scales, tables and prices are of
         # the nodes with cards of the workload's sizes.
@@ -143,8 +143,8 @@ class ShadowPrice:
         self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
 
     def shapes_key(self, snapshot: Snapshot) -> Hashable:
-        """Return what is taken from other nodes: the value of a unit, the cost of holding a node,
-        the blocks that count, and the sizes of cards if the workload has none.
+        """Return the value of a unit, the cost of holding a node, the blocks that count, and the
+        sizes of cards if the workload has none.
         """
         if not self.classes:
             return ()
@@ -178,26 +178,26 @@ class ShadowPrice:
         """Return the blocks that a placement breaks; none on nodes with unknown CPU, and none on
         nodes that stand apart.
         """
-        taken = self.scarce(snapshot).taken(snapshot, rows, request)
-        taken = self.common(snapshot).without_apart(taken, rows)
+        blocks = self.scarce(snapshot).taken(snapshot, rows, request)
+        blocks = self.common(snapshot).without_apart(blocks, rows)
         shapes = self.shapes(snapshot)
         if shapes.any_cpu_unknown:
-            taken[shapes.cpu_unknown[rows]] = 0
-        return taken
+            blocks[shapes.cpu_unknown[rows]] = 0
+        return blocks
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
-        """Return what a placement costs the pods that need nodes of a group."""
+        """Return the cost of a placement for the pods that need nodes of a group."""
         scarce = self.scarce(snapshot)
         # Without a workload nothing is needed, and a pod without GPU takes none.
-        asked = request.total * scarce.per_unit
-        cost: Floats = np.floor(THETA * scarce.group_prices(totals) * asked + HAIR)
+        requested_devices = request.total * scarce.per_unit
+        cost: Floats = np.floor(THETA * scarce.group_prices(totals) * requested_devices + HAIR)
         return cost
 
     def taken_prices(
-        self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
+        self, snapshot: Snapshot, request: Request, amounts: Taken, totals: Ints
     ) -> Floats:
-        """Return what a placement costs the pods that need blocks."""
-        cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
+        """Return the cost of a placement for the pods that need blocks."""
+        cost: Floats = self.scarce(snapshot).taken_prices(amounts, totals)
         weight = (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
         return np.floor(weight * cost + HAIR)
 
@@ -216,7 +216,7 @@ class ShadowPrice:
         node = (
             stranded[0]
             - stranded[1]
-            - both[1] * (self.shapes(snapshot).even * (self.drain / LARGEST_GPU))
+            - both[1] * (self.shapes(snapshot).even * (self.drain / SCALE_GPU))
         )
         hold = self.hold(snapshot)
         if hold:
@@ -233,7 +233,7 @@ class ShadowPrice:
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
         gpu, cpu = np.add.reduce(free, axis=1), snapshot.cpu_free.take(rows)
-        # As the node is now, and as it will be when the pods with GPU have left.
+        # The node now, and the node after the pods with GPU have left.
         alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
         whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1)
         stranded = self._stranded(
@@ -245,7 +245,7 @@ class ShadowPrice:
         value = np.floor((fall[:, 0] + stranded[0] - stranded[1]) / Q + HALF)
         value += np.floor(self.mu * (stranded[2] - stranded[3]) / Q + HALF)
         free_gpu = gpu * self.shapes(snapshot).even
-        value -= 0.5 * free_gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
+        value -= 0.5 * free_gpu / SCALE_GPU + 0.4 * cpu / SCALE_CPU
         return np.broadcast_to(value[:, None], free.shape)
 
     def _residual_value_lost(
@@ -277,7 +277,7 @@ class ShadowPrice:
 def _of_common(
     common: Callable[[Snapshot], CommonNodes], make: Callable[[Snapshot], _Made], snapshot: Snapshot
 ) -> _Made:
-    """Return what is made of the nodes that do not stand apart."""
+    """Return the value made from the nodes that do not stand apart."""
     return make(common(snapshot).snapshot)
 
 
@@ -294,13 +294,14 @@ class _Prices:
         self._shapes = shapes
         self._devices = devices
         self._by_capacity = self._priced(devices)
-        # The value of a unit, the sizes of cards, and the tables in it: for the last layout.
+        # For the last layout: value of a unit, sizes of cards, tables scaled by that value.
         self._scaled: tuple[float, tuple[int, ...], Floats, Floats] | None = None
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
         """Return the tables for the nodes of the snapshot.
 
-        They are looked up: only a workload without devices has them made for the nodes' capacities.
+        The tables were made with the policy; only a workload without devices has tables made here,
+        for the nodes' capacities.
         """
         devices, priced = self._devices, self._by_capacity
         if not devices:
@@ -308,7 +309,8 @@ class _Prices:
             devices = dict.fromkeys(sizes or [1], 1)
             priced = self._priced(devices)
         shapes, capacities = self._shapes(snapshot), np.array(sorted(devices), dtype=np.int64)
-        # A node without devices has the smallest capacity, and nothing of it is looked up.
+        # A node without devices gets the smallest capacity; the tables are not read for such a
+        # node.
         index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
         lengths = np.array([len(worth_) for worth_, _ in priced])
         begins = np.cumsum(lengths) - lengths

@@ -1,15 +1,16 @@
-"""The value of what is left on a device: the pieces that could still be cut from it.
+"""The value of the residue of a device: of the pieces that could still be cut from the residue.
 
-This is cutting stock: which cutting of the devices into the pods to come is cheapest? The pods ask,
-in their mix, for as many units as there are. A device costs its units; devices beyond the existing
-ones cost DEARER times as much. The duals of this linear programme are the price of a piece of each
-size, in units, on any device. So devices that large pods need are dear if few of them are left, and
-on average a unit costs one. The value of a residue is the dearest set of pieces that fits it. A
-placement that ruins a pattern therefore loses more value than its own piece has.
+This is cutting stock: which cutting of the devices into the pods to come is cheapest? The demand of
+the pods, in the proportions of the workload, is as many units as exist. The cost of a device is the
+number of units; devices beyond the existing ones cost DEARER times as much. The duals of this
+linear programme are the price of a piece of each size, in units, on any device. So devices that
+large pods need are dear if few such devices are left, and on average a unit costs one. The value of
+a residue is the dearest set of pieces that fits. A placement that ruins a pattern therefore loses
+more value than the placed piece has.
 
 The programme is solved by column generation (a column is one way to cut a device of one capacity)
-with HiGHS. Each device is counted in *steps* of its own: pieces are rounded up and residues down,
-but so that the number of pieces of one size that fit stays right.
+with HiGHS. Each device is divided into *steps*: pieces are rounded up and residues down, but the
+number of pieces of one size that fit stays right.
 
 Tested in `tests/unit/core/test_prices.py`.
 """
@@ -27,11 +28,10 @@ from gpushare.core.workload import PodClass
 DEARER = 2.0
 """The price of a device beyond the existing ones, as a multiple of an existing one's."""
 
-_MOST_STEPS = 1024
-_MOST_SIZES = 64
-"""Users choose the sizes of pods, and the time to compute prices grows with them: with 64 sizes and
-four capacities it is a third of a second.
-"""
+_MAX_STEPS = 1024
+_MAX_SIZES = 64
+"""Upper bound of the sizes: users choose the sizes of pods, and 64 sizes and four capacities take a
+third of a second."""
 _NO_GAIN = 1 + 1e-9
 
 
@@ -41,35 +41,35 @@ class _Cards:
 
     capacity: int
     number: int
-    """How many there are."""
+    """Number of devices."""
     steps: int
-    """Parts of each."""
+    """Steps of each device."""
     which: tuple[int, ...]
-    """Indices of the sizes that fit one."""
+    """Indices of the sizes that fit a device."""
     sizes: tuple[int, ...]
     """The steps of these sizes."""
 
 
 def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -> dict[int, Floats]:
-    """Return by capacity float64 (steps + 1,): the value of a residue, in units, by its steps.
+    """Return by capacity float64 (steps + 1,): the value of a residue, in units, by steps.
 
-    A residue of r units has `r * steps // capacity` steps. devices: how many there are of each
-    capacity. If no pod fits a device, its value is its units while it is whole.
+    A residue of r units has `r * steps // capacity` steps. devices: number of devices by capacity.
+    If no pod fits a device, the value of the whole device is the number of units.
     """
     largest = max(devices, default=0)
     demand: dict[int, int] = {}
     for cls, count in classes:
         if cls.devices > 0 and cls.units <= largest:
             demand[cls.units] = demand.get(cls.units, 0) + cls.devices * count
-    if len(demand) > _MOST_SIZES:
+    if len(demand) > _MAX_SIZES:
         demand = _coarser(demand, devices)
     # Counted in the largest unit that divides all: several duals may be best, and which one is
     # found must not depend on whether the cluster counts in GiB or in MiB.
     unit = math.gcd(*devices, *demand)
-    wanted = [(size // unit, demand[size]) for size in sorted(demand)]
-    sizes = [size for size, _ in wanted]
+    pieces = [(size // unit, demand[size]) for size in sorted(demand)]
+    sizes = [size for size, _ in pieces]
     cards = [_cards(capacity // unit, devices[capacity], sizes) for capacity in sorted(devices)]
-    prices = _Programme(cards, wanted).prices() if wanted else []
+    prices = _Programme(cards, pieces).prices() if pieces else []
     values: dict[int, Floats] = {}
     for one in cards:
         by_steps = np.array(_fill(one, prices)[0])
@@ -80,21 +80,21 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
-    """Return the wanted pieces by size, rounded up to parts of the largest size.
+    """Return the demand by size, with sizes rounded up to parts of the largest size.
 
-    No piece is rounded to more than the smallest card that it fits.
+    No size is rounded beyond the smallest card that the size fits.
     """
     largest, coarser = max(demand), dict[int, int]()
     for size, count in demand.items():
-        part = -(-size * _MOST_SIZES // largest)
+        part = -(-size * _MAX_SIZES // largest)
         card = min(capacity for capacity in capacities if capacity >= size)
-        rounded = min(-(-part * largest // _MOST_SIZES), card)
+        rounded = min(-(-part * largest // _MAX_SIZES), card)
         coarser[rounded] = coarser.get(rounded, 0) + count
     return coarser
 
 
 def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
-    steps = min(capacity, _MOST_STEPS)
+    steps = min(capacity, _MAX_STEPS)
     which = tuple(index for index, size in enumerate(sizes) if size <= capacity)
     rounded = [
         # The same number fits in steps as in units; tiny pieces take one step each.
@@ -111,14 +111,14 @@ class _Programme:
         self._cards = cards
         self._sizes = len(demand)
         self._units = sum(one.number * one.capacity for one in cards)
-        asked = sum(size * count for size, count in demand)
+        requested_units = sum(size * count for size, count in demand)
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]  # as the library is
         self._highs.silent()
         # One thread: other work may be running, and such a small programme gains nothing.
         self._highs.setOptionValue("threads", 1)
-        # Rows: the wanted pieces of each size, then the existing devices of each capacity.
+        # Rows: the demand of each size, then the existing devices of each capacity.
         for _, count in demand:
-            self._highs.addRow(count * self._units / asked, highspy.kHighsInf, 0, [], [])
+            self._highs.addRow(count * self._units / requested_units, highspy.kHighsInf, 0, [], [])
         for row, one in enumerate(cards, self._sizes):
             self._highs.addRow(-one.number, highspy.kHighsInf, 0, [], [])
             more = (DEARER - 1) * one.capacity
@@ -134,7 +134,7 @@ class _Programme:
             duals = [float(dual) for dual in self._highs.getSolution().row_dual]
             prices, scarce = duals[: self._sizes], duals[self._sizes :]
             improved = False
-            # Cuts that are worth more than their device are added.
+            # Add each cut with a value above the price of the device.
             for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
                 best, pieces = _fill(one, prices)
                 if best[one.steps] > (one.capacity + more) * _NO_GAIN:
@@ -149,8 +149,8 @@ class _Programme:
     def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
         """Add a way to cut a device. pieces: how many of each size."""
         rows, counts = [*sorted(pieces), row], [float(pieces[index]) for index in sorted(pieces)]
-        cost, most = cards.capacity, highspy.kHighsInf
-        self._highs.addCol(cost, 0, most, len(rows), rows, [*counts, -1.0])
+        cost, no_limit = cards.capacity, highspy.kHighsInf
+        self._highs.addCol(cost, 0, no_limit, len(rows), rows, [*counts, -1.0])
 
 
 def _fill(cards: _Cards, prices: Sequence[float]) -> tuple[list[float], list[int]]:

@@ -1,17 +1,20 @@
-"""What is scarce in the whole cluster: groups that some pods must have, blocks, and idle cards.
+"""The scarce goods of the whole cluster: groups that some pods need, blocks, and idle cards.
 
-The prices are those of the moment. For groups and blocks a price is the share of GPU that the pods
-ask for which need the good, times all free GPU, divided by what is free of the good:
+The prices follow the current state. The price of a group or a block is S * F / A: S is the share of
+requested GPU that belongs to pods that need the good, F all free GPU, A the free amount of the
+good.
 
 - A *group* is a set of nodes that are equal when empty. Pods that fit only some groups (by model,
-  devices, CPU and memory of the empty node) need them; each group has the sum of the prices of all
-  that need it. So pods that fit anywhere avoid groups that others depend on, and those drain.
-- A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
-  asks for. A placement pays for the blocks that it breaks, by devices, CPU or memory.
+  devices, CPU and memory of the empty node) need these groups; the price of a group is the sum over
+  all such pods. So pods that fit anywhere avoid groups that other pods depend on, and such groups
+  drain.
+- A *block* is room on one node for a pod of several whole devices, with the requested CPU and
+  memory. A placement pays for the broken blocks, by devices, CPU or memory.
 - An *idle card*, if cards differ, is room for a pod of one device that asks for more than half of
-  the largest card. A placement that opens it pays its value, times the probability that as many of
-  these pods come as there are idle cards for them. The value of residues does not show this: it
-  values a card that is cut into small pieces like a whole one, however few small pods still come.
+  the largest card. A placement that opens an idle card pays the value of the card, times the
+  probability that as many of these pods come as there are idle cards. The value of residues does
+  not show this: a card that is cut into small pieces has the value of a whole card, however few
+  small pods still come.
 
 Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that the order of a
 sum does not matter.
@@ -35,29 +38,29 @@ DEAREST = 50.0
 FINE = 2**20
 
 MISSED = 200.0
-"""The price of an idle card that will certainly be missed. Times the weight of a block it is the
-value of the residue of such a card (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
+"""The price of an idle card that will certainly be missed. MISSED times the weight of a block is
+the value of the residue of such a card (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
 
 NEARLY_ALL = 0.95
 """A share of the cluster's devices: no group drains for pods that fit nodes with this share."""
 
-_RARE, _MOST_BLOCKS = 2e-4, 64
+_RARE, _MAX_BLOCKS = 2e-4, 64
 _NEVER = 1 << 30
 
 Shares = Sequence[tuple[PodClass, float]]
-"""Classes, each with its share of all GPU that is asked for."""
+"""(class, share of all requested GPU)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scarcity:
-    """What is scarce among the nodes of one layout."""
+    """The scarce goods among the nodes of one layout: T sets of groups, and Y kinds of blocks."""
 
     needs: Floats
-    """float64 (T,) the share of GPU asked for by the pods that need a set of groups."""
+    """float64 (T,) the share of GPU requested by the pods that need a set of groups."""
     needed: Bools
     """bool (T, groups) the sets."""
     share: Floats
-    """(Y,) of blocks, as devices, cpu, memory and units."""
+    """float64 (Y,) of blocks; devices, cpu, memory and units are int64 (Y,)."""
     devices: Ints
     cpu: Ints
     memory: Ints
@@ -69,16 +72,16 @@ class Scarcity:
     largest: int
     """Units of the largest device."""
     per_unit: Floats
-    """float64 (groups,) the part of it that one unit is; 0 if CPU is unknown, since such nodes have
-    no price."""
+    """float64 (groups,) the part of the largest device that one unit is; 0 if CPU is unknown, since
+    such nodes have no price."""
     fewest: int
     """Devices of the smallest block."""
     roaming: float
-    """Share of GPU asked for by pods of several idle devices that fit nearly all nodes, so that no
-    price of a group makes nodes drain for them."""
+    """Share of GPU requested by pods of several idle devices that fit nearly all nodes; no price of
+    a group makes nodes drain for these pods."""
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """Return int64 (K, 1 + Y): the free units of a row, and its blocks."""
+        """Return int64 (K, 1 + Y): the free units and the blocks of each row."""
         supply = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
         np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=supply[:, 0])
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
@@ -90,7 +93,7 @@ class Scarcity:
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """Return int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks.
 
-        For a pod of one device: first on a device in use, then on an idle one.
+        2 Y for a pod of one device: first for a device in use, then for an idle device.
         """
         untouched = idle_devices(snapshot, rows)
         whole = np.add.reduce(untouched, axis=1)
@@ -113,13 +116,13 @@ class Scarcity:
     def group_prices(self, totals: Ints) -> Floats:
         """Return float64 (groups,): the price of a device on the nodes of each group."""
         free = totals[:, 0]
-        every = float(free.sum())
+        all_free = float(free.sum())
         of_needed = np.maximum((self.needed * free).sum(axis=1), self.largest)
-        price = (self.needed * (self.needs * every / of_needed)[:, None]).sum(axis=0)
+        price = (self.needed * (self.needs * all_free / of_needed)[:, None]).sum(axis=0)
         dear: Floats = np.minimum(price, DEAREST)
         return dear
 
-    def taken_prices(self, taken: Taken, totals: Ints) -> Floats:
+    def taken_prices(self, amounts: Taken, totals: Ints) -> Floats:
         """Return float64 (V, K): the price of the blocks that a placement breaks."""
         sums = totals.sum(axis=0)
         blocks = np.maximum(self.units * sums[1:], self.largest)
@@ -130,35 +133,35 @@ class Scarcity:
         # Whole numbers below 2**53: the product is exact in any order of summing.
         exact = np.rint(price * FINE * (self.units / self.largest))
         if not len(exact):
-            return np.zeros((1, len(taken)))
-        cost: Floats = taken.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
-        return cost.reshape(len(taken), -1).T
+            return np.zeros((1, len(amounts)))
+        cost: Floats = amounts.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
+        return cost.reshape(len(amounts), -1).T
 
     def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
         """Return int64 (..., K, Y): the blocks of rows. whole: idle devices, cpu, memory: free."""
         room = cpu[:, None] // self.cpu
         np.minimum(room, memory[:, None] // self.memory, out=room)
-        least: Ints = np.minimum(whole[..., None] // self.devices, room)
-        return np.maximum(least, 0) * self.accepted.take(rows, axis=0)
+        blocks: Ints = np.minimum(whole[..., None] // self.devices, room)
+        return np.maximum(blocks, 0) * self.accepted.take(rows, axis=0)
 
 
 def missed(come: float, idle: float) -> float:
     """Return the probability that one idle card less means one pod less.
 
-    come: the expected number of pods; it is Poisson, approximated by the normal distribution.
+    come: the expected number of pods, Poisson, approximated by the normal distribution.
     """
     return 0.5 * math.erfc((idle - come) / math.sqrt(2 * max(come, 1.0)))
 
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
-    """Return what is scarce among the snapshot's nodes for pods with these shares of GPU."""
-    # An empty row of a removed node still has a group number, which is that of other nodes.
-    # Nodes of a group are equal, so one stands for all.
-    known = Groups.of(snapshot)
+    """Return the scarce goods among the snapshot's nodes for pods with these shares of GPU."""
+    # The empty row of a removed node still has the group number of other nodes.
+    # Nodes of a group are equal, so one represents all.
+    node_groups = Groups.of(snapshot)
     groups = int(snapshot.group.max(initial=0)) + 1
-    filled = np.flatnonzero(known.used)
-    filled = filled[snapshot.capacity[known.row[filled]].max(axis=1, initial=0) > 0]
-    rows = known.row[filled]
+    filled = np.flatnonzero(node_groups.used)
+    filled = filled[snapshot.capacity[node_groups.row[filled]].max(axis=1, initial=0) > 0]
+    rows = node_groups.row[filled]
     fits = np.zeros((len(shares), groups), dtype=bool)
     for line, (cls, _) in zip(fits, shares, strict=True):
         line[filled] = _fits_empty(snapshot, rows, cls)
@@ -193,14 +196,14 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
 
 
 def _roaming(snapshot: Snapshot, rows: Rows, shares: Shares, fits: Bools) -> float:
-    """Return Scarcity.roaming. rows: one of each group. fits: bool (classes, groups)."""
+    """Return Scarcity.roaming. rows: one row of each group. fits: bool (classes, groups)."""
     nodes = Groups.of(snapshot).sizes()
     units, largest = np.zeros((2, fits.shape[1]), dtype=np.int64)
     group = snapshot.group[rows]
     units[group] = snapshot.capacity[rows].sum(axis=1) * nodes[group]
     largest[group] = snapshot.capacity[rows].max(axis=1, initial=0)
     enough = max(NEARLY_ALL * units.sum(), 1)
-    # A pod that shares its devices needs no idle ones.
+    # A pod that asks for shares of devices needs no idle devices.
     return sum(
         share
         for (cls, share), line in zip(shares, fits, strict=True)
@@ -209,16 +212,16 @@ def _roaming(snapshot: Snapshot, rows: Rows, shares: Shares, fits: Bools) -> flo
 
 
 def _commonest(shares: Iterable[tuple[PodClass, float]]) -> list[tuple[PodClass, float]]:
-    """Return the classes for which there are blocks, without the rare ones."""
+    """Return the most common classes, at most _MAX_BLOCKS, without rare ones."""
     common = [(cls, share) for cls, share in shares if share > _RARE]
-    return sorted(common, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+    return sorted(common, key=lambda item: (-item[1], item[0]))[:_MAX_BLOCKS]
 
 
 def _alone(capacity: Ints, shares: Shares) -> list[tuple[PodClass, float]]:
     """Return the pods of one device that need an idle card, as classes without CPU and memory.
 
-    There are none if all cards are equal. CPU is left out because a pod that needs a card would
-    else pay for the cards of others on its node, wherever it goes.
+    Empty if all cards are equal. CPU is omitted because otherwise a pod that needs a card would pay
+    for all other idle cards on the node, on any node.
     """
     capacities = np.unique(capacity[capacity > 0]).tolist()
     if len(capacities) <= 1:
@@ -232,23 +235,23 @@ def _alone(capacity: Ints, shares: Shares) -> list[tuple[PodClass, float]]:
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """Return bool (K,): nodes whose model the class accepts and whose devices are large enough."""
+    """Return bool (K,): nodes with an accepted model and large enough devices."""
     large: Bools = snapshot.capacity[rows].max(axis=1, initial=0) >= cls.units
     if not cls.models:
         return large
-    known = [model in cls.models for model in snapshot.models]
+    is_accepted = [model in cls.models for model in snapshot.models]
     model = snapshot.model[rows].max(axis=1, initial=-1)
-    accepted: Bools = large & np.array([*known, False])[model]
+    accepted: Bools = large & np.array([*is_accepted, False])[model]
     return accepted
 
 
 def _fits_empty(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """Return bool (K,): nodes on which a pod of the class fits while nothing else runs there."""
+    """Return bool (K,): nodes that fit a pod of the class when empty."""
     enough = (snapshot.capacity[rows] >= max(cls.units, 1)).sum(axis=1) >= cls.devices
-    for capacity, asked in (
+    for capacity, requested in (
         (snapshot.cpu_capacity[rows], cls.cpu),
         (snapshot.memory_capacity[rows], cls.memory),
     ):
-        enough &= (capacity < 0) | (capacity >= asked)
+        enough &= (capacity < 0) | (capacity >= requested)
     fits: Bools = enough & _accepts(snapshot, rows, cls)
     return fits

@@ -16,6 +16,7 @@ from gpushare.core.explain import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot, contested_cards
 from gpushare.daemon.events import Buckets, EventRecorder
+from gpushare.daemon.part import Part
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.follow.auditor import Finding
@@ -89,7 +90,7 @@ class NoFitLimiter:
         self._reported.pop(uid, None)
 
 
-class EventMessages:
+class EventMessages(Part):
     """Passes events to the recorder; any thread may call any method, and none waits.
 
     `unit`: the memory unit of the cluster, for the texts. `mistaken_pods`: is shown all pods, and
@@ -138,8 +139,8 @@ class EventMessages:
         when the others were sent.
         """
         note = (
-            f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused.name} is not:"
-            f" {why}. A pod in its place is bound as soon as it comes"
+            f"{torn.bound_count} of {torn.size} pods of the group are bound; pod {refused.name} is"
+            f" not: {why}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
             self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
@@ -181,7 +182,7 @@ class EventMessages:
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
-        if ask.asked is None:
+        if ask.asked_at is None:
             note = f"no node was asked for: {ask.why_not}"
             self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
         else:
@@ -209,26 +210,25 @@ class EventMessages:
         note = f"{finding.resource}: {finding}; {now}"
         self._recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
 
-    def tick(self, ready: bool) -> None:
-        """Record what changed in the ledger since the last call; call it every second, from one
-        thread.
+    def tick(self, is_ready: bool) -> None:
+        """Record the changes in the ledger since the last call.
 
-        `ready` False: the ledger is being filled, or another process leads and records it.
+        is_ready False: the ledger is being filled, or another process leads and records them.
         """
-        if ready and (mistaken := self.mistaken_pods.take()):
+        if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
         for managed in self._resources:
             for alarm in managed.ledger.take_alarms():
-                if ready:
+                if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
                     self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
             resource = managed.names.resource
             closed = managed.ledger.closed_devices()
             before = self._closed.get(resource)
-            if ready and before is not None and before != closed:
+            if is_ready and before is not None and before != closed:
                 self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
-            if ready:
+            if is_ready:
                 self._closed[resource] = closed
                 self._record_contested_cards(resource, managed.ledger.snapshot())
             else:

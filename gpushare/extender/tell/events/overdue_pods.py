@@ -6,18 +6,55 @@ Tested in `tests/unit/extender/tell/events/test_pending_without_call.py` and
 `tests/unit/extender/tell/events/test_unserved_pods.py`.
 """
 
+import math
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Phase
+from gpushare.daemon.part import Part
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 _MAX_REQUESTS, _MAX_OF_ONE = 256, 8
 """Different requests tried at one scrape, in all and for the pods of one namespace; a cluster asks
 for few, and one namespace must not hide the pods of another."""
+
+
+class OverduePods(Part):
+    """The longest waits, for metrics. called: as of `pending_without_call`."""
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        called: Callable[[str], bool],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._resources = resources
+        self._called = called
+        self._clock = clock
+        self._wall = wall
+        self._ready_since = math.inf
+        self._unserved_pods = UnservedPods(resources)
+
+    def tick(self, is_ready: bool, /) -> None:
+        """Note since when this process is ready."""
+        self._ready_since = min(self._ready_since, self._wall()) if is_ready else math.inf
+
+    def state(self) -> Mapping[str, float]:
+        """Return the seconds of the longest wait for a filter call, and for a device plug-in."""
+        pending = 0.0
+        if self._ready_since < math.inf:
+            pending = pending_without_call(
+                self._resources, self._called, self._ready_since, self._wall()
+            )
+        return {
+            "pending_without_call_seconds": pending,
+            "bound_unassigned_seconds": self._unserved_pods.longest_seconds(self._clock()),
+        }
 
 
 def pending_without_call(

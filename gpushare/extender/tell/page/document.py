@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gpushare import __version__
+from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.explain import Explanation
-from gpushare.core.model import ALL_CORES, NodeSpec, Request
+from gpushare.core.model import NodeSpec, Request
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
@@ -34,9 +35,11 @@ from gpushare.ledger import LedgerView
 from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
-_Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
+_PercentsUsed = tuple[tuple[DeviceAmount, tuple[int, ...]], ...]
+"""Each shown amount with the percent in use of each device."""
+_Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, _PercentsUsed]
 """All that is shown of a node's books depends on: its shape, charges, units used, the typical
-request, the compute used.
+request, the percents used.
 """
 
 _Question = TypeVar("_Question", bound=Hashable)
@@ -250,7 +253,7 @@ class _Part:
             "name": pod.ref.name,
             "requested": pod.request.total,
             "devices": pod.request.devices,
-            **({"cores": pod.request.cores} if pod.request.cores else {}),
+            **by_name(pod.request.percents),
             "created": int(pod.created) or None,
             "asked": asked,
             "why": why,
@@ -265,14 +268,22 @@ class _Part:
             on_node[entry.node].append(entry)
         texts, self._texts = self._texts, {}
         snapshot = books.snapshot
+        shown_percents = [
+            (amount, percents_used)
+            for amount, percents_used in zip(PERCENT_AMOUNTS, snapshot.percents_used, strict=True)
+            if percents_used.any()
+        ]
         for name in sorted(books.nodes):
             spec = books.nodes[name]
             if not spec.capacity and spec.closed is None:
                 continue  # it shares nothing
             row = snapshot.row[name]
             used = tuple(snapshot.used[row].tolist())
-            cores = tuple(snapshot.cores_used[row].tolist()) if snapshot.any_cores else ()
-            key = (spec, tuple(on_node[name]), used, typical, cores), kept_nodes.get(name, "")
+            percents = tuple(
+                (amount, tuple(percents_used[row].tolist()))
+                for amount, percents_used in shown_percents
+            )
+            key = (spec, tuple(on_node[name]), used, typical, percents), kept_nodes.get(name, "")
             before = texts.get(name)
             if before is None or before[0] != key:
                 shown = node_document(*key[0])
@@ -326,7 +337,7 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
         "error": choice.error if choice.second else None,
         "second": choice.second or None,
         "candidates": [
-            {"name": name, "allocated": allocated, "refused": choice.refused.get(name)}
+            {"name": name, "allocated": allocated, "refused": choice.refused_percent.get(name)}
             for name, allocated in choice.allocated.items()
         ],
     }
@@ -355,12 +366,12 @@ def node_document(
     entries: _Entries,
     used: tuple[int, ...],
     typical: int,
-    cores_used: tuple[int, ...] = (),
+    percents_used: _PercentsUsed = (),
 ) -> dict[str, Any]:
     """Return the JSON object of a node; it depends on nothing but these.
 
-    cores_used: percent of the compute of each device; () if no pod of the cluster has any, and then
-    nothing is said of compute.
+    percents_used: the percent of each device, for each amount of which a pod of the cluster has a
+    part.
     """
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
@@ -372,17 +383,18 @@ def node_document(
         _device(spec, index, allocated[index], used[index], typical)
         for index in range(len(spec.capacity))
     ]
-    if cores_used:
-        for shown, percent in zip(devices, cores_used, strict=False):
-            # Of a device whose compute is all given, that of unplaced pods too, no memory is free.
-            gone = percent >= ALL_CORES
-            shown |= {
-                "free": 0 if gone else shown["free"],
-                "stranded": 0 if gone else shown["stranded"],
-                "strandedByCores": shown["free"] if gone else 0,
-                "cores": percent,
-            }
-    stranded = sum(device.get("strandedByCores", 0) for device in devices)
+    stranded_by: dict[str, int] = {}
+    for amount, percents in percents_used:
+        key = f"strandedBy{amount.title}"
+        for shown, percent in zip(devices, percents, strict=False):
+            shown[amount.name] = percent
+            if amount.is_exclusive:
+                # No memory is free where the whole amount is given, that of unplaced pods included.
+                is_full = percent >= amount.whole
+                shown[key] = shown["free"] if is_full else 0
+                shown.update({"free": 0, "stranded": 0} if is_full else {})
+        if amount.is_exclusive:
+            stranded_by[key] = sum(device[key] for device in devices)
     return {
         "name": spec.name,
         "closed": spec.closed.value if spec.closed else None,
@@ -390,9 +402,9 @@ def node_document(
         "allocated": sum(allocated) + unplaced,
         "unplaced": unplaced,
         "free": sum(device["free"] for device in devices),
-        **({"strandedByCores": stranded} if cores_used else {}),
+        **stranded_by,
         "devices": devices,
-        "pods": [_pod(entry, spec, cores=bool(cores_used)) for entry in ordered],
+        "pods": [_pod(entry, spec, [amount for amount, _ in percents_used]) for entry in ordered],
     }
 
 
@@ -411,13 +423,14 @@ def _device(spec: NodeSpec, index: int, allocated: int, used: int, typical: int)
     }
 
 
-def _pod(entry: Entry, spec: NodeSpec, *, cores: bool) -> dict[str, Any]:
+def _pod(entry: Entry, spec: NodeSpec, amounts: Iterable[DeviceAmount]) -> dict[str, Any]:
+    percents = by_name(entry.largest_percents)
     return {
         "namespace": entry.ref.namespace,
         "name": entry.ref.name,
         "assigned": entry.assigned,
         "allocated": entry.request.total,
-        **({"cores": entry.cores} if cores else {}),
+        **{amount.name: percents.get(amount.name, 0) for amount in amounts},
         "devices": [
             {"index": device, "allocated": units} for device, units in _shares(entry, spec)
         ],

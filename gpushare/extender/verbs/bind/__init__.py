@@ -1,4 +1,4 @@
-"""The verb bind: one write, and what becomes of its charge.
+"""The verb bind: one write, and the end of its charge.
 
 Tested in `tests/unit/extender/verbs/bind`.
 """

@@ -1,7 +1,7 @@
 """The verb bind: places a pod on the node that kube-scheduler chose, with one write.
 
-Here is the I/O: the steps of a BindTransaction are run, and what is in doubt is settled. It is kept
-simple: every decision is in transaction.py and in the ledger. Tested in
+This module does the I/O: it runs the steps of a BindTransaction, and settles charges in doubt.
+Every decision is in transaction.py and in the ledger. Tested in
 `tests/unit/extender/verbs/bind/test_binder.py` and `tests/unit/extender/test_service.py`.
 """
 
@@ -53,19 +53,19 @@ _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""
 
 _READ_TIMEOUT = 2.0
-"""Seconds a read may take: one before the Binding must leave time for it."""
+"""Seconds a read may take; a read before the Binding must leave time for the Binding."""
 
 _LAST_READ = 0.5
-"""Seconds of the budget that are always left for reading the pod back."""
+"""Seconds of the budget that are reserved for reading the pod back."""
 
 _LOOK = 1.0
-"""Seconds between two looks whether this process still leads, while pods wait at the gate."""
+"""Seconds between two checks of the leadership while pods wait at the gate."""
 
 _FAILED = "gpushare failed to bind it; its log says why"
 
 _ROUND = 30.0
-"""Seconds after which a round of settling ends: an API server that answers nothing must not let
-the thread look stuck. What was not looked at comes first in the next round.
+"""Seconds after which a round of settling ends: an API server that does not answer must not make
+the thread look stuck. The next round begins with the remaining charges.
 """
 
 
@@ -88,9 +88,9 @@ def _run_now(work: Callable[[], None]) -> None:
 class Binder:
     """Binds pods, one call of `bind` each, from any thread.
 
-    room_on: called with the node of each charge that is given back without a change in the cluster:
-    of one in doubt, or of one at the gate. torn: called with a group that the API server has torn,
-    the pod that it refused, and why. run: runs the rest of a bind that has passed the gate, in
+    room_on: called with the node of each charge, in doubt or at the gate, that is given back
+    without a change in the cluster. torn: called with a group that the API server has torn, the
+    refused pod, and the error. run: runs the remaining steps of a bind that has passed the gate, in
     production in another thread.
     """
 
@@ -131,18 +131,18 @@ class Binder:
         *,
         later: Later | None = None,
     ) -> BindResult | None:
-        """Return the outcome of binding the pod to the node, within BUDGET seconds; None if it
-        waits at the gate for its group: then `later` is called with the outcome, within the wait of
-        the gate and BUDGET seconds more.
+        """Bind the pod to the node; return the outcome within BUDGET seconds.
 
-        `approved`: filter has approved the pod for the node, and `resource_request` and `group` are
-        those of the pod; otherwise the pod is read. A pod of a group needs `later`.
+        The outcome is None for a pod that waits at the gate for its group: then `later` is called
+        with the outcome, within the wait of the gate and BUDGET seconds more. `approved`: filter
+        has approved the pod for the node, and `resource_request` and `group` belong to the pod;
+        otherwise the pod is read. A pod of a group needs `later`.
         """
         begun = self._clock()
         if self._at_gate and self._resources.gate.replaced(ref.uid):
             self.open_gate()
         with self._lock:
-            # Nanoseconds since the epoch, always increasing: device plug-ins sort by it.
+            # Nanoseconds since the epoch, always increasing: device plug-ins sort by the stamp.
             self._last_stamp = max(self._wall_ns(), self._last_stamp + 1)
             stamp = str(self._last_stamp)
         transaction = BindTransaction(
@@ -163,12 +163,12 @@ class Binder:
             return result
         if later is None:
             return transaction.turned_back("its group has to wait, and this call cannot", "refused")
-        own = transaction.resource_request
+        request = transaction.resource_request
         arrival = Arrival(
             ref=ref,
             stamp=stamp,
             node=node,
-            resource=own[0].names.resource if own else "",
+            resource=request[0].names.resource if request else "",
             until=begun + self._resources.gate.wait,
         )
         with self._lock:
@@ -178,46 +178,46 @@ class Binder:
         return None
 
     def open_gate(self) -> None:
-        """Carry out what the gate has decided: have Bindings sent, or give charges back."""
+        """Carry out the verdicts of the gate: send Bindings, or give charges back."""
         gate, now = self._resources.gate, self._clock()
         for verdict in gate.take(now):
             with self._lock:
-                waiting = [self._at_gate.pop(arrival.stamp) for arrival in verdict.arrivals]
+                binds = [self._at_gate.pop(arrival.stamp) for arrival in verdict.arrivals]
             refusal, reason = verdict.refusal, verdict.reason
-            # Looked at once for all of them, before anything is sent.
+            # One check for the whole group, before any Binding is sent.
             if not refusal and self._leads_until() < now + BUDGET:
                 refusal, reason = NO_LEAD, NOT_LEADING
-            if not refusal and not all(bind.transaction.has_place() for bind in waiting):
+            if not refusal and not all(bind.transaction.has_place() for bind in binds):
                 refusal, reason = "a node or device of its group is not there any more", "changed"
             if refusal:
                 if not verdict.refusal:
                     gate.take_back(verdict)
-                self._turn_back(waiting, refusal, reason)
+                self._turn_back(binds, refusal, reason)
                 continue
             with self._lock:
-                self._in_flight += len(waiting)
-            for bind in waiting:
+                self._in_flight += len(binds)
+            for bind in binds:
                 self._run(partial(self._pass_gate, bind, now + BUDGET))
 
-    def guard_gate(self, most: float = _LOOK) -> None:
-        """Wait until a wait at the gate ends, at most `most` seconds, and carry that out."""
+    def guard_gate(self, max_seconds: float = _LOOK) -> None:
+        """Wait for a verdict of the gate, at most `max_seconds`, and carry it out."""
         gate = self._resources.gate
-        gate.wait_for_verdict(self._clock, most)
+        gate.wait_for_verdict(self._clock, max_seconds)
         if self._at_gate and self._leads_until() < self._clock():
             gate.turn_all_back(NO_LEAD, NOT_LEADING)
         self.open_gate()
 
-    def _turn_back(self, waiting: Sequence[_WaitingBind], refusal: str, reason: str) -> None:
-        results = [bind.transaction.turned_back(refusal, reason) for bind in waiting]
-        for bind, result in zip(waiting, results, strict=True):
+    def _turn_back(self, binds: Sequence[_WaitingBind], refusal: str, reason: str) -> None:
+        results = [bind.transaction.turned_back(refusal, reason) for bind in binds]
+        for bind, result in zip(binds, results, strict=True):
             if bind.transaction.resource_request is not None and self._room_on is not None:
                 self._room_on(bind.transaction.node)
             _answer_later(bind, result)
 
     def _pass_gate(self, bind: _WaitingBind, deadline: float) -> None:
-        """Send the Binding of a pod whose group is whole.
+        """Send the Binding of a pod of a whole group.
 
-        deadline: until when this process surely leads.
+        deadline: the time until which this process surely leads.
         """
         transaction, now = bind.transaction, self._clock()
         if self._leads_until() >= now + BUDGET:
@@ -246,7 +246,7 @@ class Binder:
             Line(
                 "a group is torn",
                 group=torn.group_key,
-                bound=torn.bound,
+                bound=torn.bound_count,
                 size=torn.size,
                 pod=ref,
                 error=error,
@@ -258,9 +258,9 @@ class Binder:
     def _carry_on(
         self, transaction: BindTransaction, first: Callable[[], Step], deadline: float
     ) -> BindResult | WaitAtGate:
-        """Return the end of the transaction, or its wait at the gate.
+        """Run the transaction to the end, or to a wait at the gate; return that step.
 
-        deadline: when the time of the bind is over.
+        deadline: the end of the bind's time.
         """
         with self._lock:
             self._in_flight += 1
@@ -273,9 +273,9 @@ class Binder:
                     error = self._write(step, timeout, deadline)
                     step = transaction.written(error, self._clock())
                 else:
-                    sent = self._clock()
-                    seen = self._read(step.ref, min(seconds, _READ_TIMEOUT))
-                    step = transaction.read(seen, sent, self._clock(), self._leads_until())
+                    sent_at = self._clock()
+                    pod = self._read(step.ref, min(seconds, _READ_TIMEOUT))
+                    step = transaction.read(pod, sent_at, self._clock(), self._leads_until())
         except BaseException:
             # Our bug, or the process is ending.
             transaction.abandoned(self._clock())
@@ -287,28 +287,28 @@ class Binder:
 
     def settled(self) -> bool:
         """Return whether nothing sent from here can still land."""
-        doubts = any(managed.ledger.counts()["in_doubt"] for managed in self._resources)
+        doubts = any(resource.ledger.counts()["in_doubt"] for resource in self._resources)
         return not (self._in_flight or doubts)
 
     def state(self) -> dict[str, float]:
-        """Return values for metrics: of the gate, and Bindings that were refused with 409."""
+        """Return values for metrics: of the gate, and the number of Bindings refused with 409."""
         return {"bind_conflicts_total": self._conflicts, **self._resources.gate.state()}
 
     def settle_overdue(self) -> int:
-        """Read the pods of charges in doubt and settle these; return how many were looked at."""
+        """Settle charges in doubt by reading their pods; return the number of charges."""
         end = self._clock() + _ROUND
         due = [
-            (managed, overdue)
-            for managed in self._resources
-            for overdue in managed.ledger.overdue(self._clock())
+            (resource, overdue)
+            for resource in self._resources
+            for overdue in resource.ledger.overdue(self._clock())
         ]
         start = self._next_in_round % len(due) if due else 0
         settled_count = 0
-        for managed, overdue in due[start:] + due[:start]:
+        for resource, overdue in due[start:] + due[:start]:
             if self._clock() > end:
                 break
             settled_count += 1
-            self._settle(managed, overdue)
+            self._settle(resource, overdue)
         self._next_in_round = start + settled_count
         return settled_count
 
@@ -316,12 +316,12 @@ class Binder:
         ref = step.ref
         body = binding(ref, step.node, step.annotations)
         # kube-apiserver stops its work after this time too (the query `timeout` of any request).
-        # Otherwise it could go on for a minute, and the next leader would have to wait for that.
+        # Otherwise kube-apiserver could work for a minute, and the next leader would have to wait.
         query = {"timeout": f"{timeout:.3f}s"}
         try:
-            # Leadership lasts for BUDGET, as checked before. A process that was paused since
-            # (SIGSTOP, a stalled machine), or waited for a name server or a credential, may come
-            # here while another process leads, or even after that one's term.
+            # The leadership was checked to last for BUDGET. A process that was paused since
+            # (SIGSTOP, a stalled machine), or waited for a name server or a credential, may reach
+            # this line while another process leads, or even after the other process has led.
             answer = self._api.request(
                 "POST",
                 f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/binding",
@@ -337,7 +337,8 @@ class Binder:
                     self._conflicts += 1
             return error
         except WireError as error:
-            # Who answered is not the API server (a proxy's login page, say), so nothing is known.
+            # Not the answer of an API server, but a proxy's login page, say: the outcome is
+            # unknown.
             return ApiUnavailable(f"{error}; does a proxy answer for the API server?", 0)
         return None
 
@@ -353,17 +354,17 @@ class Binder:
         except WireError as error:
             return ApiError(str(error), 0)
 
-    def _settle(self, managed: ManagedResource, overdue: Overdue) -> None:
-        sent = self._clock()
-        seen = self._read(overdue.ref, _READ_TIMEOUT)
-        if isinstance(seen, ApiError):
+    def _settle(self, resource: ManagedResource, overdue: Overdue) -> None:
+        sent_at = self._clock()
+        response = self._read(overdue.ref, _READ_TIMEOUT)
+        if isinstance(response, ApiError):
             return
         try:
-            pod = observed_pod(seen, overdue.ref, managed.names)
+            pod = observed_pod(response, overdue.ref, resource.names)
         except WireError:
             return
-        managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
-        if managed.ledger.entry(overdue.ref.uid) is None:
+        resource.ledger.settle(overdue.ref.uid, overdue.token, pod, sent_at)
+        if resource.ledger.entry(overdue.ref.uid) is None:
             self._note_unbound(overdue.ref, "its Binding has not landed")
             if self._room_on is not None:
                 self._room_on(overdue.node)
@@ -401,8 +402,9 @@ class BindVerb:
         self._last_hour = last_hour
 
     def answer(self, body: bytes, later: Callable[[VerbAnswer], None]) -> VerbAnswer | None:
-        """Return the answer to a body of bind; an error stands in its `Error`. None: the pod waits
-        at the gate, and `later` is called with the answer, by another thread.
+        """Return the answer to a body of bind, with any error in the field `Error`.
+
+        None: the pod waits at the gate, and another thread calls `later` with the answer.
         """
         try:
             args = decode_bind(body)
@@ -421,26 +423,25 @@ class BindVerb:
             later(replace(answer, waited=self._clock() - begun))
 
         try:
-            approved, resource_request = self._tickets.get(ref.uid, node)
-            group = self._tickets.group_of(ref.uid)
+            approved, resource_request, group = self._tickets.get(ref.uid, node)
             result = self._binder.bind(
                 ref, node, approved, resource_request, group, later=answer_later
             )
         finally:
             self._bind_slots.free()
         if result is None:
-            # The books have charged it, so its hold takes nothing.
-            for managed in self._resources:
-                managed.holds.charged(ref.uid)
+            # The books have charged the pod.
+            for resource in self._resources:
+                resource.holds.charged(ref.uid)
             return None
         return self._answer(ref, node, result)
 
     def _answer(self, ref: PodRef, node: str, result: BindResult) -> VerbAnswer:
-        """Return the answer that says how the bind has ended."""
+        """Return the answer for the outcome; end the hold, drop the ticket, write the event."""
         line: dict[str, object] = {"pod": ref, "node": node}
-        # Not before: until the books have charged it, only its hold keeps others off its devices.
-        for managed in self._resources:
-            managed.holds.bind(ref.uid, refused=bool(result.error))
+        # Not earlier: until the books charge the pod, only the hold protects its devices.
+        for resource in self._resources:
+            resource.holds.bind(ref.uid, is_refused=bool(result.error))
         if result.error:
             if self._event_messages is not None and result.reason != NOT_OURS:
                 self._event_messages.bind_failed(ref, node, result.error)
@@ -450,13 +451,13 @@ class BindVerb:
             )
         self._tickets.remove(ref.uid)
         shares: Shares = ()
-        for managed in self._resources:
-            record = managed.ledger.record(ref.uid)
+        for resource in self._resources:
+            record = resource.ledger.record(ref.uid)
             if isinstance(record, Entry) and record.placement is not None:
                 shares = record.placement
                 if self._last_hour is not None:
                     units = sum(units for _, units in shares)
-                    self._last_hour.allocated(managed.names.resource, ref.uid, units)
+                    self._last_hour.allocated(resource.names.resource, ref.uid, units)
         if self._event_messages is not None:
             self._event_messages.bound(ref, node, shares)
         line["devices"] = ",".join(f"{device}:{units}" for device, units in shares) or "-"

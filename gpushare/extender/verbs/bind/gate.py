@@ -1,8 +1,8 @@
-"""The gate at bind: the pods of a group pass together, or none of them does.
+"""The gate at bind: the pods of a group pass together, or no pod passes.
 
-A member of a group comes here charged, its Binding not yet sent, and waits. When as many members as
-the group needs at once are bound, sent or waiting, all that wait pass. Else they turn back: when
-the time is over, when a competing group needs their places, when their pod is deleted, or when this
+A member of a group arrives charged, before its Binding is sent, and waits. When as many members as
+the group needs at once are bound, sent or waiting, all waiting members pass. They turn back when
+the time is over, when a competing group needs the places, when the pod is deleted, or when this
 process stops. Only pods that the watch has shown count and pass.
 
 A state machine: no I/O and no clock; time is an argument, seconds of a monotonic clock. Under its
@@ -42,22 +42,22 @@ class Arrival:
 
     ref: PodRef
     stamp: str
-    """The assume time of its Binding, by which its transaction is known."""
+    """The assume time of the Binding, which identifies the transaction."""
     node: str
     resource: str
-    """The managed resource that it is charged in; "" for a pod without devices."""
+    """The managed resource of the charge; "" for a pod without devices."""
     until: float
-    """When its time is over."""
+    """The end of the wait at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of the waits of a group's members: all of them pass, or all turn back."""
+    """The end of the waits of a group's members: all members pass, or all turn back."""
 
     group_key: str
     arrivals: tuple[Arrival, ...]
     refusal: str = ""
-    """Why they turn back; "": they pass, and their Bindings are sent."""
+    """The text for members that turn back; "": the members pass, and Bindings are sent."""
     reason: str = ""
     """The refusal in one word, for logs and metrics."""
 
@@ -66,22 +66,22 @@ class GroupState(NamedTuple):
     """How far a group has come, for people."""
 
     size: int
-    """Pods that it needs at once; 0 if unknown."""
+    """Pods that the group needs at once; 0 if unknown."""
     existing: int
     """Pods that the API server shows, ended ones left out."""
     bound: int
-    """Pods that are bound, or whose Bindings are sent."""
+    """Pods that are bound, or with a Binding that is sent."""
     waiting: int
-    """Pods that wait at the gate, and have a place."""
+    """Pods that wait at the gate with a charged place."""
     until: float | None
-    """When the first of these gives its place back, by the clock of the gate; None: none waits."""
+    """When the first waiting pod gives its place back, by the gate's clock; None: no pod waits."""
 
 
 class Torn(NamedTuple):
-    """A group of which the API server refused one Binding while others were bound."""
+    """A group with a Binding that the API server refused while other members were bound."""
 
     group_key: str
-    bound: int
+    bound_count: int
     size: int
     members: tuple[PodRef, ...]
 
@@ -91,16 +91,16 @@ class _Try:
     """The waits and the Bindings of one group."""
 
     group: Group
-    waiting: dict[str, Arrival] = field(default_factory=dict)
-    sent: set[str] = field(default_factory=set)
-    """The uids of Bindings that were sent and that no watch has shown."""
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    sent_uids: set[str] = field(default_factory=set)
+    """The uids of pods with a Binding that is sent and not shown by the watch."""
 
 
 class Gate:
     """The gate of one process.
 
-    size_of: returns how many pods a group needs at once, 0 or 1 if each is bound by itself.
-    wait: seconds that a member waits at most.
+    size_of: returns the number of pods that a group needs at once, 0 or 1 for no group. wait: upper
+    bound of a member's wait in seconds.
     """
 
     def __init__(
@@ -116,26 +116,27 @@ class Gate:
         self._is_stopped = False
         self._ends: Counter[str] = Counter()
         self.ended_waits = 0
-        """How many waits of groups have ended, in whatever way."""
+        """The number of ended waits."""
         self.version = 0
-        """Rises with each change of the groups and of their waits."""
+        """Rises with each change of a group or a wait."""
 
-    # -- what the watch shows ---------------------------------------------------------------------
+    # -- the watch --------------------------------------------------------------------------------
 
     def shown(self, group_key: str, member: Member) -> None:
-        """Take over a pod of the group as it is shown: it exists."""
+        """Take over a pod of the group from the watch."""
         with self._changed:
             self._members.put(group_key, member)
             self.version += 1
             attempt = self._tries.get(group_key)
             if attempt is not None:
                 if member.is_bound:
-                    attempt.sent.discard(member.ref.uid)
+                    attempt.sent_uids.discard(member.ref.uid)
                 self._judge(attempt)
 
     def gone(self, uid: str, *, deleted: bool) -> None:
-        """Forget a pod that is no member any more. deleted: it is marked deleted, so a bound member
-        has not ended by itself.
+        """Forget a pod that is no member any more.
+
+        deleted: the pod is marked deleted; otherwise a bound member has ended by itself.
         """
         if uid not in self._members:
             return
@@ -146,14 +147,14 @@ class Gate:
             attempt = self._tries.get(group_key)
             if attempt is None:
                 return
-            attempt.sent.discard(uid)
-            arrival = attempt.waiting.pop(uid, None)
+            attempt.sent_uids.discard(uid)
+            arrival = attempt.arrivals.pop(uid, None)
             if arrival is not None:
                 self._add(Verdict(group_key, (arrival,), "it is deleted", DELETED))
             self._drop_if_empty(attempt)
 
     def listed(self, uids: Collection[str]) -> None:
-        """Forget all members but these: a whole list of pods shows no others."""
+        """Forget all members but these, which are the pods of a whole list."""
         with self._changed:
             self._members.keep(uids)
             self.version += 1
@@ -161,8 +162,8 @@ class Gate:
                 self._is_listed = True
                 self._members.note_first_list()
             for attempt in list(self._tries.values()):
-                # A pod that waits may be younger than the list: it counts once it is shown.
-                attempt.sent.intersection_update(uids)
+                # A waiting pod may be younger than the list; it counts once the watch shows it.
+                attempt.sent_uids.intersection_update(uids)
                 self._drop_if_empty(attempt)
 
     # -- bind -------------------------------------------------------------------------------------
@@ -172,173 +173,186 @@ class Gate:
         return bool(group.key) and self.size_of(group) > 1
 
     def arrive(self, group: Group, arrival: Arrival) -> None:
-        """Begin the wait of a member, which has a place that is charged, or needs no device."""
+        """Begin the wait of a member that has a charged place, or needs no device."""
         with self._changed:
             attempt = self._tries.setdefault(group.key, _Try(group))
             attempt.group = group
             uid = arrival.ref.uid
-            attempt.sent.discard(uid)
-            attempt.waiting[uid] = arrival
+            attempt.sent_uids.discard(uid)
+            attempt.arrivals[uid] = arrival
             self.version += 1
             if self._is_stopped:
                 self._turn_back(attempt, "this process stops", STOP)
             else:
                 self._judge(attempt)
-            if len(attempt.waiting) == 1:  # it may be the first whose time is over
+            if len(attempt.arrivals) == 1:  # perhaps the first time-out of all
                 self._changed.notify_all()
 
     def replaced(self, uid: str) -> bool:
-        """End the wait of the pod, if it waits: another bind of it has come, as the kube-scheduler
-        that sent the first has ended. Return whether it has waited.
+        """End the wait of a pod because of another bind call for it; return whether the pod waited.
+
+        The kube-scheduler that sent the first call has ended.
         """
         with self._changed:
             for attempt in list(self._tries.values()):
-                arrival = attempt.waiting.pop(uid, None)
+                arrival = attempt.arrivals.pop(uid, None)
                 if arrival is not None:
-                    why = "another bind of the pod has come"
-                    self._add(Verdict(attempt.group.key, (arrival,), why, REPLACED))
+                    refusal = "another bind of the pod has come"
+                    self._add(Verdict(attempt.group.key, (arrival,), refusal, REPLACED))
                     self._drop_if_empty(attempt)
                     return True
             return False
 
     def unbound(self, uid: str) -> Torn | None:
-        """Note that a Binding that was sent, or was about to be, has not landed; return the group
-        if it is torn by this: other members are bound, and they are too few.
+        """Note that the Binding of a pod has not landed; return the group if it is torn.
+
+        A group is torn if other members are bound, and fewer than the group needs.
         """
         with self._changed:
-            attempt = next((made for made in self._tries.values() if uid in made.sent), None)
+            attempt = next(
+                (candidate for candidate in self._tries.values() if uid in candidate.sent_uids),
+                None,
+            )
             if attempt is None:
                 return None
-            attempt.sent.discard(uid)
+            attempt.sent_uids.discard(uid)
             self.version += 1
             group, key = attempt.group, attempt.group.key
-            bound, size = len(self._bound(attempt)), self.size_of(group)
+            bound_count, size = len(self._bound(attempt)), self.size_of(group)
             self._drop_if_empty(attempt)
-            if not 0 < bound < size:
+            if not 0 < bound_count < size:
                 return None
             self._ends["torn"] += 1
             refs = tuple(member.ref for member in self._members.of(key).values())
-            return Torn(key, bound, size, refs)
+            return Torn(key, bound_count, size, refs)
 
     def take_back(self, verdict: Verdict) -> None:
-        """Note that no Binding of this verdict is sent after all."""
+        """Note that no Binding of this verdict was sent."""
         with self._changed:
             attempt = self._tries.get(verdict.group_key)
             if attempt is not None:
-                attempt.sent.difference_update(arrival.ref.uid for arrival in verdict.arrivals)
+                attempt.sent_uids.difference_update(arrival.ref.uid for arrival in verdict.arrivals)
                 self._drop_if_empty(attempt)
 
     def take(self, now: float) -> tuple[Verdict, ...]:
-        """Return the verdicts since the last call; each is returned once."""
+        """Return the verdicts since the last call."""
         with self._changed:
             for attempt in list(self._tries.values()):
-                if any(arrival.until <= now for arrival in attempt.waiting.values()):
+                if any(arrival.until <= now for arrival in attempt.arrivals.values()):
                     self._turn_back(attempt, "its group is not whole", TIMEOUT)
             verdicts, self._verdicts = tuple(self._verdicts), []
             return verdicts
 
-    def wait_for_verdict(self, clock: Callable[[], float], most: float) -> None:
-        """Wait until `take` has something to return; `most` seconds at most."""
+    def wait_for_verdict(self, clock: Callable[[], float], max_seconds: float) -> None:
+        """Wait until `take` has a verdict to return; at most `max_seconds`."""
         with self._changed:
             ends = (
-                arrival.until for made in self._tries.values() for arrival in made.waiting.values()
+                arrival.until
+                for attempt in self._tries.values()
+                for arrival in attempt.arrivals.values()
             )
-            seconds = min(min(ends, default=math.inf) - clock(), most)
+            seconds = min(min(ends, default=math.inf) - clock(), max_seconds)
             if not self._verdicts:
                 self._changed.wait(max(seconds, 0.0))
 
-    def turn_all_back(self, why: str, reason: str) -> None:
-        """End all waits; nothing of them is sent."""
+    def turn_all_back(self, refusal: str, reason: str) -> None:
+        """End all waits without a Binding."""
         with self._changed:
             for attempt in list(self._tries.values()):
-                self._turn_back(attempt, why, reason)
+                self._turn_back(attempt, refusal, reason)
 
     def stop(self) -> None:
-        """End all waits, and let none begin: this process stops."""
+        """End all waits, and refuse new waits: this process stops."""
         with self._changed:
             self._is_stopped = True
             self.turn_all_back("this process stops", STOP)
 
     # -- filter -----------------------------------------------------------------------------------
 
-    def needs(self, uid: str, group: Group, need: Need, held: Container[str]) -> Counter[Request]:
-        """Return the places that a group lacks before it passes, by request, that of this pod
+    def needs(
+        self, uid: str, group: Group, need: Need, holders: Container[str]
+    ) -> Counter[Request]:
+        """Return the places that a group lacks before it passes, by request, this pod's request
         first; empty if the group does not have to wait, or lacks no other place.
 
-        held: contains the uids of pods for which filter holds a place. The places that better
-        groups at the gate still lack are added: they come first.
+        holders: contains the uids of pods with a hold. The result includes the places that better
+        groups at the gate still lack, since better groups pass first.
         """
         size = self.size_of(group)
         with self._changed:
             if not group.key or size < 2 or self._is_complete(group, size):
                 return Counter()
-            placed = {member for member in self._members.of(group.key) if member in held}
+            placed_uids = {member for member in self._members.of(group.key) if member in holders}
             attempt = self._tries.get(group.key)
             if attempt is not None:
-                placed |= attempt.waiting.keys() | attempt.sent
-            needed = self._members.needs(uid, need, group.key, size, placed)
-            for other in self._tries.values():
-                if other.waiting and self._rank(other.group.key) < self._rank(group.key):
-                    needed.update(self._lacks(other, need.resource, held))
+                placed_uids |= attempt.arrivals.keys() | attempt.sent_uids
+            needed = self._members.needs(uid, need, group.key, size, placed_uids)
+            for rival in self._tries.values():
+                if rival.arrivals and self._rank(rival.group.key) < self._rank(group.key):
+                    needed.update(self._lacks(rival, need.resource, holders))
             return needed
 
     def rivals(self, group: Group, resource: str) -> list[tuple[str, tuple[Arrival, ...]]]:
-        """Return the groups with charges at the gate that have to make room for this one, the one
-        that yields first at the head: their keys, and the binds that wait.
+        """Return the groups with charges at the gate that have to yield to this group, each with
+        its key and its waiting binds; the group that yields first comes first.
         """
         with self._changed:
             rank = self._rank(group.key)
             worse = sorted(
                 (
-                    (self._rank(made.group.key), made)
-                    for made in self._tries.values()
-                    if made.waiting and self._rank(made.group.key) > rank
+                    (self._rank(attempt.group.key), attempt)
+                    for attempt in self._tries.values()
+                    if attempt.arrivals and self._rank(attempt.group.key) > rank
                 ),
                 key=lambda pair: pair[0],
                 reverse=True,
             )
             return [
-                (made.group.key, charged)
-                for _, made in worse
-                if (charged := tuple(a for a in made.waiting.values() if a.resource == resource))
+                (attempt.group.key, arrivals)
+                for _, attempt in worse
+                if (
+                    arrivals := tuple(
+                        a for a in attempt.arrivals.values() if a.resource == resource
+                    )
+                )
             ]
 
     def yield_to(self, group: Group, rivals: Collection[str]) -> None:
-        """End the waits of these groups: this one needs their places."""
+        """End the waits of these groups, to give their places to another group."""
         with self._changed:
             for key in rivals:
                 attempt = self._tries.get(key)
                 if attempt is not None:
-                    why = f"its places are given to {group.key}, which comes first"
-                    self._turn_back(attempt, why, COMPETITION)
+                    refusal = f"its places are given to {group.key}, which comes first"
+                    self._turn_back(attempt, refusal, COMPETITION)
 
     # -- readers ----------------------------------------------------------------------------------
 
     def state_of(self, group: Group) -> GroupState:
-        """Return how far the group has come."""
+        """Return the state of a group."""
         with self._changed:
             attempt = self._tries.get(group.key) or _Try(group)
             return GroupState(
                 self.size_of(group) if group.key else 0,
                 len(self._members.of(group.key)),
                 len(self._bound(attempt)),
-                len(attempt.waiting),
-                min((arrival.until for arrival in attempt.waiting.values()), default=None),
+                len(attempt.arrivals),
+                min((arrival.until for arrival in attempt.arrivals.values()), default=None),
             )
 
     def waiting_groups(self) -> dict[str, GroupState]:
-        """Return how far the groups have come of which pods wait at the gate, by key."""
+        """Return by key the state of each group with pods at the gate."""
         with self._changed:
-            groups = [attempt.group for attempt in self._tries.values() if attempt.waiting]
+            groups = [attempt.group for attempt in self._tries.values() if attempt.arrivals]
             return {group.key: self.state_of(group) for group in groups}
 
     def state(self) -> dict[str, float]:
-        """Return values for metrics: what waits, and how waits have ended."""
+        """Return values for metrics: the number of waits, and of ended waits by reason."""
         with self._changed:
-            waiting = [len(attempt.waiting) for attempt in self._tries.values() if attempt.waiting]
+            counts = [len(attempt.arrivals) for attempt in self._tries.values() if attempt.arrivals]
             return {
-                "gate_groups": len(waiting),
-                "gate_pods": sum(waiting),
+                "gate_groups": len(counts),
+                "gate_pods": sum(counts),
                 "gate_whole_total": self._ends["whole"],
                 "gate_timeouts_total": self._ends[TIMEOUT],
                 "gate_yields_total": self._ends[COMPETITION],
@@ -349,46 +363,46 @@ class Gate:
 
     def _bound(self, attempt: _Try) -> set[str]:
         members = self._members.of(attempt.group.key)
-        bound = {uid for uid, member in members.items() if member.is_bound}
-        return bound | (attempt.sent & members.keys())
+        uids = {uid for uid, member in members.items() if member.is_bound}
+        return uids | (attempt.sent_uids & members.keys())
 
     def _count(self, attempt: _Try) -> int:
-        """Return how many members have their place."""
+        """Return the number of members that are bound or have a charged place."""
         members = self._members.of(attempt.group.key)
-        placed = (attempt.sent | attempt.waiting.keys()) & members.keys()
-        unseen = sum(not members[uid].is_bound for uid in placed)
+        uids = (attempt.sent_uids | attempt.arrivals.keys()) & members.keys()
+        unseen = sum(not members[uid].is_bound for uid in uids)
         return self._members.bound_count(attempt.group.key) + unseen
 
     def _is_complete(self, group: Group, size: int) -> bool:
-        """Return whether the group lacks no member, so that others of it need not wait."""
+        """Return whether the group has enough members with a place."""
         attempt = self._tries.get(group.key) or _Try(group)
         if self._members.may_have_ended(group.key):
             return True
         return self._count(attempt) >= size
 
     def _judge(self, attempt: _Try) -> None:
-        """Let the group pass if it is whole.
+        """Let the group pass if enough members have a place.
 
-        A pod that the watch has not shown yet waits: the watch shows its changes in order, so what
-        it has shown before may be older than the end of a group of the same name.
+        A pod that the watch has not shown yet waits: the members that the watch has shown so far
+        may belong to an earlier group of the same name.
         """
         members = self._members.of(attempt.group.key)
-        passing = attempt.waiting.keys() & members.keys()
+        passing = attempt.arrivals.keys() & members.keys()
         if not passing or not self._is_complete(attempt.group, self.size_of(attempt.group)):
             return
-        arrivals = tuple(attempt.waiting.pop(uid) for uid in [*attempt.waiting] if uid in passing)
-        attempt.sent.update(passing)
+        arrivals = tuple(attempt.arrivals.pop(uid) for uid in [*attempt.arrivals] if uid in passing)
+        attempt.sent_uids.update(passing)
         self._ends["whole"] += 1
         self._add(Verdict(attempt.group.key, arrivals))
 
-    def _turn_back(self, attempt: _Try, why: str, reason: str) -> None:
-        if not attempt.waiting:
+    def _turn_back(self, attempt: _Try, refusal: str, reason: str) -> None:
+        if not attempt.arrivals:
             return
         have, size = self._count(attempt), self.size_of(attempt.group)
         text = f"its group is not whole: {have} of {size} have a place"
-        text = text if reason == TIMEOUT else f"{text}; {why}"
-        arrivals = tuple(attempt.waiting.values())
-        attempt.waiting.clear()
+        text = text if reason == TIMEOUT else f"{text}; {refusal}"
+        arrivals = tuple(attempt.arrivals.values())
+        attempt.arrivals.clear()
         self._ends[reason] += 1
         self._add(Verdict(attempt.group.key, arrivals, text, reason))
         self._drop_if_empty(attempt)
@@ -400,7 +414,7 @@ class Gate:
         self._changed.notify_all()
 
     def _drop_if_empty(self, attempt: _Try) -> None:
-        if not attempt.waiting and not attempt.sent:
+        if not attempt.arrivals and not attempt.sent_uids:
             self._tries.pop(attempt.group.key, None)
 
     def _rank(self, group_key: str) -> Rank:
@@ -409,18 +423,18 @@ class Gate:
         created = min((member.created for member in members), default=float("inf"))
         return -priority, created, group_key
 
-    def _lacks(self, attempt: _Try, resource: str, held: Container[str]) -> Counter[Request]:
+    def _lacks(self, attempt: _Try, resource: str, holders: Container[str]) -> Counter[Request]:
         """Return the places of this resource that a group at the gate lacks, by request."""
         members, size = self._members.of(attempt.group.key), self.size_of(attempt.group)
-        placed = attempt.waiting.keys() | attempt.sent
+        placed_uids = attempt.arrivals.keys() | attempt.sent_uids
         lacking = max(size - self._count(attempt), 0)
         needs = (
             member.need
             for uid, member in members.items()
-            if member.need is not None and uid not in placed and uid not in held
+            if member.need is not None and uid not in placed_uids and uid not in holders
         )
-        wanted = sorted(
+        requests = sorted(
             (need.request for need in needs if need.resource == resource),
             key=lambda request: request.total,
         )
-        return Counter(wanted[:lacking])
+        return Counter(requests[:lacking])

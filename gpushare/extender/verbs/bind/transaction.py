@@ -1,24 +1,23 @@
-"""The bind transaction as steps, and the settling of binds whose outcome is unknown.
+"""The bind transaction as steps, and the settling of binds with an unknown outcome.
 
-Knows the ledger, the decisions and the wire formats; does no I/O itself. A step says what to do
-(read the pod, write the Binding, or answer), its result comes back through `read` or `written`, and
-all time is an argument, so one seed can replay any order of events. The loop around it is in
-binder.py.
+Knows the ledger, the decisions and the wire formats; does no I/O. A step names an action (read the
+pod, write the Binding, or answer), the result comes back through `read` or `written`, and all time
+is an argument, so one seed can replay any order of events. binder.py runs the steps.
 
-The only write is the Binding. The API server merges its annotations into the pod in the same write
-that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later), so there is no
-half state.
+The only write is the Binding. The API server merges the annotations of the Binding into the pod in
+the same write that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later),
+so there is no half state.
 
     start -> [read the pod] -> assume -> write -> landed -> answer ""
                                   |  ^    |-> refused: 409 is read back, else forget -> answer why
                                   v  |    |-> no answer or 5xx: in doubt, read back -> answer
                           [wait at the gate] -> turned back: forget -> answer why
 
-A member of a group waits at the gate (gate.py) between its charge and its write.
+A member of a group waits at the gate (gate.py) between the charge and the write.
 
-While a Binding of a pod is in flight, no other is sent for it. It is in flight until its outcome is
-known (landed, forgotten) or known to be unknown (in doubt); then the next bind of the pod may send
-one.
+While a Binding of a pod is in flight, no other Binding is sent for the pod. A Binding is in flight
+until the API server has answered (landed, forgotten) or has not answered in time (in doubt); then
+the next bind of the pod may send another.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ BUDGET = 4.0
 _TRAVEL = 1.0
 """Seconds of kube-scheduler's httpTimeout for the way of a bind to this process and back."""
 _LEAST_WAIT = 0.5
-"""Seconds that a pod waits at the gate at least, even if the rest of httpTimeout is too short."""
+"""Lower bound of the wait at the gate in seconds, even if httpTimeout is too short."""
 
 _BEST_ATTEMPTS = 4
 """Attempts that are charged only if the node has not changed since the choice."""
@@ -57,9 +56,9 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Attempts in all; in the later ones the chosen devices only have to fit."""
 
 _device_demand = attrgetter(
-    *("units", "devices", "split", "containers", "inits", "cores", "core_containers")
+    *("units", "devices", "split", "containers", "inits", "percents", "percent_containers")
 )
-"""What of a request a charge on devices depends on."""
+"""The part of a request that a charge on devices depends on."""
 _NOTHING = Request()
 
 NO_LEAD = "this gpushare extender does not lead (any more)"
@@ -75,7 +74,7 @@ def wait_within(http_timeout: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """Step: GET the pod by its name; hand the result to `read`."""
+    """Step: GET the pod by name; hand the result to `read`."""
 
     ref: PodRef
 
@@ -126,9 +125,9 @@ class BindTransaction:
     approved: bool
     """Filter has approved the pod for the node; otherwise the pod is read and checked."""
     resource_request: ResourceRequest | None
-    """What the pod asks for, None for a pod without GPU; only meaningful when `approved`."""
+    """The request of the pod, None for a pod without GPU; only meaningful when `approved`."""
     stamp: str
-    """The assume time, by which the ledger knows what this bind sent."""
+    """The assume time, which identifies this bind's Binding in the ledger."""
     annotations: dict[str, str] = field(default_factory=dict)
     read_reason: ReadReason = ReadReason.FIRST_READ
     resent: bool = False
@@ -136,48 +135,49 @@ class BindTransaction:
     token: int = -1
     refusal: str = ""
     group: Group = NO_GROUP
-    """The group of the pod, as filter or the read has shown it."""
+    """The group of the pod, from filter or from the read."""
     is_at_gate: bool = False
-    """Nothing has been sent, and its place is charged."""
+    """Whether the pod waits at the gate: its place is charged, and no Binding is sent."""
 
     def start(self, now: float, leads_until: float) -> Step:
         """Return the first step.
 
-        `leads_until`: until when, by the same clock, this process surely leads.
+        `leads_until`: the time, by the same clock, until which this process surely leads.
         """
-        own, request = self.resource_request or (None, _NOTHING)
+        own_resource, request = self.resource_request or (None, _NOTHING)
         approved = self.approved
-        for managed in self.resources:
-            known = managed.ledger.record(self.ref.uid)
-            if isinstance(known, Entry):
-                self.resource_request = (managed, known.request)
-                return self._already_charged(known)
-            if isinstance(known, Waiting):
-                # It may show another request than filter had, or annotations that have grown.
-                ours = request if managed is own else _NOTHING
-                changed = _device_demand(known.request) != _device_demand(ours)
-                approved = approved and not (known.crowded or changed)
+        for resource in self.resources:
+            record = resource.ledger.record(self.ref.uid)
+            if isinstance(record, Entry):
+                self.resource_request = (resource, record.request)
+                return self._already_charged(record)
+            if isinstance(record, Waiting):
+                # The watch may show another request than filter had, or more annotations.
+                own_request = request if resource is own_resource else _NOTHING
+                is_changed = _device_demand(record.request) != _device_demand(own_request)
+                approved = approved and not (record.crowded or is_changed)
         return self._send(now, leads_until) if approved else ReadPod(self.ref)
 
     def read(
-        self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
+        self, response: Pod | ApiError | None, sent_at: float, now: float, leads_until: float
     ) -> Step:
-        """Return the step after the pod was read, in a call sent at `sent`; `seen` None: no pod has
-        that name.
+        """Return the step after the pod was read, in a call sent at `sent_at`.
+
+        `response` None: no pod has that name.
         """
-        if isinstance(seen, ApiError):
-            return self._read_failed(seen, now)
+        if isinstance(response, ApiError):
+            return self._read_failed(response, now)
         if self.read_reason is ReadReason.FIRST_READ:
-            return self._first_read(seen, now, leads_until)
+            return self._first_read(response, now, leads_until)
         if self.resource_request is None:
-            return self._check_cpu_only(seen)
-        managed, _ = self.resource_request
+            return self._check_cpu_only(response)
+        resource, _ = self.resource_request
         try:
-            pod = observed_pod(seen, self.ref, managed.names)
+            pod = observed_pod(response, self.ref, resource.names)
         except WireError as error:
             self._mark_in_doubt(now)
             return BindResult(f"pod {self.ref}: {error}", "malformed")
-        self._settle(managed.ledger, pod, sent, now)
+        self._settle(resource.ledger, pod, sent_at, now)
         if pod is None or pod.ended:
             return BindResult(f"pod {self.ref} is gone", "gone")
         if pod.node:
@@ -185,7 +185,7 @@ class BindTransaction:
         return self._after_unbound_read(self.resource_request, now, leads_until)
 
     def written(self, error: ApiError | None, now: float) -> Step:
-        """Return the step after the Binding was posted; `error` None: it was accepted."""
+        """Return the step after the Binding was posted; `error` None: the API server accepted."""
         ledger = self.resource_request[0].ledger if self.resource_request else None
         if error is None:
             if ledger:
@@ -217,36 +217,37 @@ class BindTransaction:
         self.read_reason = ReadReason.RECHECK
         return self._read_pod()
 
-    def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
+    def _first_read(self, pod: Pod | None, now: float, leads_until: float) -> Step:
         try:
-            if seen is None or pod_ref(seen).uid != self.ref.uid:
+            if pod is None or pod_ref(pod).uid != self.ref.uid:
                 return BindResult(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
-            node = seen.spec.node_name if seen.spec else None
+            node = pod.spec.node_name if pod.spec else None
             if node:
                 return self._bound_to(node)
-            refusal = self.resources.scope.refusal(seen, to_bind=True)
+            refusal = self.resources.scope.refusal(pod, to_bind=True)
             if refusal:
                 return BindResult(f"pod {self.ref}: {refusal}", NOT_OURS)
-            self.resource_request, self.approved = self.resources.resolve(seen), True
-            self.group = group_of(seen)
+            self.resource_request, self.approved = self.resources.resolve(pod), True
+            self.group = group_of(pod)
         except WireError as error:
             return BindResult(f"pod {self.ref}: {error}", "malformed")
         if self.resource_request is None and not self.resources.knows(self.node):
-            # kube-apiserver binds to any name; for a GPU pod the ledger checks its node itself.
+            # kube-apiserver binds to any name; for a GPU pod the ledger checks the node.
             return BindResult(
                 f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode"
             )
         return self._send(now, leads_until)
 
     def _send(self, now: float, leads_until: float) -> Step:
-        """Charge what the pod asks for, and return the write, or the wait of a pod of a group;
-        charge nothing if it is refused.
+        """Charge the request of the pod, and return the write, or the wait of a pod of a group.
+
+        A refusal charges nothing.
         """
         if leads_until < now + BUDGET:
             return BindResult(NO_LEAD, "not_leading")
         waits = self.resources.gate.holds_back(self.group)
         if self.resource_request is not None:
-            managed, request = self.resource_request
+            resource, request = self.resource_request
             try:
                 allocation, capacity = charge(
                     self.resource_request,
@@ -258,15 +259,15 @@ class BindTransaction:
                 )
             except (RequestRefused, WireError) as error:
                 return BindResult(str(error), type(error).__name__)
-            self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+            self.annotations = encode(allocation, request, capacity, self.stamp, resource.names)
         self.is_at_gate = waits
         if waits:
             return WaitAtGate(self.group)
         return WriteBinding(self.ref, self.node, self.annotations)
 
     def has_place(self) -> bool:
-        """Return whether the Binding of a pod at the gate would still be right: its node, and its
-        devices there, are as they were charged.
+        """Return whether the Binding of a pod at the gate is still valid: the node and the charged
+        devices have not changed.
         """
         if self.resource_request is None:
             return self.resources.knows(self.node)
@@ -274,7 +275,7 @@ class BindTransaction:
         return ledger.entry(self.ref.uid) is not None and ledger.can_still_bind(self.ref.uid)
 
     def let_through(self, now: float) -> Step:
-        """Return the write of a pod whose group is whole."""
+        """Return the write of a pod that passes the gate."""
         self.is_at_gate = False
         if self.resource_request is not None:
             ledger = self.resource_request[0].ledger
@@ -286,15 +287,15 @@ class BindTransaction:
         return WriteBinding(self.ref, self.node, self.annotations)
 
     def turned_back(self, refusal: str, reason: str) -> BindResult:
-        """Return the answer to a pod that may not pass the gate; its charge is given back."""
+        """Give the charge of a pod that may not pass the gate back; return the answer."""
         self.is_at_gate = False
         if self.resource_request is not None:
             self.resource_request[0].ledger.forget(self.ref.uid, self.stamp)
         return BindResult(f"pod {self.ref}: {refusal}", reason)
 
     def abandoned(self, now: float) -> None:
-        """Note that this bind ends by an error of ours: what was sent, or may have been, stays
-        charged in doubt; a pod at the gate has sent nothing.
+        """Note that a bug of ours ends this bind: the charge stays in doubt, since a Binding may
+        have been sent; the charge of a pod at the gate is given back.
         """
         if self.resource_request is None:
             return
@@ -310,24 +311,24 @@ class BindTransaction:
         )
         return ReadPod(self.ref)
 
-    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
-        """Tell the ledger what was read of the pod."""
+    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent_at: float, now: float) -> None:
+        """Hand the pod that was read to the ledger."""
         if self._refused:
             if pod is None or pod.ended or not pod.node:
                 ledger.forget(self.ref.uid, self.stamp)
                 return
             self._mark_in_doubt(now)
-        ledger.settle(self.ref.uid, self.token, pod, sent)
+        ledger.settle(self.ref.uid, self.token, pod, sent_at)
 
     @property
     def _refused(self) -> bool:
-        """Whether the only Binding met a 409: it is in flight until a read shows why."""
+        """Whether the only Binding was answered 409; the charge is in flight until a read."""
         return self.read_reason is ReadReason.CONFLICT and not self.resent
 
     def _mark_in_doubt(self, now: float) -> None:
         """Mark a charge that is no longer in flight as in doubt, to be settled later.
 
-        A refused Binding cannot land late: the first read that shows the pod unbound settles it.
+        A refused Binding cannot land late: the first read of an unbound pod settles the charge.
         """
         if self._refused and self.resource_request:
             ledger = self.resource_request[0].ledger
@@ -335,7 +336,7 @@ class BindTransaction:
             self.token = ledger.token(self.ref.uid)
 
     def _read_failed(self, error: ApiError, now: float) -> BindResult:
-        """Answer that the pod could not be read: what is charged stays charged until it can be."""
+        """Return the answer after a failed read; the charge stays until a read succeeds."""
         self._mark_in_doubt(now)
         if self.read_reason is ReadReason.FIRST_READ:
             return BindResult(f"pod {self.ref} cannot be read: {error}", "api")
@@ -346,7 +347,7 @@ class BindTransaction:
     def _after_unbound_read(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """Return the step after the pod was read as unbound, by the answer to the Binding."""
+        """Return the step after a read of an unbound pod, by the answer to the Binding."""
         if self.read_reason is ReadReason.CONFLICT:
             return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
         if self.read_reason is ReadReason.READ_BACK:
@@ -356,18 +357,18 @@ class BindTransaction:
     def _send_again(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """Send the same Binding once more: the scheduler repeats a bind that is in doubt.
+        """Send the same Binding once more: kube-scheduler repeats a bind in doubt.
 
-        Both carry the same devices, and the second to arrive is refused with 409.
+        Both Bindings carry the same devices, and the API server refuses the second with 409.
         """
-        managed, request = resource_request
-        ledger = managed.ledger
+        resource, request = resource_request
+        ledger = resource.ledger
         if ledger.entry(self.ref.uid) is None:
-            # The read has settled it: nothing is charged, nothing can land.
+            # The read has settled the charge: no Binding can land.
             return self._send(now, leads_until)
         if leads_until < now + BUDGET:
             return BindResult(NO_LEAD, "not_leading")
-        # While we read, the doubt may have been settled, and another bind begun to another node.
+        # During the read the doubt may have been settled, and a bind to another node begun.
         try:
             resumed = ledger.resume(self.ref.uid, self.node, now, self.stamp)
         except RequestRefused as error:
@@ -376,15 +377,15 @@ class BindTransaction:
             return BindResult(f"pod {self.ref}: another bind of it has not ended", "in_flight")
         self.resent = True
         allocation, capacity = resumed
-        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+        self.annotations = encode(allocation, request, capacity, self.stamp, resource.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 
-    def _check_cpu_only(self, seen: Pod | None) -> BindResult:
+    def _check_cpu_only(self, pod: Pod | None) -> BindResult:
         """Return the answer for a Binding without devices, by a read after 409 or no answer."""
-        if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
+        if pod is None or not pod.metadata or pod.metadata.uid != self.ref.uid:
             return BindResult(f"pod {self.ref} is gone", "gone")
-        if seen.spec and seen.spec.node_name:
-            return self._bound_to(seen.spec.node_name)
+        if pod.spec and pod.spec.node_name:
+            return self._bound_to(pod.spec.node_name)
         return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
 
     def _bound_to(self, node: str) -> BindResult:
@@ -392,10 +393,11 @@ class BindTransaction:
             return BindResult("", "bound")
         return BindResult(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
 
-    def _in_doubt(self, why: str) -> BindResult:
+    def _in_doubt(self, reason: str) -> BindResult:
         return BindResult(
             f"pod {self.ref}: the API server did not say whether the binding to {self.node!r} was"
-            f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
+            f" taken ({self.refusal or 'no answer'}); {reason}. Its memory stays charged until"
+            " known",
             "in_doubt",
         )
 
@@ -409,46 +411,47 @@ def charge(
     stamp: str,
     at_gate: bool = False,
 ) -> tuple[Allocation, int]:
-    """Charge the best devices of the node, and return them with the units of the first one.
+    """Charge the best devices of the node; return the allocation and the capacity in units of the
+    first device.
 
     at_gate: the Binding is not sent yet.
 
     Raises RequestRefused if the request does not fit there, WireError for a policy that is not
     installed.
     """
-    managed, request = resource_request
-    ranking = managed.scorer(request)
+    resource, request = resource_request
+    ranking = resource.scorer(request)
     for attempt in range(_PLACE_ATTEMPTS):
-        snapshot = managed.ledger.snapshot()
+        snapshot = resource.ledger.snapshot()
         allocation = place(snapshot, node, request, ranking)
-        seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
+        generation = snapshot.generation if attempt < _BEST_ATTEMPTS else None
         try:
-            charged = managed.ledger.assume(
-                ref, request, allocation, now, stamp=stamp, seen=seen, at_gate=at_gate
+            accepted = resource.ledger.assume(
+                ref, request, allocation, now, stamp=stamp, seen=generation, at_gate=at_gate
             )
         except InsufficientMemory:
-            # Another bind took something of the node between our look and the lock. Look again:
-            # the best device may be another one now.
+            # Another bind has changed the node between the snapshot and the lock, and perhaps the
+            # best device with it.
             if attempt == _PLACE_ATTEMPTS - 1:
                 raise
             continue
-        return charged, int(snapshot.capacity[snapshot.row[node], charged.devices[0]])
+        return accepted, int(snapshot.capacity[snapshot.row[node], accepted.devices[0]])
     raise AssertionError("unreachable")
 
 
-def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
-    """Return the pod as read by its name, for the ledger to settle the charge; None if it is gone.
+def observed_pod(pod: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+    """Return the pod of a read by name, for the ledger to settle the charge; None if it is gone.
 
-    Another pod of that name means that ours is gone, even if that pod cannot be read. A pod without
-    a node settles the charge even if its annotations make no sense. Raises WireError if the pod is
-    on a node and cannot be read.
+    A pod with another uid means that our pod is gone, even if that pod cannot be decoded. A pod
+    without a node settles the charge even if the annotations make no sense. Raises WireError if the
+    pod is on a node and cannot be decoded.
     """
-    metadata = seen.metadata if seen else None
-    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
+    metadata = pod.metadata if pod else None
+    if pod is None or (metadata and metadata.uid and metadata.uid != ref.uid):
         return None
     try:
-        return observe_pod(seen, names)
+        return observe_pod(pod, names)
     except WireError:
-        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
+        if not metadata or not metadata.uid or (pod.spec and pod.spec.node_name):
             raise
-        return ObservedPod(ref, Request(), ended=has_ended(seen))
+        return ObservedPod(ref, Request(), ended=has_ended(pod))

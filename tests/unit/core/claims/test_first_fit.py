@@ -7,7 +7,7 @@ from itertools import repeat
 
 import pytest
 
-from gpushare.core.claims.first_fit import Steps, first_fit, use_after
+from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import (
     Attribute,
     Capacity,
@@ -406,7 +406,7 @@ def test_the_use_after_a_fit_holds_its_devices() -> None:
     )
     wanted = claims(request("r"), request("s", memory=30), request("t", memory=20))
     before = Use({key("z")}, {key("b"): {"memory": 10}})
-    after = use_after(before, fit_of(devices, wanted, before))
+    after = before.plus(fit_of(devices, wanted, before).holdings())
     assert after.exclusive == {key("a"), key("z")}
     assert after.shares == {key("b"): {"memory": 60}}
     assert before == Use({key("z")}, {key("b"): {"memory": 10}})
@@ -414,4 +414,4 @@ def test_the_use_after_a_fit_holds_its_devices() -> None:
 
 def test_admin_access_holds_nothing_afterwards() -> None:
     wanted = claims(request(has_admin_access=True))
-    assert use_after(Use(), fit_of(node(device("a")), wanted)) == Use()
+    assert not [*fit_of(node(device("a")), wanted).holdings()]

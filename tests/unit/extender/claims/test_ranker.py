@@ -18,6 +18,7 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import load_policy
 from gpushare.core.selectors import Taint
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.extender.claims import ranker
 from gpushare.extender.claims.ranker import OFFER_SECONDS
 from tests.support.claim_values import (
     DRIVER,
@@ -214,6 +215,17 @@ def test_a_failure_ranks_nothing_and_reaches_nobody() -> None:
     assert world.best(1) == "a"  # without a preference, by name
     world.books.ledger.snapshot = None  # type: ignore[assignment,method-assign]
     assert world.rank(1) is None
+
+
+def test_a_failed_call_leaves_no_prediction_without_a_value(
+    world: RankingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.nodes(a=(40,), b=(20,))
+    world.claims(open_claim(1, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(ranker, "values_of", None)
+        assert world.rank(1) is None
+    assert world.best(1) == "b"
 
 
 def test_an_extended_resource_of_a_class_is_ranked_and_its_claim_ends_the_offer(

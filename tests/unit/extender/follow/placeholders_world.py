@@ -168,5 +168,5 @@ class World:
 def why_not(world: World, name: str) -> str:
     ask = world.under_test.ask_for(f"uid-{name}")
     assert ask is not None
-    assert ask.asked is None
+    assert ask.asked_at is None
     return ask.why_not

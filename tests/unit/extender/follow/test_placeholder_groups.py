@@ -67,7 +67,7 @@ def test_a_quota_that_refuses_one_of_a_group_leaves_none_of_it() -> None:
     for number in range(3):
         assert "exceeded quota" in why_not(world, f"gang-{number}")
     # That of the refused one alone is an event; nobody was told of a node that was asked for.
-    assert [(name, ask.asked) for name, ask in world.told] == [("gang-2", None)]
+    assert [(name, ask.asked_at) for name, ask in world.told] == [("gang-2", None)]
     world.calls.clear()
     assert world.later(9.0)
     assert {method for method, _ in world.calls} == {"GET"}

@@ -324,7 +324,7 @@ def test_it_says_when_a_node_was_asked_for_and_tells_the_pod_once() -> None:
     world.later()
     ask = world.under_test.ask_for("uid-web")
     assert ask == NodeAsk(datetime(2027, 1, 15, 12, 3, tzinfo=UTC).timestamp())
-    assert [name for name, told in world.told if told.asked] == ["web"]
+    assert [name for name, told in world.told if told.asked_at] == ["web"]
     world.start("")
     assert world.under_test.ask_for("uid-web") is None
 

@@ -47,6 +47,7 @@ class SilentApi(ScriptedApi):
         super().__init__(forever=self._answer, now=-math.inf)
         self.lists = 0
         self.writes = 0
+        self.is_settled = True
         self.going = threading.Event()
         self.going.set()
         self.lease: ApiError = ApiError("forbidden", 403)
@@ -329,7 +330,11 @@ def pods(api: SilentApi) -> Reflector[Decoded[Pod], WatchEvent[Pod]]:
 def gate(
     api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], WatchEvent[Pod]]
 ) -> Iterator[Readiness]:
-    made = Readiness({"pods": Source(pods)}, _leading(api, elector))
+    made = Readiness(
+        {"pods": Source(pods)},
+        _leading(api, elector),
+        is_settled=lambda: api.is_settled and made.leads_until() < 0,
+    )
     yield made
     made.stop()
 
@@ -357,7 +362,8 @@ def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
 ) -> None:
     win(elector, time.monotonic())
     gate.start()
-    gate.stop(lambda: settled and gate.leads_until() < 0)
+    api.is_settled = settled
+    gate.stop()
     assert api.writes == settled
 
 

@@ -6,7 +6,7 @@ The texts are those of kube-apiserver 1.37, as gpushare's client passes them on.
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender.follow.rounds import FIRST_REST, PAUSE, WriteRight, lacks_right
+from gpushare.extender.follow.write_right import FIRST_REST, PAUSE, WriteRight, lacks_right
 from gpushare.kube.responses import response_error
 from tests.unit.extender.kit import refusal
 

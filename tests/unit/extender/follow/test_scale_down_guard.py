@@ -490,7 +490,9 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
             waits.append(timeout or 0.0)
             if len(waits) == 2:
                 world.failures = [(False, ApiUnavailable("cut", 0))]
-            return len(waits) > 4
+            if len(waits) > 4:
+                broken.stop()
+            return False
 
     def not_ready() -> str:
         if len(waits) == 1:
@@ -503,9 +505,9 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
         world.marks,
         world.running,
         not_ready=not_ready,
-        wake=Event,
+        event=Event,
     )
-    broken.rounds.run()
+    broken.loop.run()
     assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
 
 
@@ -529,7 +531,7 @@ def test_judging_takes_two_percent_of_the_time_at_most() -> None:
         world.running,
         not_ready=str,
         clock=clock,
-        wake=Event,
+        event=Event,
     )
     guard.round()
     assert waits

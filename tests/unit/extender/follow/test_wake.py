@@ -224,7 +224,7 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
 def test_a_hold_that_ends_by_a_refused_bind_or_a_deletion_wakes_too() -> None:
     world = started(ABOVE)
     holds = world.managed.holds
-    for units, end in ((12, partial(holds.bind, refused=True)), (13, holds.gone)):
+    for units, end in ((12, partial(holds.bind, is_refused=True)), (13, holds.gone)):
         world.waits(units)
         world.asks("first", 10)
         assert world.asks("second", units) == []

@@ -80,22 +80,22 @@ def create(
 def test_policies_are_made_first_for_no_pods_when_nodes_are_known(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    learning.tick()
-    learning.tick()
+    learning.refresh()
+    learning.refresh()
     assert maker.asked == [workload_of({}, {8: 1, 16: 2})]
     create(learning, managed, 49)
     maker.clock += SPACING
-    learning.tick()
+    learning.refresh()
     assert len(maker.asked) == 1
     create(learning, managed, 1)
-    learning.tick()
+    learning.refresh()
     assert [workload.pods for workload in maker.asked[1:]] == [50]
 
 
 def test_a_pod_that_no_node_could_take_counts_for_nothing(
     learning: PolicyRefresher, managed: ManagedResource
 ) -> None:
-    learning.tick()
+    learning.refresh()
     for request in (Request(17, 1), Request(1, 9)):
         create(learning, managed, 100, request)
     create(learning, managed, 3)
@@ -105,29 +105,29 @@ def test_a_pod_that_no_node_could_take_counts_for_nothing(
 def test_policies_are_made_for_the_share_of_pods_that_leave(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    learning.tick()
+    learning.refresh()
     create(learning, managed, 50)
     pod = LearnedPod("team", SHARE)
     learning.changed(managed, Changes(came=[pod] * 20), False)
     learning.changed(managed, Changes(went=[pod] * 8), False)
-    learning.tick()
+    learning.refresh()
     assert [workload.turnover for workload in maker.asked] == [0, 0.4]
 
 
 def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    learning.tick()
+    learning.refresh()
     managed.ledger.node_changed(make_node("b", 80))
-    learning.tick()
+    learning.refresh()
     assert len(maker.asked) == 1
     maker.clock += SPACING
-    learning.tick()
-    learning.tick()
+    learning.refresh()
+    learning.refresh()
     assert maker.asked[1:] == [workload_of({}, {8: 1, 16: 2, 80: 1})]
     managed.ledger.node_gone("b")
     maker.clock += SPACING
-    learning.tick()
+    learning.refresh()
     assert len(maker.asked) == 2
 
 
@@ -135,12 +135,12 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     seen = []
-    learning.tick()
+    learning.refresh()
     for total in range(1, 1001):
         create(learning, managed, 1)
         maker.clock += SPACING
         before = len(maker.asked)
-        learning.tick()
+        learning.refresh()
         if len(maker.asked) > before:
             seen.append(total)
     assert seen == [50, 100, 200, 450, 700, 950]
@@ -149,15 +149,15 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
 def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    learning.tick()
+    learning.refresh()
     for pods in (50, 50, 100, 400, 400):
         create(learning, managed, pods)
-        learning.tick()
+        learning.refresh()
     assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200]
     maker.clock += SPACING
-    learning.tick()
+    learning.refresh()
     assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200, 1000]
-    learning.tick()
+    learning.refresh()
     assert len(maker.asked) == 5
 
 
@@ -166,7 +166,7 @@ def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
 ) -> None:
     create(learning, managed, 30)
     create(learning, managed, 20, PLAIN)
-    learning.tick()
+    learning.refresh()
     (workload,) = maker.asked
     assert workload.capacities == ((8, 1), (16, 2))
     share = PodClass(cpu=1000, units=4, devices=1, memory=2**30)
@@ -181,7 +181,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     for request in kinds:
         old.scores(managed.ledger.snapshot(), request)
     create(learning, managed, 50)
-    learning.tick()
+    learning.refresh()
     new = managed.ranking(SHARE)
     assert new is not old
     assert new.recent_kinds == tuple(request.kind for request in kinds)
@@ -201,8 +201,8 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     maker.odd, maker.error = odd, None if odd else MemoryError("no room")
     create(learning, managed, 50)
     for _ in range(3):
-        learning.tick()
-        learning.tick()
+        learning.refresh()
+        learning.refresh()
         maker.clock += SPACING
     assert managed.rankings == before
     assert len(maker.asked) == 3
@@ -211,7 +211,7 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     assert "policies stay as they are" in said[0]
     assert learning.state()["refit_failures_total"] == 3
     maker.odd, maker.error = False, None
-    learning.tick()
+    learning.refresh()
     assert managed.ranking(SHARE) is not before["device-bestfit"]
     assert learning.state()["refits_total"] == 1
 
@@ -222,7 +222,7 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
     none = dict.fromkeys(learning.state(), 0.0)
     assert learning.state() == none
     create(learning, managed, 60)
-    learning.tick()
+    learning.refresh()
     maker.clock += 7.0
     assert learning.state() == {
         "learned_pods_total": 60.0,
@@ -238,10 +238,25 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     resources = managed_resources(ALIYUN, NPU)
     learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
-    learning.tick()
-    assert maker.asked == []
+    for managed in resources:
+        managed.ledger.node_changed(make_node("a", 16))
+    learning.refresh()
+    assert [workload.pods for workload in maker.asked] == [0, 0]
     create(learning, resources.resources[1], 50)
     create(learning, resources.resources[0], 49)
-    learning.tick()
-    (workload,) = maker.asked
-    assert (workload.pods, workload.capacities) == (50, ())
+    learning.refresh()
+    assert [workload.pods for workload in maker.asked[2:]] == [50]
+
+
+def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:
+    resources = managed_resources(ALIYUN)
+    (managed,) = resources
+    learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
+    create(learning, managed, 50)
+    learning.refresh()
+    managed.ledger.node_changed(make_node("cpu-only"))
+    learning.refresh()
+    assert maker.asked == []
+    managed.ledger.node_changed(make_node("a", 16))
+    learning.refresh()
+    assert [workload.pods for workload in maker.asked] == [50]

@@ -122,15 +122,15 @@ def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
             for _ in range(10):
                 learning.changed(managed, changes, False)
             clock.now += 1.0
-            learning.tick()
+            learning.refresh()
 
     burst(20.0)
     assert referee.pods == []
     clock.now += QUIET - 2.0
-    learning.tick()
+    learning.refresh()
     assert referee.pods == []
     clock.now += 1.0
-    learning.tick()
+    learning.refresh()
     assert len(referee.pods) == 1
     # Pods that come all the time do not put a trial off for ever.
     clock.now += 10 * SHORTEST_REST
@@ -143,15 +143,15 @@ def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
 def test_before_enough_pods_were_seen_the_safe_policy_ranks(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    learning.tick()
+    learning.refresh()
     create(learning, managed, FEWEST_SEEN - 1, clock)
     clock.now += SPACING
-    learning.tick()
+    learning.refresh()
     assert referee.pods == []
     assert managed.ranking_policy == FALLBACK_POLICY
     assert managed.ranking(SHARE) is managed.rankings[FALLBACK_POLICY]
     create(learning, managed, 1, clock)
-    learning.tick()
+    learning.refresh()
     assert referee.pods == [FEWEST_SEEN]
     assert referee.names == CANDIDATES
     assert managed.ranking_policy == "binpack"
@@ -162,18 +162,18 @@ def test_another_one_ranks_when_enough_other_pods_have_come_and_the_rest_is_over
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     referee.wins = "device-bestfit"
     clock.now += SHORTEST_REST
     create(learning, managed, 49, clock)
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     create(learning, managed, 1, clock)
     clock.now -= 1
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     clock.now += 1
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "device-bestfit"
     assert len(referee.pods) == 2
 
@@ -183,12 +183,12 @@ def test_a_trial_that_took_long_is_followed_by_a_long_rest(
 ) -> None:
     referee.clock, referee.takes = clock, 10.0
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     next_trial(learning, managed, clock)
-    learning.tick()
+    learning.refresh()
     assert len(referee.pods) == 1
     clock.now += 10 * REST - SHORTEST_REST
-    learning.tick()
+    learning.refresh()
     assert len(referee.pods) == 2
 
 
@@ -196,10 +196,10 @@ def test_a_lead_that_may_be_chance_changes_nothing(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     referee.wins, referee.leads = "device-bestfit", (-1.0, 3.0)
     next_trial(learning, managed, clock)
-    learning.tick()
+    learning.refresh()
     assert len(referee.pods) == 2
     assert managed.ranking_policy == "binpack"
 
@@ -208,11 +208,11 @@ def test_policies_made_anew_rank_under_the_winner_name_too(
     learning: PolicyRefresher, managed: ManagedResource, clock: Clock
 ) -> None:
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     before = managed.ranking(SHARE)
     create(learning, managed, 250, clock)
     clock.now += SPACING
-    learning.tick()
+    learning.refresh()
     assert managed.ranking(SHARE) is managed.rankings["binpack"] is not before
     assert managed.ranking_policy == "binpack"
 
@@ -224,7 +224,7 @@ def test_the_winner_knows_the_kinds_that_were_asked_for(
 ) -> None:
     managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     assert managed.ranking(SHARE).recent_kinds == (SHARE.kind,)
 
@@ -240,7 +240,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     create(learning, managed, FEWEST_SEEN, clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            learning.tick()
+            learning.refresh()
             next_trial(learning, managed, clock)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "could not be tried" in line
@@ -248,7 +248,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     assert len(referee.pods) == learning.state()["trial_failures_total"] == 3
     assert managed.ranking_policy == FALLBACK_POLICY
     referee.error = None
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     assert learning.state()["trials_total"] == 1
 
@@ -258,14 +258,14 @@ def test_where_nothing_can_be_allocated_yet_the_next_trial_is_when_nodes_come(
 ) -> None:
     referee.nothing = True
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == FALLBACK_POLICY
     referee.nothing = False
     clock.now += SHORTEST_REST
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == FALLBACK_POLICY
     managed.ledger.node_changed(make_node("b", 16, 16))
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     assert learning.state()["trials_total"] == 1
 
@@ -276,7 +276,7 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     managed.ledger.node_changed(make_node("a", 16, 16))
     learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock)
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     assert referee.pods == []
     assert managed.ranking_policy == "spread"
     assert managed.ranking(Request(4, 1, policy=AUTO)) is managed.rankings[FALLBACK_POLICY]
@@ -290,7 +290,7 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
 ) -> None:
     create(learning, managed, FEWEST_SEEN, clock)
     with caplog.at_level(logging.INFO):
-        learning.tick()
+        learning.refresh()
     line = next(text for text in caplog.messages if "tried" in text)
     for told in (
         "another one ranks",
@@ -305,7 +305,7 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
     assert (choice.policy, choice.second, choice.since) == ("binpack", CANDIDATES[0], WALL)
     assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
     assert choice.allocated["binpack"] == pytest.approx(51.05)
-    assert choice.refused["binpack"] == 5.5
+    assert choice.refused_percent["binpack"] == 5.5
 
 
 def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_times(
@@ -321,7 +321,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
     for _ in range(4):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            learning.tick()
+            learning.refresh()
         said.append(caplog.messages[:])
         next_trial(learning, managed, clock)
     assert managed.ranking_policy == "binpack"
@@ -345,7 +345,7 @@ def test_a_candidate_that_fails_now_and_then_is_tried_on(
     create(learning, managed, FEWEST_SEEN, clock)
     for number in range(8):
         referee.failed = {"shadow-price": "status -9: no word"} if number % 3 else {}
-        learning.tick()
+        learning.refresh()
         assert referee.names == CANDIDATES
         next_trial(learning, managed, clock)
 
@@ -354,11 +354,11 @@ def test_the_winner_that_fails_later_makes_room_for_the_next_best(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, managed, FEWEST_SEEN, clock)
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == "binpack"
     referee.failed = {"binpack": "no end after 120 s"}
     next_trial(learning, managed, clock)
-    learning.tick()
+    learning.refresh()
     assert managed.ranking_policy == FALLBACK_POLICY
     assert managed.choice is not None
     assert "binpack" not in managed.choice.allocated
@@ -370,7 +370,7 @@ def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
     referee.failed = dict.fromkeys(CANDIDATES, "no end after 120 s")
     create(learning, managed, FEWEST_SEEN, clock)
     for _ in range(5):
-        learning.tick()
+        learning.refresh()
         next_trial(learning, managed, clock)
     assert managed.ranking_policy == FALLBACK_POLICY
     assert managed.choice is None
@@ -386,7 +386,7 @@ def test_a_policy_ranks_since_the_trial_that_chose_it_first(
     since = []
     for wins in ("binpack", "binpack", "device-bestfit"):
         referee.wins = wins
-        learning.tick()
+        learning.refresh()
         assert managed.choice is not None
         since.append(managed.choice.since)
         next_trial(learning, managed, clock)

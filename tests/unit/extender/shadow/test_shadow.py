@@ -140,7 +140,7 @@ def test_a_failing_shadow_ends_its_thread() -> None:
     traffic = Traffic([make_node("a", 8)], "binpack", "breaks", breaks=Breaks(ValueError("no")))
     taken = traffic.ask("p", SMALL)
     assert taken is not None
-    traffic.shadow.rounds.start()
+    traffic.shadow.start()
     poll(lambda: traffic.shadow.off != "")
     poll(lambda: "shadow" not in [thread.name for thread in threading.enumerate()])
 
@@ -198,13 +198,13 @@ def test_a_policy_that_there_is_not_is_a_wrong_setting() -> None:
 
 def test_its_thread_follows_and_ends() -> None:
     traffic = _traffic()
-    traffic.shadow.rounds.start()
+    traffic.shadow.start()
     for number in range(5):
         taken = traffic.ask(f"p{number}", SMALL)
         assert taken is not None
         traffic.bind(f"p{number}", SMALL, taken)
     poll(lambda: traffic.counts.pods["both"] == 5)
-    traffic.shadow.rounds.stop()
+    traffic.shadow.stop()
     assert "shadow" not in [thread.name for thread in threading.enumerate()]
 
 

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare import __version__
+from gpushare.core.amounts import compute
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.core.trial import Choice
 from gpushare.extender.managed_resources import ManagedResources
@@ -153,7 +154,7 @@ def test_compute_is_told_where_a_pod_has_some(
     gpus = resources.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 16, 16, unhealthy=[2]))
     for device, cores in enumerate((30, 100, 100)):
-        bound = Request(4, 1, cores=cores)
+        bound = Request(4, 1, percents=compute(cores))
         gpus.pod_changed(ObservedPod(_ref(f"c{device}"), bound, "c", ((device, 4),)))
     found = samples(metrics)
     for device, (cores, free, stranded) in enumerate([(30, 12, 0), (100, 0, 12), (100, 0, 0)]):

@@ -66,7 +66,7 @@ def test_a_bind_ends_the_hold_whatever_it_answers(holds: Holds) -> None:
     offer(holds, A)
     holds.bind(A.ref.uid)
     assert against(holds, B, 0.1) == []
-    holds.bind(A.ref.uid, refused=True)
+    holds.bind(A.ref.uid, is_refused=True)
     assert against(holds, B, 0.1) == []
 
 
@@ -75,7 +75,7 @@ def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -
     holds.bind(A.ref.uid)
     holds.shown(A, "n", 0.1)
     assert len(holds) == 0
-    holds.bind(A.ref.uid, refused=True)
+    holds.bind(A.ref.uid, is_refused=True)
     holds.shown(A, "n", 0.2)
     assert against(holds, B, 0.3) == ["a"]
 
@@ -242,7 +242,7 @@ def test_readers_are_told_which_nodes_have_changed(holds: Holds) -> None:
 def test_of_nodes_that_come_and_go_for_years_only_the_latest_are_known(
     holds: Holds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare.extender.verbs.holds._MOST_CHANGED", 3)
+    monkeypatch.setattr("gpushare.extender.verbs.holds._MAX_CHANGED", 3)
     offer(holds, A, 0.0, "first")
     before = holds.version
     for number in range(10):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.decide import fits_somewhere, place
 from gpushare.core.held_snapshot import HeldSnapshotBuilder
 from gpushare.core.model import PodRef, Reason, Request
@@ -59,9 +60,10 @@ class FilterWorld:
         self.holds = self.managed.holds
         self.nodes = nodes
         self.waited = 0
+        tickets = Tickets()
         self.verb = FilterVerb(
             self.resources,
-            Tickets(),
+            tickets,
             not_ready=str,
             best_only=best,
             bind_slots=BindSlots(8),
@@ -70,7 +72,7 @@ class FilterWorld:
             clock=lambda: self.now,
         )
         self.prioritize_verb = PrioritizeVerb(
-            self.resources, not_ready=str, lists=NameLists(), clock=lambda: self.now
+            self.resources, tickets, not_ready=str, lists=NameLists(), clock=lambda: self.now
         )
         self.watch = PodEventHandler(self.resources, clock=lambda: self.now)
 
@@ -414,7 +416,7 @@ def test_prioritize_holds_nothing_for_a_pod_that_is_charged_or_not_sent_here() -
     ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), world.now)
     scope = ExtenderScope(schedulers=frozenset({"default-scheduler"}))
     world.prioritize_verb = PrioritizeVerb(
-        replace(world.resources, scope=scope), not_ready=str, lists=NameLists()
+        replace(world.resources, scope=scope), Tickets(), not_ready=str, lists=NameLists()
     )
     world.prioritize(bound, ["other"])
     world.prioritize(foreign, ["other"])
@@ -488,7 +490,7 @@ def test_compute_is_held_too() -> None:
 
 def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
     managed = FilterWorld("n", cards=1).managed.ledger.snapshot()
-    offered, alone = HeldSnapshotBuilder(managed), Request(2, 1, cores=100)
+    offered, alone = HeldSnapshotBuilder(managed), Request(2, 1, percents=compute(100))
     assert fits_somewhere(offered.draft(), alone)
     offered.take(0, ((0, 3),), Request(3, 1))
     assert not fits_somewhere(offered.draft(), alone)
@@ -499,7 +501,7 @@ def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
 def test_a_built_snapshot_never_changes() -> None:
     world = FilterWorld("n", cards=1)
     builder = HeldSnapshotBuilder(world.managed.ledger.snapshot())
-    builder.take(0, ((0, 3),), Request(3, 1, cores=20))
+    builder.take(0, ((0, 3),), Request(3, 1, percents=compute(20)))
     built = builder.build()
     changes: tuple[Callable[[], None], ...] = (
         lambda: builder.take(0, ((0, 1),), Request(1, 1)),
@@ -547,7 +549,7 @@ _CHANGES = st.lists(
     max_size=25,
 )
 _ASKED = Request(3, 1)
-_ASKED_CORES = Request(3, 1, cores=50)
+_ASKED_CORES = Request(3, 1, percents=compute(50))
 
 
 def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
@@ -579,7 +581,7 @@ def test_what_is_kept_of_offers_is_what_is_made_anew(
     """Whatever changes in the books or among the holds, and whichever books are looked at; of so
     many nodes it is known when their holds changed.
     """
-    with mock.patch.object(holds_module, "_MOST_CHANGED", known):
+    with mock.patch.object(holds_module, "_MAX_CHANGED", known):
         check_offers(changes, policy)
 
 
@@ -596,7 +598,7 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
         ref = PodRef("default", f"p{pod_number}", f"u{pod_number}")
         name = f"n{node_number}"
         cores = (0, 0, 40, 100)[pod_number % 4]
-        request = Request(4 + 3 * pod_number % 11, 1 + number % 2, cores=cores)
+        request = Request(4 + 3 * pod_number % 11, 1 + number % 2, percents=compute(cores))
         asking = Claimant(ref, request, priority=number)
         if what == "offer":
             holds.asked(asking)

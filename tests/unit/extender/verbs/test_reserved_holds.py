@@ -42,7 +42,7 @@ def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> No
     holds.reserve(LATE, "a", ((0, 12),), until=160.0, now=100.0)
     holds.refused(LATE)
     holds.keep(())
-    holds.bind("uid-late", refused=True)
+    holds.bind("uid-late", is_refused=True)
     assert len(holds) == 1
     assert not holds.any_against(LATE)
     assert holds.any_against(OTHER)

@@ -86,7 +86,7 @@ def test_a_pod_that_a_whole_list_does_not_show_is_forgotten(holds: Holds) -> Non
 
 
 def test_it_does_not_grow_without_end(holds: Holds) -> None:
-    most = module._MOST_TURNED_AWAY  # noqa: SLF001
+    most = module._MAX_TURNED_AWAY  # noqa: SLF001
     turn_away(holds, *(claimant(str(number)) for number in range(most + 3)))
     end_one(holds, "n")
     pods = holds.take_ended().pods

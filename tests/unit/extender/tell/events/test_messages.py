@@ -83,13 +83,13 @@ def test_devices_that_close_and_open_are_told_of_their_node() -> None:
     notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     ledger.node_changed(make_node("b", 16, 16))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert heard.events == [], "what was so before we looked is no change"
     ledger.set_unhealthy("a", frozenset({0}))
-    notices.tick(ready=True)
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
+    notices.tick(is_ready=True)
     ledger.set_unhealthy("a", frozenset())
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert [event[:2] for event in heard.events] == [
         ("Node a", "GPUShareDeviceUnhealthy"),
         ("Node a", "GPUShareDeviceHealthy"),
@@ -103,12 +103,12 @@ def test_a_card_that_two_nodes_claim_is_told_of_both_once() -> None:
     notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16, uuids=("GPU-1", "GPU-2")))
     ledger.node_changed(make_node("b", 16, uuids=("GPU-3",)))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert heard.events == []
     ledger.node_changed(make_node("b", 16, 16, uuids=("GPU-3", "GPU-2")))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     ledger.node_changed(make_node("c", 16))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert [event[:2] for event in heard.events] == [
         ("Node a", "GPUShareCardContested"),
         ("Node b", "GPUShareCardContested"),
@@ -118,7 +118,7 @@ def test_a_card_that_two_nodes_claim_is_told_of_both_once() -> None:
     many = [f"GPU-{number}" for number in range(10, 20)]
     ledger.node_changed(make_node("a", *[16] * 10, uuids=tuple(many)))
     ledger.node_changed(make_node("b", *[16] * 10, uuids=tuple(many)))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert all("and 7 more" in event[2] for event in heard.events[2:])
 
 
@@ -130,12 +130,12 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
     ledger = resources.resources[0].ledger
     notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     if closed is None:
         ledger.node_gone("a")
     else:
         ledger.node_changed(make_node("a", closed=closed))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     assert heard.events == []
 
 
@@ -144,10 +144,10 @@ def test_who_does_not_lead_tells_nothing() -> None:
     ledger = resources.resources[0].ledger
     notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16))
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
     ledger.set_unhealthy("a", frozenset({0}))
-    notices.tick(ready=False)
-    notices.tick(ready=True)
+    notices.tick(is_ready=False)
+    notices.tick(is_ready=True)
     assert heard.events == []
 
 
@@ -158,8 +158,8 @@ def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
     ledger.node_changed(make_node("a", 16, 16))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((1, 4),)))
-    notices.tick(ready=True)
-    notices.tick(ready=True)
+    notices.tick(is_ready=True)
+    notices.tick(is_ready=True)
     ((about, reason, note),) = heard.events
     assert (about, reason) == ("Pod web", "GPUShareAllocationMismatch")
     assert "changed after it was bound" in note
@@ -172,7 +172,7 @@ def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
         ledger.node_changed(make_node(name, 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "b"))
-    EventMessages(heard, resources, "GiB").tick(ready=True)
+    EventMessages(heard, resources, "GiB").tick(is_ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "node b past this extender" in note
@@ -185,7 +185,7 @@ def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.landed(REF.uid, 0.0)
     ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
-    EventMessages(heard, resources, "GiB").tick(ready=True)
+    EventMessages(heard, resources, "GiB").tick(is_ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "bound to node a, and now shows it without a node" in note

@@ -115,7 +115,7 @@ def test_who_does_not_lead_tells_nothing_and_who_comes_to_lead_tells_all(watch: 
 def test_many_mistakes_do_not_hold_up_other_events(watch: Watch) -> None:
     for number in range(20):
         watch.show(pod_json(f"web-{number}", "8192"))
-    watch.messages.tick(ready=True)
+    watch.messages.tick(is_ready=True)
     assert len(watch.heard.events) == 1
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.trial import Choice
 from gpushare.errors import NotReady
@@ -24,7 +25,7 @@ def pod(
 ) -> ObservedPod:
     """A pod as the watch shows it; without devices on a node they are not known."""
     shares = tuple((device, units) for device in devices) or None
-    request = Request(units, max(len(devices), 1), cores=cores)
+    request = Request(units, max(len(devices), 1), percents=compute(cores))
     ref = PodRef(space, name, f"uid-{space}-{name}")
     return ObservedPod(ref, request, where, shares, created=1_700_000_000.0)
 

@@ -161,7 +161,7 @@ def test_one_refused_binding_leaves_the_others_bound_and_is_told() -> None:
         world.bind(name)
     assert [world.answers[name].reason for name in "abc"] == ["bound", "refused", "bound"]
     ((torn, ref, error),) = world.torn
-    assert (torn.bound, torn.size, ref.name) == (2, 3, "b")
+    assert (torn.bound_count, torn.size, ref.name) == (2, 3, "b")
     assert "a webhook says no" in error
     assert world.phase("b") is None
     # It comes again, and the rest is there.

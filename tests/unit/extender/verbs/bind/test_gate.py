@@ -194,7 +194,7 @@ def test_bindings_that_did_not_land_do_not_count_and_tear_a_group_that_has_other
         world.arrive(f"a-{number}")
     torn = world.gate.unbound("uid-a-1")
     assert torn is not None
-    assert (torn.bound, torn.size) == (2, 3)
+    assert (torn.bound_count, torn.size) == (2, 3)
     assert ref("a-0") in torn.members
     assert world.gate.state()["gate_torn_total"] == 1
     assert world.gate.unbound("uid-a-1") is None

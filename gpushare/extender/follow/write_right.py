@@ -1,23 +1,17 @@
-"""What threads share that write to the API server again and again: rounds, and which writes are
-worth a try.
+"""Which writes to the API server are worth a try, by the errors of earlier writes.
 
-The API server answers 403 for want of a right, and then nothing of the kind will be taken. It
-answers 403 as well where a quota, a policy or a webhook refuses one object; others may be taken,
-and this one later. Both are the same Status but for the words.
+The API server answers 403 if the account lacks the right to such writes: then no write of this kind
+succeeds. The API server also answers 403 if a quota, a policy or a webhook refuses one object: then
+writes of other objects may succeed, and this one later. Only the message tells the two apart.
 
-Tested in `tests/unit/extender/follow/test_rounds.py` and
-`tests/unit/extender/follow/test_rights.py`.
+Tested in `tests/unit/extender/follow/test_rights.py`.
 """
 
-import logging
 import math
 import re
-import threading
 from collections.abc import Callable, Hashable
 
 from gpushare.errors import ApiError
-
-log = logging.getLogger("gpushare.serve")
 
 PAUSE = 600.0
 """Seconds without a write once the right to it was missing; the longest rest of one write."""
@@ -72,47 +66,3 @@ class WriteRight:
     def taken(self, key: Hashable) -> None:
         """Note that it was taken."""
         self._rests.pop(key, None)
-
-
-class Rounds:
-    """Calls `round` in a thread of this name, again and again, sooner if it could not do all.
-
-    round: returns whether nothing is left to be done. every, again: seconds until the next one
-    after a round that did all, and after another.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        round_: Callable[[], bool],
-        every: float,
-        again: float,
-        stopping: threading.Event,
-    ) -> None:
-        self._name = name
-        self._round = round_
-        self._every = every
-        self._again = again
-        self._stopping = stopping
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def run(self) -> None:
-        """Make rounds until `stop`."""
-        done = False
-        while not self._stopping.wait(self._every if done else self._again):
-            try:
-                done = self._round()
-            except Exception:
-                # The thread must go on: what it has written would stay for ever.
-                log.exception("%s failed", self._name)
-
-    def stop(self) -> None:
-        """End the thread; a round under way is not waited for long."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(1.0)

@@ -1,0 +1,106 @@
+"""The amounts of a device that pods ask for: a table with one row for each.
+
+Memory is the first row. A pod holds a device by the units of memory that the pod has there, and
+each device has its own number of units. All other amounts are counted in percent of one device.
+Code that reads, counts, compares or shows percents loops over `PERCENT_AMOUNTS`, so a new amount is
+a new row (docs/decisions/compute.md).
+
+Standard library only. Tested in `tests/unit/core/test_amounts.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+Percents = tuple[int, ...]
+"""The percent of each of `PERCENT_AMOUNTS`; () if all of them are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAmount:
+    """An amount that a device has and that pods ask for a part of."""
+
+    name: str
+    """The key in documents and log lines, and the noun in texts about a part: 20 % of its cores."""
+    title: str
+    """The noun in headings and in names of JSON keys: Cores, usedCores."""
+    resource_suffix: str
+    """How the names of the extended resources end."""
+    reason: str
+    """Why a node with too little of the amount cannot take a pod: a promise, see `Reason`."""
+    noun: str = ""
+    """The noun in names of metrics and in texts about the whole: compute."""
+    annotation: str = ""
+    """How the names of the annotations end that say where a pod has its percents."""
+    original_annotation: str = ""
+    """The whole name of that annotation for the resource of the original."""
+    whole: int = 0
+    """The amount of a whole device, in percent; 0: each device has its own number of units."""
+    is_exclusive: bool = False
+    """Whether a pod with the whole amount of a device has the device to itself.
+
+    A pod that asks for nothing of an exclusive amount uses some of it all the same. So such a pod
+    needs a device of which not the whole amount is given to others.
+    """
+    limit_variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment variable with the limit of a container, by the kind of isolation."""
+
+    def needed(self, percent: int) -> int:
+        """Return the percent that a device must have free for a pod that asks for `percent`."""
+        return max(percent, 1) if self.is_exclusive else percent
+
+
+MEMORY = DeviceAmount(
+    name="memory",
+    title="Memory",
+    resource_suffix="-mem",
+    reason="Insufficient GPU Memory in one device",
+)
+COMPUTE = DeviceAmount(
+    name="cores",
+    title="Cores",
+    # As ACK has it, and as ACK calls the annotation, which Arena reads.
+    resource_suffix="-core.percentage",
+    reason="Insufficient GPU Cores in one device",
+    noun="compute",
+    annotation="core-percentage",
+    original_annotation="gpushare.alibabacloud.com/core-percentage",
+    whole=100,
+    is_exclusive=True,
+    limit_variables={
+        "hami-core": "CUDA_DEVICE_SM_LIMIT",
+        "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    },
+)
+
+DEVICE_AMOUNTS: tuple[DeviceAmount, ...] = (MEMORY, COMPUTE)
+PERCENT_AMOUNTS: tuple[DeviceAmount, ...] = DEVICE_AMOUNTS[1:]
+"""The amounts that are counted in percent of one device."""
+NO_PERCENTS: Percents = (0,) * len(PERCENT_AMOUNTS)
+
+
+def percents_of(values: Iterable[int]) -> Percents:
+    """Return the percents. values: one for each of `PERCENT_AMOUNTS`."""
+    percents = tuple(values)
+    return percents if any(percents) else ()
+
+
+def compute(percent: int) -> Percents:
+    """Return `percent` of the compute of a device, and 0 of all other amounts."""
+    return percents_of(percent if amount is COMPUTE else 0 for amount in PERCENT_AMOUNTS)
+
+
+def of_one_device(totals: Percents) -> Percents:
+    """Return the percents, each at most the whole of one device. totals: over all devices."""
+    return percents_of(map(min, totals, (amount.whole for amount in PERCENT_AMOUNTS)))
+
+
+def by_name(percents: Percents) -> dict[str, int]:
+    """Return the percents by the names of their amounts, without zeros."""
+    pairs = zip(PERCENT_AMOUNTS, percents, strict=False)
+    return {amount.name: percent for amount, percent in pairs if percent}
+
+
+def percents_text(percents: Percents, whose: str = "") -> str:
+    """Return text such as "20 % of its cores"; "" for no percents. whose: as "its "."""
+    parts = (f"{percent} % of {whose}{name}" for name, percent in by_name(percents).items())
+    return " and ".join(parts)

@@ -1,0 +1,3 @@
+module gpushare/limit
+
+go 1.26.0
