@@ -1,7 +1,7 @@
 """`python -m tests.integration.hasty FATE serve FLAG...`: the real program, in a hurry.
 
-It audits several times a second, and the thread that settles counts as stuck after two seconds, as
-does a request without an answer. FATE: what settling meets, each time: "fails", "hangs" or "well";
+It audits several times a second, and the settling thread counts as stuck after two seconds, as
+does a request without an answer. FATE: the fate of settling, each time: "fails", "hangs" or "well";
 or "prioritize hangs".
 """
 
