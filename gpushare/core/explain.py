@@ -44,6 +44,9 @@ _MAX_NODES = 32
 _STEPS = 100_000
 """Steps of all these searches together: about 0.3 s."""
 
+_MAX_FURTHER = 50
+"""The most pods that are tried beside a remedy so that kube-scheduler's sums have room, too."""
+
 _NO_FILTERS = OwnFilters()
 
 
@@ -489,7 +492,20 @@ class _Search:
         for end in remedy.ends:
             fewer = replace(remedy, ends=tuple(x for x in remedy.ends if x is not end))
             remedy = fewer if helps(fewer) else remedy
-        return replace(remedy, lacks=self._lacks(books, remedy.ends))
+        lacks = self._lacks(books, remedy.ends)
+        if not lacks:
+            return remedy
+        # A pod on a dead device counts in kube-scheduler's sums, although its end opens no device.
+        further = sorted(books.entries, key=lambda entry: (-entry.request.total, str(entry.ref)))
+        ends = dict.fromkeys((*remedy.ends, *further[:_MAX_FURTHER]))
+        enough = replace(remedy, ends=tuple(ends))
+        if self._lacks(books, enough.ends):
+            return replace(remedy, lacks=lacks)
+        for end in reversed(enough.ends):
+            fewer = replace(enough, ends=tuple(entry for entry in enough.ends if entry is not end))
+            if not self._lacks(books, fewer.ends) and helps(fewer):
+                enough = fewer
+        return replace(enough, lacks=())
 
     def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
         """Return the resources of which the node would still have too little."""

@@ -35,7 +35,7 @@ from gpushare.wire.annotations import (
     placement,
 )
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import DeviceSums, device_request
+from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import (
@@ -104,7 +104,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         return host
     metadata = pod.metadata or Metadata()
     request = device_request(
-        DeviceSums(units, containers, inits, percents, percent_containers),
+        ContainerSums(units, containers, inits, percents, percent_containers),
         metadata.annotations or {},
         metadata.labels or {},
         names,

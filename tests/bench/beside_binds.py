@@ -44,9 +44,9 @@ def _bind(port: int, rate: int, seconds: float, orders: Connection) -> None:
             pod, node = waiting_pod(number), node_name(number % _NODES)
             # By itself a bind would have to read the pod from the API server.
             ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": [node]})
-            named = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
+            arguments = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
             began = time.perf_counter()
-            answer = ask("bind", named | {"PodUID": pod["metadata"]["uid"], "Node": node})
+            answer = ask("bind", arguments | {"PodUID": pod["metadata"]["uid"], "Node": node})
             taken.append((time.perf_counter() - began) * 1000)
             if answer["Error"]:
                 raise SystemExit(f"bind: {answer['Error']}")
@@ -66,7 +66,7 @@ def _filter(client: Blocking, messages: list[bytes], seconds: float) -> list[flo
 
 
 def main() -> None:
-    """Print filter's latencies with and without binds beside it."""
+    """Print filter's latencies with and without concurrent binds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rate", type=int, default=100, help="binds a second")
     parser.add_argument("--seconds", type=float, default=8, help="of each round")
@@ -80,29 +80,33 @@ def main() -> None:
         for _ in range(_ORDERS)
     ]
     alone: list[float] = []
-    beside: list[float] = []
+    seconds_beside: list[float] = []
     binds: list[float] = []
     spawn = multiprocessing.get_context("spawn")
     sizes = {"nodes": _NODES, "pods": 10_000, "gpu_pods": 10_000, "waiting": pods * options.rounds}
     with extender(**sizes) as (port, _, _child):
-        ours, theirs = spawn.Pipe()
-        given = (port, options.rate, options.seconds, theirs)
-        binder = spawn.Process(target=_bind, args=given, daemon=True)
+        our_end, theirs = spawn.Pipe()
+        bind_arguments = (port, options.rate, options.seconds, theirs)
+        binder = spawn.Process(target=_bind, args=bind_arguments, daemon=True)
         binder.start()
-        theirs.close()  # if it ends, the next read from it does, too
+        theirs.close()  # if the child ends, the next read from the pipe ends, too
         client = Blocking(port, 5)
         _filter(client, messages, 2)
         for turn in range(options.rounds):
             alone += _filter(client, messages, options.seconds)
-            ours.send(turn * pods)
-            beside += _filter(client, messages, options.seconds)
-            binds += ours.recv()
-        ours.send(None)
+            our_end.send(turn * pods)
+            seconds_beside += _filter(client, messages, options.seconds)
+            binds += our_end.recv()
+        our_end.send(None)
         binder.join()
     print(f"{_NODES} names, another order each time; ms over HTTP")
     print(f"{'':36}{'n':>7}{'p50':>8}{'p99':>8}{'max':>8}")
     rate = f"beside {options.rate} binds a second"
-    for title, samples in (("filter, alone", alone), (f"filter, {rate}", beside), ("bind", binds)):
+    for title, samples in (
+        ("filter, alone", alone),
+        (f"filter, {rate}", seconds_beside),
+        ("bind", binds),
+    ):
         row = summary(samples, 0, 1)
         figures = f"{row['n']:7.0f}{row['p50']:8.2f}{row['p99']:8.2f}{row['max']:8.2f}"
         print(f"{title:36}{figures}")

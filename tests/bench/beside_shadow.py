@@ -1,4 +1,4 @@
-"""What a shadow policy costs: filter and pods a second with one and without, in turn.
+"""The cost of a shadow policy: filter and pods a second with and without a shadow, in turn.
 
 Two real processes, each before a stand-in for the API server of its own, which shows each Binding
 on its watch. One client filters and binds one pod after the other, as fast as it is answered, with
@@ -27,7 +27,7 @@ _ORDERS = 40
 
 
 class Side:
-    """One extender and its client; of each part of the run, what filter took, and the seconds."""
+    """One extender with a client; of each part of the run, filter's times, and the seconds."""
 
     def __init__(self, port: int, ui: int, pid: int) -> None:
         self._client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -43,7 +43,7 @@ class Side:
         self.cpus.append(self.cpu())
 
     def end(self) -> None:
-        """End the part: the CPU is that of all of it, whoever is asked meanwhile."""
+        """End the part: the CPU is that of the whole part."""
         self.cpus[-1] = self.cpu() - self.cpus[-1]
 
     def place(self, numbers: range, orders: list[list[str]], pause: float) -> None:
@@ -54,12 +54,14 @@ class Side:
             start = time.perf_counter()
             answer = self._ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
             self.filters[-1].append((time.perf_counter() - start) * 1000)
-            named = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
+            arguments = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
             node = answer["NodeNames"][0]
-            bound = self._ask("bind", named | {"PodUID": pod["metadata"]["uid"], "Node": node})
+            bind_seconds = self._ask(
+                "bind", arguments | {"PodUID": pod["metadata"]["uid"], "Node": node}
+            )
             self.seconds[-1] += time.perf_counter() - start
-            if bound["Error"]:
-                raise SystemExit(f"bind: {bound['Error']}")
+            if bind_seconds["Error"]:
+                raise SystemExit(f"bind: {bind_seconds['Error']}")
             time.sleep(pause)
 
     def _ask(self, name: str, body: dict[str, Any]) -> Any:
@@ -68,7 +70,7 @@ class Side:
         return json.loads(self._client.getresponse().read())
 
     def megabytes(self) -> float:
-        """What is resident of the worker."""
+        """The resident memory of the worker."""
         return int(self._worker("status").split("VmRSS:")[1].split()[0]) / 1024
 
     def cpu(self) -> float:
@@ -81,7 +83,7 @@ class Side:
         return Path(f"/proc/{children.split()[0]}/{file}").read_text(encoding="utf-8")
 
     def found(self) -> Any:
-        """What the page says of the shadow."""
+        """The page's figures of the shadow."""
         client = http.client.HTTPConnection("127.0.0.1", self._ui, timeout=30)
         client.request("GET", "/ui/books.json")
         return json.loads(client.getresponse().read())["resources"][0]["shadow"]
@@ -103,14 +105,14 @@ def main() -> None:
     total = options.pods * options.turns * (_PARTS + 1)
     sizes = {"nodes": options.nodes, "pods": 2000, "gpu_pods": 2000, "waiting": total}
     flags = ("--policy", options.policy, "--filter-answer", "best", "--ui-listen")
-    one, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
     with (
         extender(*flags, one, **sizes) as (port, _, child),
-        extender(*flags, other, "--shadow", options.shadow, **sizes) as (port2, _, child2),
+        extender(*flags, two, "--shadow", options.shadow, **sizes) as (port2, _, child2),
     ):
         without = Side(port, int(one.rpartition(":")[2]), child.pid)
-        beside = Side(port2, int(other.rpartition(":")[2]), child2.pid)
-        sides, first = [without, beside], 0
+        with_shadow = Side(port2, int(two.rpartition(":")[2]), child2.pid)
+        sides, first = [without, with_shadow], 0
         for _ in range(_PARTS + 1):
             for side in sides:
                 side.begin()
@@ -126,24 +128,24 @@ def main() -> None:
         figures = {title: _figures(side, pods) for title, side in zip(_TITLES, sides, strict=True)}
         for title, side in zip(_TITLES, sides, strict=True):
             told = (
-                f"{what} {statistics.median(each):.2f}" for what, each in figures[title].items()
+                f"{verb} {statistics.median(times):.2f}" for verb, times in figures[title].items()
             )
             print(f"{title:8}", "; ".join(told), f"; {side.megabytes():.0f} MiB")
-        for what, each in figures["with"].items():
-            ratios = [b / a for a, b in zip(figures["without"][what], each, strict=True)]
+        for verb, times in figures["with"].items():
+            ratios = [b / a for a, b in zip(figures["without"][verb], times, strict=True)]
             low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-            print(f"{what}, with / without: {middle:.2f} ({low:.2f} to {high:.2f})")
-        print(json.dumps(beside.found()))
+            print(f"{verb}, with / without: {middle:.2f} ({low:.2f} to {high:.2f})")
+        print(json.dumps(with_shadow.found()))
 
 
 _PARTS = 5
-"""Of which each gives a ratio; one more goes before, which does not count."""
+"""Rounds, each with a ratio; one more round goes before and does not count."""
 _TITLES = ("without", "with")
 
 
 def _figures(side: Side, pods: int) -> dict[str, list[float]]:
-    """What was measured in each part."""
-    rows = [summary(taken, 0, 1) for taken in side.filters[1:]]
+    """The measures of each part."""
+    rows = [summary(times, 0, 1) for times in side.filters[1:]]
     return {
         "filter p50 ms": [row["p50"] for row in rows],
         "filter p99 ms": [row["p99"] for row in rows],

@@ -5,8 +5,8 @@ answers at once with the first node name), and with ours, all by the same entry 
 file. kube-scheduler allocates the same claims on the same nodes. The claims exist before their
 pods; seconds count from the first pod's creation until a watch shows the last pod bound.
 kube-scheduler's client has no limit of requests. CPU is that of each process tree in a fixed time
-from the first pod on, so a slow turn costs no more for its length; `requests` and `events` count
-what the API server did for a pod in that time: ours must cause no request.
+from the first pod on, so a slow turn costs no more for its length; `requests` and `events` are
+those of the API server for a pod in that time: ours must cause no request.
 
 Only ratios within one run are to be trusted, and on a busy machine only the CPU. Run as
 `python -m tests.bench.claims [--nodes 100] [--pods 200] [--rounds 3] [--percentage 0]`, with
@@ -66,15 +66,15 @@ def at_once(make: Callable[[int], _Made], count: int) -> list[_Made]:
 def measure(world: ClaimWorld, way: str, pods: int) -> Row:
     """Measure one way once."""
     world.schedule(way)
-    taken: list[float] = []
+    seconds: list[float] = []
 
-    def bound(made: Sequence[Json], begun: float) -> float:
-        return world.placed.wait(made, world.told, _PATIENCE) - begun
+    def bound(pods: Sequence[Json], begun: float) -> float:
+        return world.placed.wait(pods, world.told, _PATIENCE) - begun
 
-    bound([world.pod(world.claim(memory_request(_CLAIM_GIB)))], 0.0)  # it has begun
+    bound([world.pod(world.claim(memory_request(_CLAIM_GIB)))], 0.0)  # the scheduler has begun
     for claim in at_once(lambda _: world.claim(memory_request(_CLAIM_GIB)), _ALONE):
         begun = time.monotonic()
-        taken.append(bound([world.pod(claim)], begun) * 1000)
+        seconds.append(bound([world.pod(claim)], begun) * 1000)
     claims = at_once(lambda _: world.claim(memory_request(_CLAIM_GIB)), pods)
     time.sleep(1.0)  # the watches have shown the claims
     served, used, begun = _served(world), _cpu(world), time.monotonic()
@@ -84,7 +84,7 @@ def measure(world: ClaimWorld, way: str, pods: int) -> Row:
     served = {name: (now - served[name]) / pods for name, now in _served(world).items()}
     world.sound()
     world.clear_pods()
-    row = Row(rate, statistics.median(taken), cpu, served)
+    row = Row(rate, statistics.median(seconds), cpu, served)
     print(f"{way}: {rate:.0f} pods/s, {row.alone:.1f} ms", file=sys.stderr, flush=True)
     return row
 
@@ -93,27 +93,27 @@ def _served(world: ClaimWorld) -> dict[str, float]:
     """Return how many requests and watch events the API server has served."""
     counts = _COUNTED.findall(world.api.call("GET", "/metrics", accept="").body["text"])
     return {
-        name: sum(float(number) for counted, number in counts if counted == key)
+        name: sum(float(number) for metric, number in counts if metric == key)
         for name, key in (("requests", "request"), ("events", "watch_events"))
     }
 
 
 def _cpu(world: ClaimWorld) -> dict[str, float]:
-    """Return the seconds of CPU that each process has used, with its children."""
+    """Return the seconds of CPU of each process, with its children."""
     running = {
         "kube-apiserver": world.plane.apiserver,
         "etcd": world.plane.etcd,
         "kube-scheduler": world.scheduler,
         "extender": {WITH_US: world.extender.process, WITH_LIMIT: world.limit}.get(world.by),
     }
-    found = {}
+    usage_by_name = {}
     for name, process in running.items():
         pids = []
         if process:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             pids = [process.pid, *map(int, children.split())]
-        found[name] = usage.cpu_seconds(pids)
-    return found
+        usage_by_name[name] = usage.cpu_seconds(pids)
+    return usage_by_name
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def main() -> None:
         "--percentage", type=int, default=0, help="percentageOfNodesToScore, 0 for the default"
     )
     options = parser.parse_args()
-    found: dict[str, list[Row]] = {way: [] for way in _BENCH_WAYS}
+    rows_by_way: dict[str, list[Row]] = {way: [] for way in _BENCH_WAYS}
     with tempfile.TemporaryDirectory() as folder:
         plane = Plane(Path(folder), needed("etcd"), needed("kube-apiserver"))
         plane.start()
@@ -137,29 +137,31 @@ def main() -> None:
                 for way in _BENCH_WAYS:
                     row = measure(world, way, options.pods)
                     if turn:  # the first round warms up
-                        found[way].append(row)
+                        rows_by_way[way].append(row)
         finally:
             world.stop()
             plane.stop()
     print(f"\n{options.nodes} nodes, {options.pods} pods, median of {options.rounds} rounds")
-    _tables(found)
+    _tables(rows_by_way)
 
 
-def _tables(found: Mapping[str, Sequence[Row]]) -> None:
+def _tables(rows_by_way: Mapping[str, Sequence[Row]]) -> None:
     print(f"{'':22}{'pods/s':>8}{'ratio':>7}{'alone ms':>10}{'more ms':>9}   pods/s of each round")
-    rates = {way: statistics.median(row.rate for row in rows) for way, rows in found.items()}
-    alone = {way: statistics.median(row.alone for row in rows) for way, rows in found.items()}
-    for way, rows in found.items():
+    rates = {way: statistics.median(row.rate for row in rows) for way, rows in rows_by_way.items()}
+    alone = {way: statistics.median(row.alone for row in rows) for way, rows in rows_by_way.items()}
+    for way, rows in rows_by_way.items():
         each = ", ".join(f"{row.rate:.0f}" for row in rows)
         ratio, more = rates[way] / rates[ALONE], alone[way] - alone[ALONE]
         print(f"{way:22}{rates[way]:8.0f}{ratio:7.2f}{alone[way]:10.1f}{more:9.1f}   {each}")
-    names = list(found[ALONE][0].cpu)
+    names = list(rows_by_way[ALONE][0].cpu)
     print("\nms of CPU a pod".ljust(23) + "".join(f"{name:>16}" for name in (*names, "all")))
-    for way, rows in found.items():
+    for way, rows in rows_by_way.items():
         used = [statistics.median(row.cpu[name] for row in rows) for name in names]
         print(f"{way:22}" + "".join(f"{each:16.2f}" for each in (*used, sum(used))))
-    print("\nserved a pod".ljust(23) + "".join(f"{name:>16}" for name in found[ALONE][0].served))
-    for way, rows in found.items():
+    print(
+        "\nserved a pod".ljust(23) + "".join(f"{name:>16}" for name in rows_by_way[ALONE][0].served)
+    )
+    for way, rows in rows_by_way.items():
         served = [statistics.median(row.served[name] for row in rows) for name in rows[0].served]
         print(f"{way:22}" + "".join(f"{each:16.2f}" for each in served))
 

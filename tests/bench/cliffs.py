@@ -1,9 +1,10 @@
-"""What a step beside the plain case costs, as a ratio to the plain case of the same run.
+"""The cost of a step away from the plain case, as a ratio to the plain case of the same run.
 
 Each row calls filter for a pod of one device at 5,000 nodes, in one process, in turn with the plain
 case: after a change of a node, with nodes that pairing limits, with many kinds of pods. The last
-rows are no calls of filter: a heartbeat of a node, the page's document, the help of commands. Only
-ratios are worth anything. Beside each stands the figure that landed last (cliffs.json).
+rows are no calls of filter: a heartbeat of a node, documents, the scale-down guard, the help of
+commands. Only ratios are worth anything. Beside each stands the figure that landed last
+(cliffs.json).
 
 Run as `python -m tests.bench.cliffs`; two minutes. `--land` writes the figures to that file;
 `--nodes N` takes another number of nodes.
@@ -25,13 +26,16 @@ from pathlib import Path
 
 from gpushare.core.decide import place
 from gpushare.core.model import Allocation, NodeSpec, PodRef, Request
+from gpushare.core.node_filters import OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, Workload
 from gpushare.daemon.representations import Representations
+from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.tell.written_metrics import device_metrics
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
@@ -43,7 +47,7 @@ from gpushare.wire.objects import NODES
 LANDED = Path(__file__).with_suffix(".json")
 SHAPES = ((16,) * 8, (24,) * 4, (80,) * 8)
 ROUNDS = 15
-HELP = ("explain", "doctor", "serve", "whatif", "inspect")
+HELP = ("explain", "doctor", "serve", "whatif", "inspect", "simulate", "device-plugin")
 
 WORKLOAD = Workload(
     classes=tuple(
@@ -97,7 +101,7 @@ class Side:
         self._numbers = count()
 
     def call(self, units: int = 3, cpu: str = "1") -> float:
-        """Return the seconds of CPU in which filter answers for a new pod, which is then bound."""
+        """Return the seconds of CPU of filter for a new pod, which is then bound."""
         name = f"pod-{next(self._numbers)}"
         random.Random(name).shuffle(self._names)
         amounts = {"limits": {ALIYUN.resource: str(units)}, "requests": {"cpu": cpu}}
@@ -105,23 +109,23 @@ class Side:
             "metadata": {"name": name, "namespace": "default", "uid": name},
             "spec": {"containers": [{"name": "c", "resources": amounts}]},
         }
-        asked = {"Pod": pod, "NodeNames": self._names}
-        body = json.dumps(asked, separators=(",", ":")).encode()
+        arguments = {"Pod": pod, "NodeNames": self._names}
+        body = json.dumps(arguments, separators=(",", ":")).encode()
         began = time.thread_time()
         answer = self.verb.answer(body)
-        taken = time.thread_time() - began
+        seconds = time.thread_time() - began
         ref, request = PodRef("default", name, name), Request(units, 1, cpu=1000)
         node = json.loads(answer.body)["NodeNames"][0]
         scorer = self.managed.scorer(request)
-        placed = place(self.ledger.snapshot(), node, request, scorer)
-        self.ledger.assume(ref, request, placed, 0.0)
+        allocation = place(self.ledger.snapshot(), node, request, scorer)
+        self.ledger.assume(ref, request, allocation, 0.0)
         self.managed.holds.bind(name)
-        return taken
+        return seconds
 
 
 def changes(side: Side) -> dict[str, Callable[[int], object]]:
-    """Return by its name what changes one node; it is told the number of the round."""
-    changed, ledger = spec(7), side.ledger
+    """Return by name functions that change one node; the argument is the number of the round."""
+    changed_spec, ledger = spec(7), side.ledger
 
     def leave(number: int) -> None:
         ledger.node_changed(spec(200_001 + 3 * number))
@@ -130,7 +134,7 @@ def changes(side: Side) -> dict[str, Callable[[int], object]]:
 
     return {
         "a card closes or opens": lambda number: ledger.node_changed(
-            replace(changed, healthy=(number % 2 == 0, *changed.healthy[1:]))
+            replace(changed_spec, healthy=(number % 2 == 0, *changed_spec.healthy[1:]))
         ),
         "a node joins": lambda number: ledger.node_changed(spec(100_001 + 3 * number)),
         "a node leaves": leave,
@@ -146,59 +150,59 @@ def changes(side: Side) -> dict[str, Callable[[int], object]]:
 def of_changes(policy: str, nodes: int) -> dict[str, float]:
     """Return the ratio of a call after each change of a node; the new snapshot counts."""
     side = Side(policy, nodes)
-    made = changes(side)
-    plain, after = list[float](), {name: list[float]() for name in made}
+    steps = changes(side)
+    plain, after = list[float](), {name: list[float]() for name in steps}
     for _ in range(5):
         side.call()
     for number in range(ROUNDS):
-        for name, change in made.items():
+        for name, change in steps.items():
             plain.append(side.call())
             change(number)
             after[name].append(side.call())
     middle = statistics.median(plain)
-    return {f"{name}, {policy}": statistics.median(taken) / middle for name, taken in after.items()}
+    return {f"{name}, {policy}": statistics.median(times) / middle for name, times in after.items()}
 
 
 def of_pins(nodes: int) -> dict[str, float]:
-    """Return the ratio with pods that wait for their plug-in on a fifth of the nodes, and on all.
+    """Return the ratio with pods that wait for the plug-in on a fifth of the nodes, and on all.
 
-    They are of another size than the pod; then of the same.
+    First the waiting pods have another size than the pod; then the same size.
     """
     plain = Side("binpack", nodes)
     sides = {}
-    for share, every in (("a fifth", 5), ("all", 1)):
+    for share, step in (("a fifth", 5), ("all", 1)):
         for size, units in (("another size", 5), ("the same size", 3)):
             side = Side("binpack", nodes, Pairing.ON)
-            for number in range(0, nodes, every):
+            for number in range(0, nodes, step):
                 ref = PodRef("default", f"pin-{number}", f"pin-{number}")
                 request = Request(units, 1, containers=((0, units),))
                 allocation = Allocation(spec(number).name, (0,), (units,), ("",))
                 side.ledger.assume(ref, request, allocation, 0.0)
             sides[f"pins of {size} on {share} of the nodes"] = side
-    taken = {name: list[float]() for name in sides}
+    times = {name: list[float]() for name in sides}
     bare = []
     for _ in range(ROUNDS):
         bare.append(plain.call())
         for name, side in sides.items():
-            taken[name].append(side.call())
+            times[name].append(side.call())
     middle = statistics.median(bare[2:])
-    return {name: statistics.median(calls[2:]) / middle for name, calls in taken.items()}
+    return {name: statistics.median(calls[2:]) / middle for name, calls in times.items()}
 
 
 def of_kinds(policy: str, nodes: int) -> dict[str, float]:
     """Return the ratio with 100 kinds of pods in turn, which differ in CPU, to one kind."""
     plain, many = Side(policy, nodes), Side(policy, nodes)
-    bare, taken = list[float](), list[float]()
+    bare, times = list[float](), list[float]()
     for number in range(250):
         calls = many.call(cpu=str(1 + number % 100))
         if number >= 150:
-            taken.append(calls)
+            times.append(calls)
             bare.append(plain.call())
-    return {f"100 kinds of pods, {policy}": statistics.median(taken) / statistics.median(bare)}
+    return {f"100 kinds of pods, {policy}": statistics.median(times) / statistics.median(bare)}
 
 
 def of_heartbeats() -> dict[str, float]:
-    """Return what a heartbeat that says nothing new costs, as a ratio to decoding it."""
+    """Return the cost of a heartbeat without news, as a ratio to decoding it."""
     ranking = Ranking(load_policy("binpack"))
     managed = ManagedResource(ALIYUN, Ledger(Pairing.OFF), {"binpack": ranking}, "binpack")
     handler = NodeEventHandler(ManagedResources((managed,)), "GiB")
@@ -229,10 +233,39 @@ def of_heartbeats() -> dict[str, float]:
 
 
 def of_documents(nodes: int) -> dict[str, float]:
-    """Return the bytes of inspect with gzip, as a ratio to those without."""
-    body = encode_inspect(Side("binpack", nodes).ledger.dump(), None, {}).encode()
-    sent, _ = Representations().encoded("inspect", body, "gzip")
-    return {"bytes of inspect with gzip": len(sent) / len(body)}
+    """Return the bytes of documents with gzip, as a ratio to those without; and the CPU of reading
+    each document once a second, as a share of a core.
+    """
+    side = Side("binpack", nodes)
+    makers: dict[str, Callable[[], bytes]] = {
+        "inspect": lambda: encode_inspect(side.ledger.dump(), None, {}).encode(),
+        "metrics": lambda: device_metrics((side.managed,), 1 << 30),
+    }
+    rows = {}
+    for name, make in makers.items():
+        began = time.thread_time()
+        body = make()
+        made = time.thread_time()
+        compressed, _ = Representations().encoded(name, body, "gzip")
+        rows[f"bytes of {name} with gzip"] = len(compressed) / len(body)
+        rows[f"{name} made once a second, share of a core"] = made - began
+        rows[f"gzip of {name} once a second, share of a core"] = time.thread_time() - made
+    return rows
+
+
+def of_guard(nodes: int) -> dict[str, float]:
+    """Return the CPU of a judgement of the scale-down guard for each of two pods a node, as a ratio
+    to a call of filter.
+
+    The judgement of a tenth of the nodes: each pod is placed on all others.
+    """
+    side = Side("binpack", nodes // 10)
+    calls = [side.call() for _ in range(nodes // 5)]
+    books = Books.of_pods(side.ledger.view(), OwnFilters(), {})
+    began = time.thread_time()
+    must_stay([books], load_policy("binpack"))
+    judged = time.thread_time() - began
+    return {"the guard's judgement a pod": judged / len(calls) / statistics.median(calls)}
 
 
 def of_help() -> dict[str, float]:
@@ -261,7 +294,7 @@ def main() -> None:
     parser.add_argument("--land", action="store_true", help=f"write the figures to {LANDED.name}")
     options = parser.parse_args()
     landed = json.loads(LANDED.read_text()) if LANDED.exists() else {}
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
     print(f"ratios to the plain case at {options.nodes} nodes; beside them what landed last")
     measures: tuple[Callable[[], dict[str, float]], ...] = (
         partial(of_changes, "device-bestfit", options.nodes),
@@ -271,17 +304,18 @@ def main() -> None:
         partial(of_kinds, "bestfit", options.nodes),
         of_heartbeats,
         partial(of_documents, options.nodes),
+        partial(of_guard, options.nodes),
         of_help,
     )
     for rows in measures:
         for name, ratio in rows().items():
-            found[name] = round(ratio, 3)
+            ratios[name] = round(ratio, 3)
             before = landed.get(name)
             print(
                 f"{name:52} {ratio:7.2f} {'' if before is None else f'{before:7.2f}'}", flush=True
             )
     if options.land:
-        LANDED.write_text(json.dumps(found, indent=2) + "\n")
+        LANDED.write_text(json.dumps(ratios, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clusters by chance, with the pods that come to them: what placement is tried on.
+"""Random clusters, with the pods that come there: the input of placement benches.
 
 Every published list of pods is of one cluster whose devices all count the same. Real clusters have
 cards of 16 beside cards of 141 GiB, so this draws such clusters: 5 to 150 nodes of one to four
@@ -28,11 +28,11 @@ CARDS = (
     ("H100-NVL", 94),
     ("H200", 141),
 )
-"""Models, and the GiB that they are sold with."""
+"""Models, and the GiB on the label."""
 
 _MIB = 1024
 _SHOWN = 0.96
-"""Of the memory that a card is sold with, what its driver shows."""
+"""The share of a card's labelled memory that the driver shows."""
 
 _FEWEST, _MOST = 5, 150
 _PODS = 400
@@ -45,7 +45,9 @@ _DEVICES = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A cluster and the pods that come to it; load: of its GPU, that they ask for at a time."""
+    """A cluster and the pods that come there; load: share of the GPU that the pods request at a
+    time.
+    """
 
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
@@ -68,12 +70,12 @@ class Drawn:
 
     def arrivals(self, load: float) -> float:
         """How many pods come in a mean lifetime at that load."""
-        asked = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
-        return load * self.units / asked
+        mean_units = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
+        return load * self.units / mean_units
 
 
 def drawn(seed: int) -> Drawn:
-    """The cluster of that seed, and its pods; each fits some node of it while that is empty."""
+    """The cluster of that seed, and the pods; each pod fits some empty node."""
     rng = np.random.default_rng(seed)
     nodes = _nodes(rng)
     pods = _pods(rng, nodes)
@@ -112,12 +114,12 @@ def _pods(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> list[TracePod
     several = [_several(rng, nodes) for _ in range(int(rng.integers(1, 4)))]
     weight = rng.dirichlet(np.ones(len(single)))
     part = float(rng.choice((0.0, rng.uniform(0.05, 0.3), rng.uniform(0.3, 0.8))))
-    asked = float(sum(w * shape.units for w, shape in zip(weight, single, strict=True)))
+    single_units = float(sum(w * shape.units for w, shape in zip(weight, single, strict=True)))
     shapes, weights = [*single], [*weight.tolist()]
     wide = [shape for shape in several if shape.devices > 1]
     if part and wide:
         for shape in wide:
-            gpu = asked * part / (1 - part) / len(wide)
+            gpu = single_units * part / (1 - part) / len(wide)
             shapes.append(shape)
             weights.append(gpu / (shape.devices * shape.units))
     pressure = float(rng.uniform(0.3, 1.3))
@@ -133,7 +135,7 @@ def _pods(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> list[TracePod
 
 
 def _some(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> TraceNode:
-    """A node, the likelier the more GPU it has."""
+    """A node, drawn in proportion to the GPU there."""
     sizes = np.array([node.devices * node.capacity for node in nodes], dtype=float)
     return nodes[int(rng.choice(len(nodes), p=sizes / sizes.sum()))]
 
@@ -168,16 +170,18 @@ def _pod(
     pressure: float,
     naming: float,
 ) -> TracePod:
-    """A pod of the shape, asking for about its part of its host's CPU and memory times pressure."""
+    """A pod of the shape, with about a proportional part of the host's CPU and memory times
+    pressure.
+    """
     host = shape.host
     part = shape.devices * shape.units / (host.devices * host.capacity)
-    most = max(1, host.cpu // 1000)
-    cores = int(np.clip(round(most * part * pressure * rng.uniform(0.5, 1.5)), 1, most))
+    max_cores = max(1, host.cpu // 1000)
+    cores = int(np.clip(round(max_cores * part * pressure * rng.uniform(0.5, 1.5)), 1, max_cores))
     gib = max(1, int(host.memory / _MIB * part * rng.uniform(0.2, 0.9)))
     models: tuple[str, ...] = ()
     if rng.random() < naming:
-        others = {node.model for node in nodes if node.capacity >= shape.units}
-        extra = str(rng.choice(sorted(others)))
+        other_models = {node.model for node in nodes if node.capacity >= shape.units}
+        extra = str(rng.choice(sorted(other_models)))
         models = (host.model,) if rng.random() < 0.7 else tuple(sorted({host.model, extra}))
     return TracePod(
         "pod", cores * 1000, gib * _MIB, shape.devices, shape.units, models, None, None, None
@@ -187,17 +191,17 @@ def _pod(
 def _counted(
     rng: np.random.Generator, nodes: list[TraceNode], pods: list[TracePod]
 ) -> tuple[tuple[TraceNode, ...], tuple[TracePod, ...]]:
-    """The same in GiB, or, one time in five, in MiB of which cards show a little less."""
+    """The same in GiB, or, one time in five, in MiB with cards that show a little less."""
     if rng.random() < 0.8:
         return tuple(nodes), tuple(pods)
-    shown = {node.capacity: int(node.capacity * _MIB * _SHOWN) for node in nodes}
+    shown_units = {node.capacity: int(node.capacity * _MIB * _SHOWN) for node in nodes}
 
     def asked(gib: int) -> int:
-        # What asks for a whole card gets it; others ask for round numbers.
-        large = min(size for size in shown if size >= gib)
-        return shown[large] if gib in shown else min(gib * 1000, shown[large])
+        # A pod for a whole card gets the card's units; others ask for round numbers.
+        large = min(size for size in shown_units if size >= gib)
+        return shown_units[large] if gib in shown_units else min(gib * 1000, shown_units[large])
 
     return (
-        tuple(replace(node, capacity=shown[node.capacity]) for node in nodes),
+        tuple(replace(node, capacity=shown_units[node.capacity]) for node in nodes),
         tuple(replace(pod, units=asked(pod.units)) if pod.devices else pod for pod in pods),
     )

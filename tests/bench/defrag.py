@@ -1,19 +1,18 @@
-"""What moves of pods bring on small clusters: the tables of docs/research/defrag.md.
+"""The effect of moves of pods on small clusters: the tables of docs/research/defrag.md.
 
     python -m tests.bench.defrag [--clusters 9500-9501] [--families equal,whole] [--loads 0.9,1.0]
         [--policies binpack,fgd] [--seeds 3] [--most-pods 500] [--moves k=3,every=5] [--jobs 2]
         [--openb] [--json OUT] [--write docs/research/defrag.md]
 
-The clusters are those of tests/bench/small_clusters.py in which nothing changes but the pods: each
-family with each number. Pods come and go, and wait if they fit nowhere; no policy is told which
-pods come. Each run is made with moves and without, with the same pods on the same nodes. Printed is
-the mean over the clusters, of the mean over seeds, and its standard error over the clusters. Beside
-the table is printed what the cluster gains that gains least. auto has its trials as pods come,
-which takes most of the time: --most-pods leaves out clusters. A second table has how long pods
-waited, by size. With --openb the cluster is that of the trace openb, and the error is over the
-seeds. With --json each run is written as soon as it is
-measured, one JSON object a line; the same command with the same file measures what is missing in
-it.
+The clusters are those of tests/bench/small_clusters.py where nothing changes but the pods: each
+family with each number. Pods come and go, and wait if they fit nowhere; no policy knows the pods
+beforehand. Each run is made with moves and without, with the same pods on the same nodes. Printed
+are the mean over the clusters, of the mean over seeds, and the standard error over the clusters;
+then the gain of the cluster with the least gain. auto has its trials as pods come, which takes most
+of the time: --most-pods leaves out clusters. A second table has the waiting times by size. With
+--openb the cluster is that of the trace openb, and the error is over the seeds. With --json each
+run is written as soon as it is measured, one JSON object a line; the same command with the same
+file measures missing runs only.
 """
 
 import argparse
@@ -27,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.core.trial import AUTO
-from gpushare.sim.experiments import Options, churn, node_order
+from gpushare.sim.experiments import churn, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.options import moves, number, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
@@ -45,7 +45,7 @@ _COLUMNS = ("alloc", "gained", "moves", "lost")
 _HEADS = ("load", "policy", "runs", "allocated", "gained", "moves", "lost")
 _WAITS = ("wait_before", "wait_mean")
 _SIZES = ("share", "1", "2")
-"""By whose size waits are told. Larger pods come to few clusters, and no pods are moved for others.
+"""Sizes in the table of waits. Larger pods come to few clusters, and no pods are moved for others.
 """
 
 
@@ -62,34 +62,34 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Its name in the file."""
+        """The name in the file."""
         return json.dumps([getattr(self, name) for name in self.__slots__])
 
 
 def measured(job: Job) -> dict[str, object]:
-    """Run the job; return what it is and what was measured."""
+    """Run the job; return the job with the measures."""
     if job.family == OPENB:
         inputs = read_shipped("default")
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.family, job.cluster)
-    options = Options(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
+    options = Parameters(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
     record = churn(node_order(nodes, job.seed), pods, job.policy, job.seed, options)
     return {"job": job.key, **{name: record[name] for name in (*_COLUMNS, *_WAITS)}}
 
 
 Groups = dict[tuple[float, str], dict[tuple[str, int], list[dict[str, Any]]]]
-"""By load and policy, then by what is a sample: the runs."""
+"""(load, policy) -> sample -> runs."""
 
 
-def grouped(jobs: Sequence[Job], found: dict[str, dict[str, Any]]) -> Groups:
-    """Return the runs by what a line of the table is made of."""
+def grouped(jobs: Sequence[Job], records: dict[str, dict[str, Any]]) -> Groups:
+    """Return the runs grouped by line of the table."""
     groups: Groups = {}
     for job in jobs:
         # Of one cluster the seeds are the sample, of several the clusters.
         cluster = (job.family, job.seed if job.family == OPENB else job.cluster)
         line = groups.setdefault((job.load, job.policy), {})
-        line.setdefault(cluster, []).append(found[job.key])
+        line.setdefault(cluster, []).append(records[job.key])
     return groups
 
 
@@ -116,11 +116,11 @@ def waits(groups: Groups) -> Iterator[list[str]]:
             for runs in clusters.values():
                 if all(size in run[name] for run in runs for name in _WAITS):
                     both = [[100 * run[name][size] for run in runs] for name in _WAITS]
-                    means.append([statistics.fmean(each) for each in both])
+                    means.append([statistics.fmean(values) for values in both])
             if len(means) > 1:
-                before, moved = (statistics.fmean(each) for each in zip(*means, strict=True))
-                mean, error = mean_and_error([one - other for one, other in means])
-                cells = [f"{before:.2f}", f"{moved:.2f}", f"{mean:.2f} ± {error:.2f}"]
+                before, after = (statistics.fmean(values) for values in zip(*means, strict=True))
+                mean, error = mean_and_error([one - two for one, two in means])
+                cells = [f"{before:.2f}", f"{after:.2f}", f"{mean:.2f} ± {error:.2f}"]
                 yield [f"{load:g}", policy, size, str(len(means)), *cells]
 
 
@@ -144,41 +144,41 @@ def main() -> None:
     add("--openb", action="store_true", help="the cluster of the trace openb instead")
     add("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     add("--write", type=Path, metavar="PAGE", help="renew the table there")
-    asked = parser.parse_args()
-    where = [
+    options = parser.parse_args()
+    clusters = [
         (family, cluster)
-        for family in asked.families
-        for cluster in asked.clusters
-        if coming(Arrivals("churn", family, cluster, 1)) <= asked.most_pods
+        for family in options.families
+        for cluster in options.clusters
+        if coming(Arrivals("churn", family, cluster, 1)) <= options.most_pods
     ]
-    if asked.openb:
-        where = [(OPENB, 0)]
+    if options.openb:
+        clusters = [(OPENB, 0)]
     jobs = [
-        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, asked.moves)
-        for load in asked.loads
-        for policy in asked.policies
-        for family, cluster in where
-        for seed in range(asked.seeds)
+        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, options.moves)
+        for load in options.loads
+        for policy in options.policies
+        for family, cluster in clusters
+        for seed in range(options.seeds)
     ]
-    found = {}
-    if asked.json is not None and asked.json.exists():
-        for line in asked.json.read_text(encoding="utf-8").splitlines():
+    records = {}
+    if options.json is not None and options.json.exists():
+        for line in options.json.read_text(encoding="utf-8").splitlines():
             one = json.loads(line)
-            found[one["job"]] = one
-    missing = [job for job in jobs if job.key not in found]
-    with closing(run_all(measured, missing, asked.jobs)) as new:
+            records[one["job"]] = one
+    missing = [job for job in jobs if job.key not in records]
+    with closing(run_all(measured, missing, options.jobs)) as new:
         for one in new:
-            found[one["job"]] = one
-            if asked.json is not None:
-                with asked.json.open("a", encoding="utf-8") as file:
+            records[one["job"]] = one
+            if options.json is not None:
+                with options.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(one) + "\n")
-    groups = grouped(jobs, found)
+    groups = grouped(jobs, records)
     table = markdown(list(rows(groups)))
     print(table)
     print(markdown(list(waits(groups))))
     print(f"gained least by one sample: {least_gained(groups):+.2f}")
-    if asked.write is not None:
-        renew(asked.write, OPENB if asked.openb else "small clusters", table)
+    if options.write is not None:
+        renew(options.write, OPENB if options.openb else "small clusters", table)
 
 
 if __name__ == "__main__":

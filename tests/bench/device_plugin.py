@@ -1,4 +1,5 @@
-"""How fast the device plug-in answers, how soon devices are there, and what the process costs.
+"""The speed of the device plug-in's answers, the delay until devices exist, and the cost of the
+process.
 
     python -m tests.bench.device_plugin
 
@@ -55,7 +56,7 @@ def cpu_seconds(node: PluginNode) -> float:
 
 
 def waited_seconds(node: PluginNode) -> float:
-    """How long its threads have been ready to run, and had no CPU."""
+    """The time that the threads were ready to run without CPU."""
     assert node.process
     tasks = Path(f"/proc/{node.process.pid}/task")
     return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks.iterdir()) / 1e9
@@ -99,8 +100,8 @@ def main() -> int:
         cpu, waited = cpu_seconds(node) - cpu, waited_seconds(node) - waited
         print(f"each pod, with its watch and its mark: CPU {1000 * cpu / ROUNDS:.1f} ms;")
         print(f"  for want of a CPU its threads waited {1000 * waited / ROUNDS:.1f} ms")
-        now, most = (status(node, key) / 1024 for key in ("VmRSS", "VmHWM"))
-        print(f"RSS {now:.0f} MiB, most {most:.0f} MiB")
+        now, peak = (status(node, key) / 1024 for key in ("VmRSS", "VmHWM"))
+        print(f"RSS {now:.0f} MiB, most {peak:.0f} MiB")
         before = cpu_seconds(node)
         time.sleep(IDLE_SECONDS)
         print(f"idle CPU {100 * (cpu_seconds(node) - before) / IDLE_SECONDS:.2f} % of a core")

@@ -45,7 +45,7 @@ def group(objects: Objects, count: int) -> list[Json]:
 
 
 def seconds_until_bound(world: World, make: Make, count: int) -> float:
-    """Return the seconds until new pods are bound; they are gone afterwards."""
+    """Return the seconds until new pods are bound; the pods are deleted afterwards."""
     begin = time.monotonic()
     pods = make(world.objects, count)
 
@@ -53,14 +53,14 @@ def seconds_until_bound(world: World, make: Make, count: int) -> float:
         return sum(bool(pod["spec"].get("nodeName")) for pod in world.objects.pods())
 
     until(lambda: bound() == count, world.told, _LONGEST)
-    taken = time.monotonic() - begin
+    seconds = time.monotonic() - begin
     world.objects.delete(*pods)
     world.agrees()
-    return taken
+    return seconds
 
 
 def main() -> None:
-    """Print the times and their ratio."""
+    """Print the times and the ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--nodes", type=int, default=1000)

@@ -1,11 +1,11 @@
-"""What holds cost: filter over 5,000 nodes with 500 holds beside none, in turn, in one process; and
-with 5,000 holds of many priorities; and for the pods of a group beside as many plain ones.
+"""The cost of holds: filter over 5,000 nodes with 500 holds and without, in turn, in one process;
+and with 5,000 holds of many priorities; and for the pods of a group beside as many plain ones.
 
 Run as `python -m tests.bench.holds`; two minutes. Only the ratios are worth anything. Between two
 calls a pod is bound, or given up (a retry that binds nothing): a bind charges the node of the
 answer, and some pods later that one ends, so the cluster stays as full as it is. A pod is bound
-before the next one is asked about, or, as kube-scheduler does it, while the next one is: then what
-was offered to it is held in that call, whatever else is held.
+before the next one is filtered, or, like in kube-scheduler, during the next filter: then the
+offer for the bound pod is held in that call, whatever else is held.
 """
 
 import json
@@ -41,24 +41,24 @@ def _verb(policy: str, answer: str, nodes: int = _NODES) -> tuple[FilterVerb, Ma
             for n in range(nodes)
         ]
     )
-    managed = ManagedResource(ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy)
+    resource = ManagedResource(ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy)
     verb = FilterVerb(
-        ManagedResources((managed,)),
+        ManagedResources((resource,)),
         Tickets(),
         not_ready=str,
         best_only=answer == "best",
         bind_slots=BindSlots(8),
         lists=NameLists(),
     )
-    return verb, managed
+    return verb, resource
 
 
 def _body(
     name: str, nodes: int = _NODES, *, units: int = 3, priority: int = 0, group: int = 0
 ) -> bytes:
-    """Return what kube-scheduler sends: without blanks, the nodes in another order each time.
+    """Return kube-scheduler's request body: without blanks, the nodes in another order each time.
 
-    group: the size of its group; 0: it has none.
+    group: the size of the pod's group; 0: no group.
     """
     container = {"name": "x", "resources": {"limits": {"aliyun.com/gpu-mem": str(units)}}}
     notes = {_GROUP: "train", _SIZE: str(group)} if group else {}
@@ -72,7 +72,7 @@ def _body(
 
 
 class Side:
-    """A filter, and what is bound between its calls."""
+    """A filter, and the pods bound between the calls."""
 
     def __init__(self, policy: str, answer: str, holds: int) -> None:
         self.verb, self.managed = _verb(policy, answer)
@@ -91,14 +91,14 @@ class Side:
         """
         begin = time.thread_time()
         answer = self.verb.answer(body)
-        taken = time.thread_time() - begin
+        seconds = time.thread_time() - begin
         self._answered.append((name, json.loads(answer.body)["NodeNames"][0]))
         while len(self._answered) > late:
             name, node = self._answered.pop(0)
             if binds:
                 self._bind(PodRef("default", name, name), node)
             self.managed.holds.bind(name)
-        return taken
+        return seconds
 
     def _bind(self, ref: PodRef, node: str) -> None:
         ledger, request = self.managed.ledger, Request(3, 1)
@@ -109,16 +109,16 @@ class Side:
             ledger.pod_gone(self._bound.popleft())
 
 
-def _bind(managed: ManagedResource, name: str, node: str) -> None:
-    """Charge a pod, as its bind does."""
-    ledger, request = managed.ledger, Request(3, 1)
-    allocation = place(ledger.snapshot(), node, request, managed.scorer(request))
+def _bind(resource: ManagedResource, name: str, node: str) -> None:
+    """Charge a pod, like a bind."""
+    ledger, request = resource.ledger, Request(3, 1)
+    allocation = place(ledger.snapshot(), node, request, resource.scorer(request))
     ledger.assume(PodRef("default", name, name), request, allocation, 0.0)
-    managed.holds.bind(name)
+    resource.holds.bind(name)
 
 
 def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None:
-    """Print what filter takes beside so many holds of so many priorities; each pod is bound."""
+    """Print the time of filter with so many holds of so many priorities; each pod is bound."""
     sides = {}
     for count in (0, holds):
         sides[count] = _verb("binpack", "best", nodes)
@@ -126,19 +126,19 @@ def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None
             ref = PodRef("default", f"h{n}", f"h{n}")
             pod = Claimant(ref, Request(3, 1, 1000, 1 << 30), n % priorities)
             sides[count][1].holds.shown(pod, f"node-{n % nodes:04}", time.monotonic())
-    taken: dict[int, list[float]] = {count: [] for count in sides}
+    times: dict[int, list[float]] = {count: [] for count in sides}
     chance = random.Random(1)
     for n in range(_CALLS):
         name, priority = f"pod-{n}", chance.randrange(priorities)
         body = _body(name, nodes, units=units, priority=priority)
-        for count, (verb, managed) in sides.items():
+        for count, (verb, resource) in sides.items():
             begin = time.thread_time()
             answer = verb.answer(body)
-            taken[count].append(time.thread_time() - begin)
-            offered = json.loads(answer.body)["NodeNames"]
-            if offered:
-                _bind(managed, name, offered[0])
-    none, some = (1e3 * statistics.median(values[5:]) for values in taken.values())
+            times[count].append(time.thread_time() - begin)
+            named_nodes = json.loads(answer.body)["NodeNames"]
+            if named_nodes:
+                _bind(resource, name, named_nodes[0])
+    none, some = (1e3 * statistics.median(values[5:]) for values in times.values())
     fits = "refused" if units > 10 else "bound"
     print(
         f"{nodes} nodes, {holds} holds of {priorities} priorities, {fits}:"
@@ -148,48 +148,48 @@ def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None
 
 
 def groups(size: int, nodes: int = 1000) -> None:
-    """Print what filter takes for all pods of a group beside as many plain pods."""
+    """Print the time of filter for all pods of a group beside as many plain pods."""
     sums = {}
     for group in (0, size):
-        verb, managed = _verb("binpack", "best", nodes)
+        verb, resource = _verb("binpack", "best", nodes)
         sums[group] = 0.0
         for n in range(size):
             body = _body(f"pod-{n}", nodes, group=group)
             begin = time.thread_time()
             answer = verb.answer(body)
             sums[group] += time.thread_time() - begin
-            _bind(managed, f"pod-{n}", json.loads(answer.body)["NodeNames"][0])
+            _bind(resource, f"pod-{n}", json.loads(answer.body)["NodeNames"][0])
     plain, member = sums.values()
     print(f"a group of {size}, {nodes} nodes: {member / plain:.2f} of as many plain pods")
 
 
 def main() -> None:
-    """Print a line for each policy, answer and what becomes of the pods."""
+    """Print a line for each policy, answer and fate of the pods."""
     print(f"filter, {_NODES} nodes of 8 devices; {_HOLDS} holds on as many nodes; medians of CPU")
     for policy in ("binpack", "spread", "packing", "shadow-price"):
         for answer in ("best", "all"):
-            for what, binds, late in (
+            for case, binds, late in (
                 ("bound", True, False),
                 ("bound meanwhile", True, True),
                 ("given up", False, False),
             ):
                 sides = {"none": Side(policy, answer, 0), "held": Side(policy, answer, _HOLDS)}
-                ratios, shown = [], ""
+                ratios, summary = [], ""
                 for turn in range(_ROUNDS):
-                    taken: dict[str, list[float]] = {name: [] for name in sides}
+                    times: dict[str, list[float]] = {name: [] for name in sides}
                     for n in range(_CALLS):
                         pod = f"pod-{turn * _CALLS + n}"
                         body = _body(pod)
                         # Who comes second finds the body in the CPU's caches.
                         for name in sorted(sides, reverse=bool(n % 2)):
                             side = sides[name]
-                            taken[name].append(side.call(pod, body, binds=binds, late=late))
-                    none, some = (1e3 * statistics.median(values) for values in taken.values())
+                            times[name].append(side.call(pod, body, binds=binds, late=late))
+                    none, some = (1e3 * statistics.median(values) for values in times.values())
                     ratios.append(some / none)
-                    shown = f"none {none:.3f} ms  held {some:.3f} ms"
+                    summary = f"none {none:.3f} ms  held {some:.3f} ms"
                 low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
                 figures = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-                print(f"{policy:>12} {answer:>4} {what:>15}  {shown}  {figures}", flush=True)
+                print(f"{policy:>12} {answer:>4} {case:>15}  {summary}  {figures}", flush=True)
     for nodes in (1000, 5000):
         for priorities in (1, 20, 200):
             many_priorities(nodes, 5000, priorities, 3)

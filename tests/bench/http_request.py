@@ -1,4 +1,4 @@
-"""What HTTP costs for a verb: CPU of one request through the worker, beside a bare flask view.
+"""The cost of HTTP for a verb: CPU of one request through the worker, beside a bare flask view.
 
 One connection in one process: bytes in, the worker's parser, the application, bytes out. The verb
 itself does nothing. Figures are for comparing within one run.
@@ -51,12 +51,12 @@ class _Client:
         self._worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
         self._worker.wsgi = app
         self._worker.linger = self._worker.linger_crowded = 0
-        ours, self._sock = socket.socketpair()
+        server_end, self._sock = socket.socketpair()
         address = ("127.0.0.1", 40000)
-        self._connection = Connection(config, ours, address, ("127.0.0.1", 32766))
+        self._connection = Connection(config, server_end, address, ("127.0.0.1", 32766))
 
     def call(self) -> None:
-        """Send one request, and take its answer."""
+        """Send one request, and read the answer."""
         self._sock.send(_REQUEST)
         self._connection.receive()
         self._worker.handle(self._connection)
@@ -79,10 +79,10 @@ def main() -> None:
     rounds = [
         {name: _cpu_us(client.call) for name, client in clients.items()} for _ in range(_ROUNDS)
     ]
-    least = {name: min(each[name] for each in rounds) for name in clients}
-    for name, micros in least.items():
+    fastest = {name: min(times[name] for times in rounds) for name in clients}
+    for name, micros in fastest.items():
         print(f"{name:<16} {micros:7.0f} us of CPU")
-    print(f"ratio {least['a verb of ours'] / least['a flask view']:.2f}")
+    print(f"ratio {fastest['a verb of ours'] / fastest['a flask view']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What making and trying policies costs the requests meanwhile, and a new kind of request.
+"""The cost of making and trying policies for concurrent requests, and of a new kind of request.
 
 One extender of 5,000 nodes of 8 devices, with two small pods on each, is asked by one client, one
 call at a time. It makes its policies anew for a while (those of `auto` are tried, too), then not
@@ -22,7 +22,7 @@ from tests.bench.speed_api_server import node_name
 
 _NODES = 5000
 _KINDS = 16
-"""Known ones; as many as a ranking learns of before it is used."""
+"""Kinds that are known before: as many as a ranking learns before its use."""
 _NEW_EVERY = 20
 """Turns from one new kind to the next."""
 _REST = 1.5
@@ -71,7 +71,7 @@ sys.exit(main(sys.argv[3:]))
 """
 
 Taken = list[tuple[str, float, float]]
-"""Of each call what it was, when it began, by the clock, and how many milliseconds it took."""
+"""Of each call: the kind, the start by the clock, and the milliseconds."""
 
 
 @contextlib.contextmanager
@@ -88,12 +88,14 @@ def api_server(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def extender(policy: str, kubeconfig: Path, told: Path) -> Iterator[tuple[int, int]]:
-    """Its ports: for the verbs, and for probes. told: where it says when it made policies."""
+def extender(policy: str, kubeconfig: Path, event_file: Path) -> Iterator[tuple[int, int]]:
+    """The ports for the verbs and for probes. event_file: the process writes the times of new
+    policies there.
+    """
     port, health = free_port(), free_port()
     listen = ("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}")
     serve = ("serve", "--leadership", "off", "--policy", policy, "--log-level", "warning")
-    apart = ("-c", _SERVE, str(told), str(_REST))
+    apart = ("-c", _SERVE, str(event_file), str(_REST))
     with process(*apart, *serve, *listen, "--kubeconfig", str(kubeconfig)):
         wait_ready(health)
         yield port, health
@@ -102,58 +104,58 @@ def extender(policy: str, kubeconfig: Path, told: Path) -> Iterator[tuple[int, i
 def ask_all(port: int, seconds: float) -> Taken:
     """Filter and prioritize of known kinds in turn, and now and then prioritize of a new one."""
     names = [node_name(number) for number in range(_NODES)]
-    client, taken = Blocking(port, 30), Taken()
+    client, samples = Blocking(port, 30), Taken()
 
     def ask(name: str, body: dict[str, Any], title: str = "") -> None:
         message, begin = verb(name, body), time.monotonic()
         took = client.ask(message)
         if took is None:
             raise SystemExit("no answer")
-        taken.append((title, begin, took))
+        samples.append((title, begin, took))
 
     def ask_known() -> None:
         """So that none has been pushed out by a new one, and all are among the last asked for."""
-        for body in known:
+        for body in known_pods:
             ask("prioritize", body)
 
-    known = [of_kind(number, names) for number in range(_KINDS)]
+    known_pods = [of_kind(number, names) for number in range(_KINDS)]
     ask_known()
     turn, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         turn += 1
         for name in ("filter", "prioritize"):
-            ask(name, known[turn % _KINDS], name)
+            ask(name, known_pods[turn % _KINDS], name)
         if turn % _NEW_EVERY == 0:
             ask("prioritize", of_kind(_KINDS + turn, names), "prioritize, new kind")
             ask_known()
-    return [call for call in taken if call[0]]
+    return [call for call in samples if call[0]]
 
 
 def of_kind(number: int, names: list[str]) -> dict[str, Any]:
-    """What is asked for a pod that asks for so much CPU."""
-    asking = pod("pod", 1 + number % 4)
-    asking["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{1000 + number}m"
-    return {"Pod": asking, "NodeNames": names}
+    """The request for a pod with so much CPU."""
+    new_pod = pod("pod", 1 + number % 4)
+    new_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{1000 + number}m"
+    return {"Pod": new_pod, "NodeNames": names}
 
 
 def bench(policy: str, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder, told = Path(name), Path(name) / "told"
+        folder, event_file = Path(name), Path(name) / "told"
         with (
             api_server(folder) as kubeconfig,
-            extender(policy, kubeconfig, told) as (port, health),
+            extender(policy, kubeconfig, event_file) as (port, health),
         ):
             taken = ask_all(port, seconds)
-            made = made_anew(health)
-        lines = [line.split() for line in told.read_text().splitlines()]
+            counters = made_anew(health)
+        lines = [line.split() for line in event_file.read_text().splitlines()]
         # Of one that has not ended the end is infinite; of one that has, the last line counts.
-        ends = {(what, float(since)): float(until) for what, since, until in lines}
-        spans = [(what, since, until) for (what, since), until in ends.items()]
+        ends = {(event, float(since)): float(until) for event, since, until in lines}
+        spans = [(event, since, until) for (event, since), until in ends.items()]
     samples: dict[tuple[str, str], list[float]] = {}
     for title, begin, took in taken:
         # One that goes on when the last call is over has not said so.
         now = [
-            what for what, since, until in spans if begin < until and begin + took / 1000 > since
+            event for event, since, until in spans if begin < until and begin + took / 1000 > since
         ]
         if begin < spans[-1][2]:
             when = f"while policies are {now[0]}" if now else "at rest"
@@ -164,15 +166,19 @@ def bench(policy: str, seconds: float) -> None:
         row = summary(some, 0, 1)
         values = "".join(f"{row[key]:8.2f}" for key in ("p50", "p99", "max"))
         print(f"{title:22}{when:26}{len(some):6}{values}")
-    print(made)
+    print(counters)
 
 
 def made_anew(health: int) -> str:
     """How often policies were made, and how long the last time took."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    wanted = ("gpushare_refits_total", "gpushare_refit_duration_seconds ", "gpushare_trials_total")
-    return " ".join(line for line in text.splitlines() if line.startswith(wanted))
+    metric_names = (
+        "gpushare_refits_total",
+        "gpushare_refit_duration_seconds ",
+        "gpushare_trials_total",
+    )
+    return " ".join(line for line in text.splitlines() if line.startswith(metric_names))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What choosing the node brings for MIG partitions that claims allocate.
+"""The gain of choosing the node for MIG partitions that claims allocate.
 
     python -m tests.bench.mig_claims [--nodes 8] [--cards 4] [--seeds 1-8]
 
@@ -14,10 +14,10 @@ packed   the node with the most allocated (MostAllocated)
 tight    the node where the card that first fit takes has the fewest memory slices left
 profiles the node where the card loses the fewest places for the profiles to come, by their shares
 
-A pod takes CPU and host memory in proportion to its multiprocessors. `filling` is what is allocated
-when 100 % has been asked for; in `churn` pods come and go at a load of 1, what fits nowhere is
-lost, and it is the mean of time. In % of the multiprocessors that profiles can have; points above
-`spread`, with the standard error over the seeds.
+A pod takes CPU and host memory in proportion to the multiprocessors. `filling` is the share
+allocated when 100 % has been requested; in `churn` pods come and go at a load of 1, pods that fit
+nowhere are lost, and the figure is the mean of time. In % of the multiprocessors that profiles can
+have; points above `spread`, with the standard error over the seeds.
 """
 
 import argparse
@@ -109,16 +109,16 @@ def node_devices(name: str, cards: int) -> NodeDevices:
     """Return the devices of a node, in the order of the driver's slices."""
     devices = []
     for card in range(cards):
-        named = {f"gpu-{card}": (WHOLE, 0, "gpu", "")}
+        parts = {f"gpu-{card}": (WHOLE, 0, "gpu", "")}
         for profile in PROFILES:
             for start in profile.starts:
                 short = profile.name.replace(".", "")
                 device = f"gpu-{card}-mig-{short}-{profile.number}-{start}"
-                named[device] = (profile, start, "mig", profile.name)
-        for device, (profile, start, kind, shown) in sorted(named.items()):
+                parts[device] = (profile, start, "mig", profile.name)
+        for device, (profile, start, kind, model) in sorted(parts.items()):
             attributes = {
                 "gpu.nvidia.com/type": Attribute("string", kind),
-                "gpu.nvidia.com/profile": Attribute("string", shown),
+                "gpu.nvidia.com/profile": Attribute("string", model),
             }
             devices.append(
                 Device(
@@ -176,7 +176,7 @@ class Node:
         return self.found[profile]
 
     def change(self, device: Device, profile: Profile, *, comes: bool) -> None:
-        """Take a device, or give it back."""
+        """Take a device, or release it."""
         self.found.clear()
         card, bits = _place(device, profile)
         self.free[card][0] ^= bits
@@ -188,7 +188,7 @@ class Node:
 
 
 def _place(device: Device, profile: Profile) -> tuple[int, int]:
-    """Return the card of a device, and its memory slices as bits."""
+    """Return the card of a device, and the memory slices as bits."""
     words = device.key.device.split("-")
     return int(words[1]), ((1 << profile.slices) - 1) << int(words[-1])
 
@@ -201,10 +201,10 @@ def _places(bits: int, processors: int, mix: Mapping[str, float]) -> float:
         number = 0
         free = bits
         for start in profile.starts:
-            wanted = ((1 << profile.slices) - 1) << start
-            if free & wanted == wanted and (number + 1) * profile.processors <= processors:
+            slices = ((1 << profile.slices) - 1) << start
+            if free & slices == slices and (number + 1) * profile.processors <= processors:
                 number += 1
-                free &= ~wanted
+                free &= ~slices
         total += share * number * profile.compute
     return total
 
@@ -252,9 +252,11 @@ class Cluster:
         fitting = [(node, device) for node, device in firsts if device is not None]
         if not fitting:
             return None
-        wanted = BY_NAME[profile]
-        node, device = max(fitting, key=lambda one: self._way(one[0], one[1], wanted, self._mix))
-        node.change(device, wanted, comes=True)
+        wanted_profile = BY_NAME[profile]
+        node, device = max(
+            fitting, key=lambda one: self._way(one[0], one[1], wanted_profile, self._mix)
+        )
+        node.change(device, wanted_profile, comes=True)
         return node, device
 
 
@@ -267,18 +269,18 @@ def arrivals(mix: Mapping[str, float], seed: int) -> Iterator[str]:
 
 
 def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
-    """Return what is allocated when as much has been asked for as there is, in %."""
-    asked = 0
+    """Return the allocated % when the whole capacity has been requested."""
+    requested_slices = 0
     for profile in arrivals(mix, seed):
-        asked += BY_NAME[profile].compute
-        if asked > cluster.total:
+        requested_slices += BY_NAME[profile].compute
+        if requested_slices > cluster.total:
             return cluster.allocated
         cluster.place(profile)
     raise AssertionError
 
 
 def churn(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
-    """Return what is allocated at a load of 1, a mean over 10 lifetimes after 3, in %."""
+    """Return the allocated % at a load of 1, a mean over 10 lifetimes after 3."""
     draw = random.Random(seed + 10_000)
     mean = sum(share * BY_NAME[name].compute for name, share in mix.items())
     between = mean / cluster.total  # of lifetimes
@@ -288,17 +290,17 @@ def churn(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
         then = now + draw.expovariate(1 / between)
         life = draw.expovariate(1.0)
         while ends and ends[0][0] <= then:
-            end, _, node, device, held = heapq.heappop(ends)
+            end, _, node, device, held_profile = heapq.heappop(ends)
             area += cluster.allocated * _counted(now, end)
             now = end
-            node.change(device, held, comes=False)
+            node.change(device, held_profile, comes=False)
         area += cluster.allocated * _counted(now, then)
         now = then
         if now > _WARMUP + _SPAN:
             return area / _SPAN
-        placed = cluster.place(profile)
-        if placed:
-            heapq.heappush(ends, (now + life, number, *placed, BY_NAME[profile]))
+        place = cluster.place(profile)
+        if place:
+            heapq.heappush(ends, (now + life, number, *place, BY_NAME[profile]))
     raise AssertionError
 
 
@@ -314,7 +316,7 @@ EXPERIMENTS = {"filling": filling, "churn": churn}
 
 
 def table(nodes: int, cards: int, numbers: Sequence[int]) -> str:
-    """Return what each way allocates, by experiment and mix."""
+    """Return the allocation of each way, by experiment and mix."""
     rows = [["experiment", "pods", "spread", *(f"{name} above it" for name in [*WAYS][1:])]]
     for experiment, run in EXPERIMENTS.items():
         for mix_name, mix in MIXES.items():
@@ -324,9 +326,7 @@ def table(nodes: int, cards: int, numbers: Sequence[int]) -> str:
             }
             row = [experiment, mix_name, f"{statistics.fmean(values['spread']):.2f}"]
             for name in [*WAYS][1:]:
-                gains = [
-                    one - other for one, other in zip(values[name], values["spread"], strict=True)
-                ]
+                gains = [one - two for one, two in zip(values[name], values["spread"], strict=True)]
                 error = statistics.stdev(gains) / len(gains) ** 0.5
                 row.append(f"{statistics.fmean(gains):+.2f} ({error:.2f})")
             rows.append(row)

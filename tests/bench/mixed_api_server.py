@@ -84,13 +84,13 @@ class Connection(asyncio.Protocol):
     async def _stream(self) -> None:
         loop = asyncio.get_running_loop()
         self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        start, sent = loop.time(), 0
+        start, sent_events = loop.time(), 0
         while not self._transport.is_closing():
             due = int((loop.time() - start) * self.events_per_s)
-            for number in range(sent, due):
+            for number in range(sent_events, due):
                 line = self.events[number % len(self.events)]
                 self._transport.write(b"%x\r\n%s\r\n" % (len(line), line))
-            sent = due
+            sent_events = due
             await asyncio.sleep(_TICK_S)
 
 

@@ -79,16 +79,16 @@ def run_filter(options: dict[str, Any]) -> dict[str, Any]:
     failed = {"/filter": 0, "/echo": 0}
     end = time.monotonic() + options["seconds"]
     while time.monotonic() < end:
-        for path, found in samples.items():
+        for path, times in samples.items():
             took = client.ask(request(path, body))
             if took is None:
                 failed[path] += 1
             else:
-                found.append(took)
+                times.append(took)
             time.sleep(options["pause_s"])
     return {
-        path[1:]: summary(found, failed[path], options["seconds"])
-        for path, found in samples.items()
+        path[1:]: summary(times, failed[path], options["seconds"])
+        for path, times in samples.items()
     }
 
 
@@ -124,9 +124,11 @@ class Binds:
         start = time.perf_counter()
         try:
             async with asyncio.timeout(5):
-                kept = self._idle.pop() if self._idle else None
-                kept = kept or await asyncio.open_connection("127.0.0.1", self._options["port"])
-                reader, writer = kept
+                idle_client = self._idle.pop() if self._idle else None
+                idle_client = idle_client or await asyncio.open_connection(
+                    "127.0.0.1", self._options["port"]
+                )
+                reader, writer = idle_client
                 writer.write(request("/bind", json.dumps(bind).encode()))
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -139,7 +141,7 @@ class Binds:
         self._samples.append((time.perf_counter() - start) * 1000)
         self._in_time += time.monotonic() <= self._end
         if len(self._idle) < _GO_IDLE_PER_HOST and b"connection: close" not in head.lower():
-            self._idle.append(kept)
+            self._idle.append(idle_client)
         else:
             writer.close()
 
@@ -148,7 +150,7 @@ class Binds:
             await self.one()
 
     async def paced(self, end: float) -> None:
-        """As many a second as asked for, at random moments, at most `in_flight` of them at once."""
+        """The given number a second, at random moments, at most `in_flight` at once."""
         async with asyncio.TaskGroup() as group:
             due = time.monotonic()
             while (due := due + random.expovariate(self._options["rate"])) < end:
@@ -166,13 +168,13 @@ class Binds:
         else:
             loops = (self.closed_loop(end) for _ in range(self._options["in_flight"]))
             await asyncio.gather(*loops)
-        found = summary(self._samples, self._errors, seconds)
-        # Those that were under way at the end tell how long they took, not how many a second.
-        return {"bind": {**found, "per_s": self._in_time / seconds}}
+        figures = summary(self._samples, self._errors, seconds)
+        # Requests unfinished at the end count in the latency, not in the rate.
+        return {"bind": {**figures, "per_s": self._in_time / seconds}}
 
 
 class Stalled:
-    """Sockets that stop at every stage of a request, and come again when they are closed."""
+    """Sockets that stop at every stage of a request, and return after a close."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._address, self._count = ("127.0.0.1", options["port"]), options["stalled"]
@@ -184,17 +186,17 @@ class Stalled:
         for number in range(self._count):
             self._open(number)
         position, tick = 3000, time.monotonic() + 1
-        closed: list[int] = []
+        close_seconds: list[int] = []
         while True:
             for key, _ in self._selector.select(0.2):
                 self._selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]  # we registered sockets only
-                closed.append(key.data)
+                close_seconds.append(key.data)
             if time.monotonic() > tick:
                 position, tick = position + 1, time.monotonic() + 1
                 self._drip(self._whole[position : position + 1])
-                while closed:
-                    self._open(closed.pop())
+                while close_seconds:
+                    self._open(close_seconds.pop())
 
     def _open(self, number: int) -> None:
         stages = (b"", self._whole[:1], self._whole[:60], self._whole[:3000])

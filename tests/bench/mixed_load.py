@@ -1,4 +1,5 @@
-"""Mixed load on one gunicorn process: what threads, pools, time-outs and the switch interval do.
+"""Mixed load on one gunicorn process: the effect of threads, pools, time-outs and the switch
+interval.
 
 Starts a stub API server, a stub service per combination, and clients in processes of their own;
 prints a table. Everything runs at once: binds, filters of 5,000 names, 500 pod events a second, a
@@ -32,7 +33,7 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One combination; the defaults are what the service is meant to run with."""
+    """One combination; the defaults are those of the service."""
 
     worker: str = "buffered"
     threads: int = 80
@@ -44,7 +45,7 @@ class Case:
     api_ms: int = 20
     """How long the API server takes for a write."""
     rate: float = 0
-    """Binds a second, 64 in flight at most; 0: always 64 in flight, as many as it can."""
+    """Binds a second, 64 in flight at most; 0: always 64 in flight, as many as possible."""
 
     def label(self) -> str:
         rate = f"{self.rate:.0f}/s" if self.rate else "max"
@@ -100,7 +101,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def measure(case: Case, seconds: float) -> dict[str, Any]:
-    """What each kind of client saw, by kind."""
+    """The figures of each kind of client."""
     ports = {"port": _free_port(), "probe_port": _free_port(), "api_port": _free_port()}
     api = _start("mixed_api_server.py", ports["api_port"], case.api_ms, _EVENTS_PER_S)
     _wait_open(ports["api_port"])
@@ -148,11 +149,11 @@ def row(case: Case, results: list[dict[str, Any]]) -> str:
     cells += [_middle(results, "echo", figure) for figure in ("p50", "p99")]
     ratio = statistics.median(r["filter"]["p50"] / r["echo"]["p50"] for r in results)
     probes = [(r["probe"]["n"], r["probe"]["n"] + r["probe"]["errors"]) for r in results]
-    answered, asked = map(sum, zip(*probes, strict=True))
+    answered, requests = map(sum, zip(*probes, strict=True))
     errors = sum(r[kind]["errors"] for r in results for kind in ("bind", "filter", "echo"))
     wide = 9 if len(results) == 1 else 22
     figures = " ".join(f"{cell:>{wide}}" for cell in cells)
-    return f"{case.label()} {figures} {ratio:>6.2f} {answered:>5}/{asked:<5} {errors:>6}"
+    return f"{case.label()} {figures} {ratio:>6.2f} {answered:>5}/{requests:<5} {errors:>6}"
 
 
 def main() -> None:

@@ -71,12 +71,14 @@ class Calls:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
-    def _note(self, frame: FrameType, what: str, _: object) -> None:
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if what != "call" or not code.co_filename.startswith(str(ROOT)):
+        if event != "call" or not code.co_filename.startswith(str(ROOT)):
             return
         # A generator that goes on is no new call, and a comprehension belongs to its function.
-        if code.co_name.startswith("<") or any(frame is known for known in self._frames):
+        if code.co_name.startswith("<") or any(
+            frame is noted_frame for noted_frame in self._frames
+        ):
             return
         self._frames.append(frame)
         self.codes.append(code)
@@ -87,11 +89,11 @@ class Calls:
         return [str(Path(code.co_filename).relative_to(ROOT)) for code in self.codes]
 
     def row(self, verb: str) -> str:
-        """What the table says of them."""
+        """The figures in the table."""
         files = self.files
         functions, changes = (
             len(set(self.codes)),
-            sum(one != other for one, other in pairwise(files)),
+            sum(one != two for one, two in pairwise(files)),
         )
         return f"{verb:12} {functions:9} {len(self.codes):6} {len(set(files)):6} {changes:8}"
 
@@ -141,7 +143,7 @@ def api_client() -> Iterator[KubeClient]:
 
 
 class Door:
-    """A worker of the extender in this thread, and one client's connection to it."""
+    """A worker of the extender in this thread, and one client's connection."""
 
     def __init__(self, service: Service) -> None:
         config = Config()
@@ -151,8 +153,8 @@ class Door:
         self._worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
         self._worker.wsgi = build_app(service, Routes(), 1 << 20, Callers())  # type: ignore[assignment]
         self._worker.linger = 0.0
-        ours, self._client = socket.socketpair()
-        self._connection = Connection(config, ours, ("127.0.0.1", 4), ("127.0.0.1", 5))
+        server_end, self._client = socket.socketpair()
+        self._connection = Connection(config, server_end, ("127.0.0.1", 4), ("127.0.0.1", 5))
 
     def send(self, verb: str, body: bytes) -> None:
         """Send the request of a verb to the worker's socket."""
@@ -181,13 +183,13 @@ class Door:
 
 
 def measured() -> dict[str, Calls]:
-    """Return the calls of each verb, by its name."""
-    managed = ManagedResource(
+    """Return the calls of each verb, by name."""
+    resource = ManagedResource(
         ALIYUN, Ledger(Pairing.OFF), {POLICY: Ranking(load_policy(POLICY))}, POLICY
     )
-    resources = ManagedResources((managed,))
+    resources = ManagedResources((resource,))
     for name, units in zip(NODES, (16, 8, 2), strict=True):
-        managed.ledger.node_changed(node(name, units, units))
+        resource.ledger.node_changed(node(name, units, units))
     calls: dict[str, Calls] = {}
     with api_client() as client:
         service = Service(
@@ -215,21 +217,21 @@ def measured() -> dict[str, Calls]:
             args = {"Pod": pod, "NodeNames": list(NODES)}
             uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
             bind = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": "small"}
-            waiting = PODS.decode_answer(_body(pod), namespace, name)
+            pending_pod = PODS.decode_answer(_body(pod), namespace, name)
             event = PODS.decode_event(_body({"type": "ADDED", "object": pod}))
             with Calls() as calls["pod event"]:
                 handler.apply(event)
             follow("filter", args)
             follow("prioritize", args)
             with Calls() as calls["explain"]:
-                explain_pod(waiting, sources=[managed], unit="GiB")
+                explain_pod(pending_pod, sources=[resource], unit="GiB")
             follow("bind", bind)
         door.close()
     return calls
 
 
 def _body(value: Any) -> bytes:
-    """As Go writes it."""
+    """In Go's format."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -249,14 +251,16 @@ def cut() -> tuple[float, float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", metavar="VERB", help="print the calls of this verb")
-    wanted = parser.parse_args().calls
-    found = measured()
-    if wanted:
-        for code, file in zip(found[wanted].codes, found[wanted].files, strict=True):
+    with_calls = parser.parse_args().calls
+    calls_by_verb = measured()
+    if with_calls:
+        for code, file in zip(
+            calls_by_verb[with_calls].codes, calls_by_verb[with_calls].files, strict=True
+        ):
             print(f"{file}:{code.co_firstlineno} {code.co_qualname}")
         return
     print(f"{'':12} {'functions':>9} {'calls':>6} {'files':>6} {'changes':>8}")
-    for verb, calls in found.items():
+    for verb, calls in calls_by_verb.items():
         print(calls.row(verb))
     functions, imports, lines = cut()
     print(

@@ -1,4 +1,4 @@
-"""What policies allocate where half of the pods ask for compute beside memory.
+"""The allocation of policies if half of the pods ask for compute beside memory.
 
     python -m tests.bench.placement_cores [--file gpushare100] [--seeds 42-44]
         [--policies device-bestfit,fgd]
@@ -7,8 +7,8 @@ A shipped list of pods fills its cluster (`inflation`): once as it is, and twice
 half of the pods with GPU, drawn by the seed, ask for some. One of whole devices asks for all of
 their compute. One that shares a device asks *apart* from its memory, for as much as the share of
 another pod, or *contrary* to it, for what its memory leaves of the device. Each figure is the mean
-over the seeds of the memory that is allocated when 100 % has been asked for, in %, with its
-standard error; in brackets is what nobody has of the memory of devices whose compute is all given.
+over the seeds of the memory allocated when 100 % has been requested, in %, with the
+standard error; in brackets is the free memory of devices without free compute.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _ASKED = "100"
 
 
 def with_cores(pods: Sequence[TracePod], mixture: str, seed: int) -> list[TracePod]:
-    """Return the pods, of which half ask for compute."""
+    """Return the pods, half of them with compute."""
     chances = Random(seed)
     shares = [pod.units for pod in pods if pod.devices == 1 and pod.units < MILLI]
 
@@ -47,7 +47,7 @@ def with_cores(pods: Sequence[TracePod], mixture: str, seed: int) -> list[TraceP
 
 
 def filled(file: str, policy: str, seed: int, mixture: str) -> tuple[float, float]:
-    """Return what is allocated of the shipped cluster, and stranded by compute, in %."""
+    """Return the allocated % of the shipped cluster, and the % stranded by compute."""
     inputs = read_shipped(file)
     pods = inputs.pods if mixture == ALONE else with_cores(inputs.pods, mixture, seed)
     record = inflation(inputs.nodes, pods, policy, seed)
@@ -64,27 +64,27 @@ def main() -> None:
     parser.add_argument("--file", default="default")
     parser.add_argument("--seeds", default="42-44")
     parser.add_argument("--policies", default=POLICIES)
-    asked = parser.parse_args()
-    first, last = map(int, asked.seeds.split("-"))
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split("-"))
     seeds, rows = range(first, last + 1), [["policy", *MIXTURES]]
     with ProcessPoolExecutor() as pool:
         runs = {
             (policy, mixture): [
-                pool.submit(filled, asked.file, policy, seed, mixture) for seed in seeds
+                pool.submit(filled, options.file, policy, seed, mixture) for seed in seeds
             ]
-            for policy in asked.policies.split(",")
+            for policy in options.policies.split(",")
             for mixture in MIXTURES
         }
-        for policy in asked.policies.split(","):
+        for policy in options.policies.split(","):
             parts = [[run.result() for run in runs[policy, mixture]] for mixture in MIXTURES]
             rows.append([policy, *map(_told, parts)])
     print(aligned(rows))
 
 
-def _told(found: Sequence[tuple[float, float]]) -> str:
-    values = [allocated for allocated, _ in found]
+def _told(pairs: Sequence[tuple[float, float]]) -> str:
+    values = [allocated for allocated, _ in pairs]
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    stranded = statistics.mean(lost for _, lost in found)
+    stranded = statistics.mean(lost for _, lost in pairs)
     return f"{statistics.mean(values):.2f} ± {error:.2f} ({stranded:.2f})"
 
 

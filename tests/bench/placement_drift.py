@@ -1,12 +1,12 @@
-"""What it costs a policy that learns when other pods begin to come.
+"""The cost of a change of the pods for a policy that learns.
 
     python -m tests.bench.placement_drift [--after gpushare100] [--seeds 42] [--policy NAME]
 
 Pods of the list `default` come and go on the whole openb trace, with as much offered as there is;
 after four mean lifetimes they are those of another list. GPU allocated in the mean of time, in the
-parts of the time after that: by a policy that is told at once, and what one that learns, and one
-that is never told, allocate above it, by pairs of seeds with the standard error. All three knew the
-pods of `default` at the beginning.
+parts of the time after that: by a policy that knows the change at once, and the points above that
+of a policy that learns and of one that never changes, by pairs of seeds with the standard error.
+All three knew the pods of `default` at the beginning.
 """
 
 import argparse
@@ -38,14 +38,14 @@ TOLD, LEARNING, NEVER = "told at once", "learning", "never told"
 
 
 class Observed(Cluster):
-    """A cluster that notes what is allocated when a pod comes.
+    """A cluster that records the allocation when a pod comes.
 
-    Pods come at random, so the mean of what they find is the mean of time.
+    Pods come at random, so the mean over arrivals is the mean of time.
     """
 
     def __init__(self, inputs: Inputs, seed: int, judge: Scorer) -> None:
-        moved = judge.moved if isinstance(judge, LearningScorer) else None
-        super().__init__(node_order(inputs.nodes, seed), judge, moved)
+        listener = judge.moved if isinstance(judge, LearningScorer) else None
+        super().__init__(node_order(inputs.nodes, seed), judge, listener)
         self.found: list[int] = []
 
     def place(self, request: Request, among: Bools | None = None) -> Placement | None:
@@ -79,36 +79,36 @@ class Drift:
 
     policy: str
     one: Inputs
-    other: Inputs
+    second: Inputs
 
     def record(self, name: str, seed: int) -> Record:
         stream, change = self._stream(seed)
         cluster = Observed(self.one, seed, self._judge(name, change, seed))
         Flow(cluster, 0.0, BINS[-1], wait=False).run(stream)
-        found = 100 * np.array(cluster.found) / cluster.capacity
+        allocated = 100 * np.array(cluster.found) / cluster.capacity
         times = stream.times
         bins = {
-            f"{start:g} to {end:g}": float(found[(start <= times) & (times < end)].mean())
+            f"{start:g} to {end:g}": float(allocated[(start <= times) & (times < end)].mean())
             for start, end in pairwise(BINS)
         }
         return {"policy": name, "seed": seed, "alloc": bins}
 
     def _stream(self, seed: int) -> tuple[Stream, int]:
-        """The pods that come, and how many of them come before the change."""
+        """The pods that come, and the number before the change."""
         rng = np.random.default_rng(seed)
         capacity = sum(node.devices * node.capacity for node in self.one.nodes)
         kinds: list[Request] = []
         times, which = [], []
-        for inputs, start, end in ((self.one, 0.0, CHANGE), (self.other, CHANGE, BINS[-1])):
+        for inputs, start, end in ((self.one, 0.0, CHANGE), (self.second, CHANGE, BINS[-1])):
             requests = [request_of(pod) for pod in inputs.pods]
             rate = capacity * len(requests) / sum(request.total for request in requests)
             came = np.sort(rng.uniform(start, end, rng.poisson(rate * (end - start))))
             which.append(len(kinds) + rng.integers(len(requests), size=len(came)))
             kinds += requests
             times.append(came)
-        every = np.concatenate(times)
-        stay = rng.exponential(1, len(every))
-        return Stream(tuple(kinds), every, np.concatenate(which), stay), len(times[0])
+        all_times = np.concatenate(times)
+        stay = rng.exponential(1, len(all_times))
+        return Stream(tuple(kinds), all_times, np.concatenate(which), stay), len(times[0])
 
     def _judge(self, name: str, change: int, seed: int) -> Scorer:
         nodes, pods = self.one.nodes, self.one.pods
@@ -118,7 +118,7 @@ class Drift:
             return LearningScorer(self.policy, {node.capacity for node in nodes}, len(nodes), came)
         before, after = (
             ranking(load_policy(self.policy, workload_of_trace(nodes, inputs.pods, 1)), len(nodes))
-            for inputs in (self.one, self.other)
+            for inputs in (self.one, self.second)
         )
         return Switched(before, after, change) if name == TOLD else before
 
@@ -140,12 +140,12 @@ def main() -> None:
     parser.add_argument("--after", type=words, default=("gpushare100",))
     parser.add_argument("--seeds", type=seeds, default=(42,))
     parser.add_argument("--policy", default="shadow-price")
-    given = parser.parse_args()
+    options = parser.parse_args()
     one = read_shipped("default")
-    for after in given.after:
-        drift = Drift(given.policy, one, read_shipped(after))
+    for after in options.after:
+        drift = Drift(options.policy, one, read_shipped(after))
         records = [
-            drift.record(name, seed) for seed in given.seeds for name in (TOLD, LEARNING, NEVER)
+            drift.record(name, seed) for seed in options.seeds for name in (TOLD, LEARNING, NEVER)
         ]
         print(table(records, after))
 

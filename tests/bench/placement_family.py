@@ -1,4 +1,4 @@
-"""What a policy allocates on many clusters by chance, above the best of the simple policies.
+"""The allocation of a policy on many random clusters, above the best of the simple policies.
 
     python -m tests.bench.placement_family --clusters 5000-5299 [--policies shadow-price,fgd]
         [--experiments inflation,churn,drawn,waiting] [--cpu 20] [--json OUT]
@@ -14,17 +14,17 @@ with the same seeds, more of them on small clusters; the policy knows the pods
   has the pods that wait, in % of those that come in a mean lifetime: less is better, so a policy
   that is above has fewer;
 - `seen-50`, or another number: `inflation` by policies that know the first 50 pods alone, which are
-  also what `auto` is chosen by.
+  also the seeds of the choice of `auto`.
 
 The best of the simple policies is the one with the greatest mean on that cluster and those seeds:
-chosen with hindsight, which favours it. A difference is the mean over seeds, its error the standard
-error; "below" counts clusters that lie under the best simple policy by more than two errors and by
-more than half a point, "above" those that lie over it.
+chosen with hindsight, which favours that policy. A difference is the mean over seeds, the error is
+the standard error; "below" counts clusters that lie under the best simple policy by more than two
+errors and by more than half a point, "above" those that lie over it.
 
-With --cpu each node has so many times the CPU: what is lost for want of CPU alone is lost no more.
+With --cpu each node has so many times the CPU: losses for want of CPU alone disappear.
 
 With --json each cluster is written as soon as it is measured, one JSON object a line. The same
-command with the same file measures what is missing in it.
+command with the same file measures missing clusters only.
 """
 
 import argparse
@@ -38,9 +38,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpushare.sim import experiments
+from gpushare.sim.parameters import KNOWN, Parameters
 from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
-from gpushare.sim.scorers import KNOWN
 from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")
@@ -48,15 +48,15 @@ EXPERIMENTS = ("inflation", "churn", "drawn", "waiting")
 _WAITS, _SEEN = "waits", "seen-"
 _RUNS = 90
 """Nodes times seeds of a cluster, within these bounds of seeds."""
-_FEWEST_SEEDS, _MOST_SEEDS, _FIRST_SEED = 3, 6, 42
+_MIN_SEEDS, _MAX_SEEDS, _FIRST_SEED = 3, 6, 42
 
 Values = Mapping[str, Sequence[float]]
-"""By policy what was allocated, in %, by seed."""
+"""Allocated GPU in %, by policy and seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cluster under all policies; first: the first seed of its runs; cpu: times its CPU."""
+    """One cluster under all policies; first: the first seed of the runs; cpu: factor of the CPU."""
 
     cluster: int
     experiment: str
@@ -67,7 +67,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured on one cluster."""
+    """The measures of one cluster."""
 
     job: Job
     nodes: int
@@ -76,13 +76,13 @@ class Found:
 
     @property
     def measured_by(self) -> Job:
-        """The job of which it comes."""
+        """The job of this result."""
         job = self.job
         return replace(job, experiment="waiting") if job.experiment == _WAITS else job
 
-    def above(self, policy: str, others: Sequence[str] = SIMPLE) -> tuple[float, float]:
-        """(mean, standard error) of what the policy is above the best of the others, by seed."""
-        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+    def above(self, policy: str, rivals: Sequence[str] = SIMPLE) -> tuple[float, float]:
+        """(mean, standard error) of the policy's points above the best of the others, by seed."""
+        best = max(rivals, key=lambda name: statistics.fmean(self.values[name]))
         pairs = zip(self.values[policy], self.values[best], strict=True)
         return mean_and_error([mine - its for mine, its in pairs])
 
@@ -92,35 +92,35 @@ class Found:
         return mean < -max(2 * error, 0.5)
 
     def is_above(self, policy: str) -> bool:
-        """Whether it is above the best of them beyond doubt."""
+        """Whether the policy is above the best of the others beyond doubt."""
         mean, error = self.above(policy)
         return mean > max(2 * error, 0.5)
 
 
 def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
     """The seeds of the runs on a cluster."""
-    number = min(max(_RUNS // len(cluster.nodes), _FEWEST_SEEDS), _MOST_SEEDS)
+    number = min(max(_RUNS // len(cluster.nodes), _MIN_SEEDS), _MAX_SEEDS)
     return range(first, first + number)
 
 
 def measure(job: Job) -> list[Found]:
-    """What the policies allocate on the cluster; where pods wait, how many, too."""
+    """The allocation of the policies on the cluster; with waiting, the waiting pods, too."""
     cluster = drawn(job.cluster)
     more = tuple(replace(node, cpu=job.cpu * node.cpu) for node in cluster.nodes)
     cluster = replace(cluster, nodes=more)
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
-    known = experiments.Options(workload=KNOWN)
-    options = replace(known, load=load, life=6.0, wait=wait)
+    known_workload = Parameters(workload=KNOWN)
+    options = replace(known_workload, load=load, life=6.0, wait=wait)
 
     def run(policy: str, seed: int) -> Record:
         nodes, pods = cluster.nodes, cluster.pods
         if job.experiment == "inflation":
-            return experiments.inflation(nodes, pods, policy, seed, known)
+            return experiments.inflation(nodes, pods, policy, seed, known_workload)
         if job.experiment.startswith(_SEEN):
             first = experiments.filling(pods, cluster.units, seed)
-            seen = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
-            return experiments.inflation(nodes, pods, policy, seed, policy_pods=seen)
+            seen_pods = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
+            return experiments.inflation(nodes, pods, policy, seed, policy_pods=seen_pods)
         return experiments.churn(nodes, pods, policy, seed, options)
 
     records = {
@@ -146,18 +146,18 @@ def _number(record: Record, key: str) -> float:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, which is infinite for a single value."""
+    """The mean and the standard error, which is infinite for a single value."""
     if len(values) < 2:
         return statistics.fmean(values), math.inf
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
-def distribution(found: Sequence[Found], policies: Sequence[str]) -> str:
-    """By experiment and policy how what it is above the best simple policy is distributed."""
+def distribution(outcomes: Sequence[Found], policies: Sequence[str]) -> str:
+    """By experiment and policy, the distribution of the points above the best simple policy."""
     rows = [["experiment, policy", "clusters", "mean", "error", "worst", "worst tenth"]]
     rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below", "above"]
-    for experiment in dict.fromkeys(one.job.experiment for one in found):
-        some = [one for one in found if one.job.experiment == experiment]
+    for experiment in dict.fromkeys(one.job.experiment for one in outcomes):
+        some = [one for one in outcomes if one.job.experiment == experiment]
         rows += [
             [f"{experiment}, {policy}", *_line(some, policy)]
             for policy in policies
@@ -166,34 +166,34 @@ def distribution(found: Sequence[Found], policies: Sequence[str]) -> str:
     return aligned(rows)
 
 
-def _line(found: Sequence[Found], policy: str) -> Iterator[str]:
-    # A simple policy is compared with the best of all of them, itself among them.
-    above = sorted(one.above(policy)[0] for one in found)
+def _line(outcomes: Sequence[Found], policy: str) -> Iterator[str]:
+    # A simple policy is compared with the best of all simple policies, including that policy.
+    above = sorted(one.above(policy)[0] for one in outcomes)
     mean, error = mean_and_error(above)
     tenth = statistics.fmean(above[: max(len(above) // 10, 1)])
     yield from (str(len(above)), f"{mean:+.2f}", f"{error:.2f}", f"{above[0]:+.2f}")
     yield f"{tenth:+.2f}"
     for part in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9):
         yield f"{above[int(part * (len(above) - 1))]:+.2f}"
-    yield str(sum(one.is_below(policy) for one in found))
-    yield str(sum(one.is_above(policy) for one in found))
+    yield str(sum(one.is_below(policy) for one in outcomes))
+    yield str(sum(one.is_above(policy) for one in outcomes))
 
 
 def _read(path: Path | None) -> list[Found]:
-    """What such a file has."""
+    """The content of such a file."""
     if path is None or not path.exists():
         return []
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [
-        Found(Job(**{**job, "policies": tuple(job["policies"])}), **rest)
-        for job, rest in ((line.pop("job"), line) for line in lines)
+        Found(Job(**{**job, "policies": tuple(job["policies"])}), **values)
+        for job, values in ((line.pop("job"), line) for line in lines)
     ]
 
 
-def _write(path: Path | None, found: Iterable[Found]) -> None:
+def _write(path: Path | None, outcomes: Iterable[Found]) -> None:
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+            file.writelines(json.dumps(asdict(one)) + "\n" for one in outcomes)
 
 
 def numbers(text: str) -> range:
@@ -212,31 +212,31 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     options = parser.parse_args()
     policies = tuple(options.policies.split(","))
-    wanted = options.experiments.split(",")
-    for name in wanted:
+    experiments_ = options.experiments.split(",")
+    for name in experiments_:
         if name not in EXPERIMENTS and not re.fullmatch(rf"{_SEEN}[1-9]\d*", name):
             parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
         Job(cluster, experiment, names, options.first_seed, options.cpu)
         for cluster in options.clusters
-        for experiment in wanted
+        for experiment in experiments_
     ]
-    found = [one for one in _read(options.json) if one.measured_by in jobs]
-    done = {one.measured_by for one in found}
-    left = [job for job in jobs if job not in done]
-    with closing(run_all(measure, left, options.jobs)) as results:
+    outcomes = [one for one in _read(options.json) if one.measured_by in jobs]
+    finished_jobs = {one.measured_by for one in outcomes}
+    remaining_jobs = [job for job in jobs if job not in finished_jobs]
+    with closing(run_all(measure, remaining_jobs, options.jobs)) as results:
         for some in results:
             _write(options.json, some)
-            found += some
-    found.sort(key=lambda one: (one.job.experiment, one.job.cluster))
-    print(distribution(found, names), end="")
-    for one in found:
+            outcomes += some
+    outcomes.sort(key=lambda one: (one.job.experiment, one.job.cluster))
+    print(distribution(outcomes, names), end="")
+    for one in outcomes:
         for policy in policies:
             if one.is_below(policy):
                 mean, error = one.above(policy)
-                where = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
-                print(f"below: {policy}, {where}: {mean:+.2f} ({error:.2f})")
+                place = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
+                print(f"below: {policy}, {place}: {mean:+.2f} ({error:.2f})")
 
 
 if __name__ == "__main__":

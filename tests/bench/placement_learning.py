@@ -1,4 +1,4 @@
-"""What learning costs where the world does not stand still, and what others can make of it.
+"""The cost of learning in a changing world, and the influence of other tenants.
 
     python -m tests.bench.placement_learning [--seeds 42-45] [--policies auto,shadow-price]
         [--worlds shift,restart,bought-1,bought-3,bought-5]
@@ -7,11 +7,11 @@ Sixteen nodes of four equal cards; pods come at random, a load of 1, and stay fo
 policy knows them. Printed is what the policy allocates above `device-bestfit` in the mean of time,
 in points, with the standard error over the seeds; and above itself in the world without that harm.
 
-shift: after four mean lifetimes the pods are other ones; measured is what comes after. restart: the
+shift: after four mean lifetimes new pods come; the measure is of the time after. restart: the
 extender forgets all but the pods that run, every half lifetime. bought-K: of ten namespaces K hold
-a tenth of what runs each, as their quota allows, and create and delete pods of shapes that nobody
-else has, ten for each honest pod; only what they make the policy expect is counted, not the room
-that they take.
+a tenth of the running pods each, as their quota allows, and create and delete pods of unique
+shapes, ten for each honest pod; only the effect on the policy's expectation is counted, not the
+room of these pods.
 """
 
 import argparse
@@ -42,7 +42,7 @@ ODD = [PodClass(1000 * number, 1 + number, 4) for number in range(16)]
 
 
 class World(Cluster):
-    """A cluster that notes what is allocated when a pod comes, and what befalls its learner."""
+    """A cluster that records the allocation when a pod comes, and the events of the learner."""
 
     def __init__(self, name: str, learner: "Watched", seed: int) -> None:
         super().__init__(node_order(NODES, seed), learner, learner.moved)
@@ -95,8 +95,10 @@ def allocated(name: str, policy: str, seed: int) -> float:
         which.append(len(kinds) + rng.choice(len(requests), len(came), p=shares))
         kinds += requests
         times.append(came)
-    every = np.concatenate(times)
-    stream = Stream(tuple(kinds), every, np.concatenate(which), rng.exponential(1, len(every)))
+    all_times = np.concatenate(times)
+    stream = Stream(
+        tuple(kinds), all_times, np.concatenate(which), rng.exponential(1, len(all_times))
+    )
     learner = Watched(policy, {16: 64}, len(NODES))
     world = World(name, learner, seed)
 
@@ -110,12 +112,14 @@ def allocated(name: str, policy: str, seed: int) -> float:
 
 def row(name: str, policy: str, chosen: Sequence[int]) -> list[str]:
     """One line of the table."""
-    found = [allocated(name, policy, seed) for seed in chosen]
+    shares = [allocated(name, policy, seed) for seed in chosen]
     simple = [allocated(name, "device-bestfit", seed) for seed in chosen]
     quiet = [allocated("quiet", policy, seed) for seed in chosen]
     cells = [name, policy]
-    for others in (simple, quiet):
-        mean, error = mean_and_error([one - two for one, two in zip(found, others, strict=True)])
+    for opponents in (simple, quiet):
+        mean, error = mean_and_error(
+            [one - two for one, two in zip(shares, opponents, strict=True)]
+        )
         cells += [f"{mean:+.2f}", f"{error:.2f}"]
     return cells[:4] if name == "shift" else cells
 
@@ -127,9 +131,11 @@ def main() -> None:
     parser.add_argument(
         "--worlds", type=words, default=("shift", "restart", "bought-1", "bought-3", "bought-5")
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     table = [["world", "policy", "above device-bestfit", "error", "above no harm", "error"]]
-    table += [row(name, policy, asked.seeds) for name in asked.worlds for policy in asked.policies]
+    table += [
+        row(name, policy, options.seeds) for name in options.worlds for policy in options.policies
+    ]
     width = max(map(len, table))
     print(aligned([line + [""] * (width - len(line)) for line in table]), end="")
 

@@ -1,4 +1,4 @@
-"""What `auto` allocates on small clusters whose pods it does not know, beside the simple policies.
+"""The allocation of `auto` on small clusters with unknown pods, beside the simple policies.
 
     python -m tests.bench.placement_small --clusters 9500-9505
         [--seeds 6] [--experiments inflation,churn] [--families equal,shift] [--jobs 2] [--each]
@@ -6,19 +6,19 @@
 
 The clusters are those of tests/bench/small_clusters.py, as many of each family as numbers are
 given. No policy is told which pods come: `auto` learns as the extender does (`--workload learned`
-of `gpushare simulate`). `inflation` fills a cluster; what is allocated is read when 100 % has been
-asked for. In `churn` pods come and go at a load of 1, and it is the mean of time.
+of `gpushare simulate`). `inflation` fills a cluster; the figure is read when 100 % has been
+requested. In `churn` pods come and go at a load of 1, and the figure is the mean of time.
 
-Printed is, by family, what `auto` allocates above `device-bestfit`, and above the best of the
-simple policies, which is chosen for each cluster with hindsight, in points: the mean and its
-standard error over the clusters, and the worst cluster with its error over the seeds. The best of
+Printed are, by family, the points of `auto` above `device-bestfit`, and above the best of the
+simple policies, which is chosen for each cluster with hindsight: the mean and the
+standard error over the clusters, and the worst cluster with the error over the seeds. The best of
 three is favoured: of three that are equally good it is the one that chance favours. So there is a
 third line, "the best elsewhere": the best is chosen by every second seed, and compared on the
 others, both ways round. With --each there is a line for each cluster, too.
 
 `auto` has its trials as pods come, which takes most of the time: --most-pods leaves out clusters to
 which more pods come in a run. With --json each cluster is written as soon as it is measured, one
-JSON object a line. The same command with the same file measures what is missing in it.
+JSON object a line. The same command with the same file measures missing clusters only.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpushare.sim.experiments import Options, churn, inflation, node_order
+from gpushare.sim.experiments import churn, inflation, node_order
 from gpushare.sim.options import words
+from gpushare.sim.parameters import LEARNED, Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
-from gpushare.sim.scorers import LEARNED
 from tests.bench.placement_family import mean_and_error, numbers
 from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
 
@@ -56,24 +56,24 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What each policy allocates on the cluster of the job, in %, by seed."""
+    """The allocation of each policy on the cluster of the job, in %, by seed."""
 
     job: Job
     values: Mapping[str, Sequence[float]]
 
-    def above(self, others: Sequence[str]) -> tuple[float, float]:
-        """What `auto` allocates above the best of the others, and the error."""
-        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+    def above(self, rivals: Sequence[str]) -> tuple[float, float]:
+        """The points of `auto` above the best of the others, and the error."""
+        best = max(rivals, key=lambda name: statistics.fmean(self.values[name]))
         pairs = zip(self.values["auto"], self.values[best], strict=True)
         return mean_and_error([one - two for one, two in pairs])
 
-    def above_elsewhere(self, others: Sequence[str]) -> tuple[float, float]:
+    def above_elsewhere(self, rivals: Sequence[str]) -> tuple[float, float]:
         """The same, but on each half of the seeds the best is that of the other half."""
         halves = slice(0, None, 2), slice(1, None, 2)
         more: list[float] = []
-        for here, there in (halves, halves[::-1]):
-            best = max(others, key=lambda name: statistics.fmean(self.values[name][there]))
-            pairs = zip(self.values["auto"][here], self.values[best][here], strict=True)
+        for one_half, second_half in (halves, halves[::-1]):
+            best = max(rivals, key=lambda name: statistics.fmean(self.values[name][second_half]))
+            pairs = zip(self.values["auto"][one_half], self.values[best][one_half], strict=True)
             more += [one - two for one, two in pairs]
         return mean_and_error(more)
 
@@ -88,7 +88,7 @@ def measured(job: Job) -> Found:
 def _still(job: Job, policy: str, seed: int) -> float:
     nodes, pods = still(job.family, job.cluster)
     run = _EXPERIMENTS[job.experiment]
-    options = Options(workload=LEARNED, warmup=WARMUP, life=END)
+    options = Parameters(workload=LEARNED, warmup=WARMUP, life=END)
     return float(str(run(node_order(nodes, seed), pods, policy, seed, options)["alloc"]))
 
 
@@ -101,18 +101,18 @@ def coming(job: Job) -> float:
     """Return about how many pods come in a run of the job."""
     if job.family in STILL:
         nodes, pods = still(job.family, job.cluster)
-        asked = sum(pod.devices * pod.units for pod in pods) / len(pods)
+        mean_units = sum(pod.devices * pod.units for pod in pods) / len(pods)
         lasts = END if job.experiment == "churn" else 1.3
-        return lasts * sum(sum(node.sizes) for node in nodes) / asked
+        return lasts * sum(sum(node.sizes) for node in nodes) / mean_units
     world = changing(job.family, job.cluster, _FIRST_SEED, job.experiment == "inflation")
     return sum(isinstance(event, Comes) for _, event in world.events)
 
 
-def table(found: Sequence[Found]) -> str:
-    """A line for each experiment and family, and what `auto` is compared with there."""
+def table(outcomes: Sequence[Found]) -> str:
+    """A line for each experiment and family, and each opponent of `auto`."""
     rows = [["experiment", "family", "above", "mean", "error", "worst", "error", "cluster"]]
     groups: dict[tuple[str, str], list[Found]] = {}
-    for one in found:
+    for one in outcomes:
         groups.setdefault((one.job.experiment, one.job.family), []).append(one)
     for (experiment, family), some in groups.items():
         compared = {
@@ -121,30 +121,30 @@ def table(found: Sequence[Found]) -> str:
         }
         if all(one.job.seeds > 1 for one in some):
             compared["the best elsewhere"] = [one.above_elsewhere(SIMPLE) for one in some]
-        for label, each in compared.items():
-            mean, error = mean_and_error([value for value, _ in each])
-            (worst, its_error), at = min(zip(each, range(len(each)), strict=True))
+        for label, differences in compared.items():
+            mean, error = mean_and_error([value for value, _ in differences])
+            (worst, its_error), at = min(zip(differences, range(len(differences)), strict=True))
             figures = (f"{value:+.2f}" for value in (mean, error, worst, its_error))
             rows.append([experiment, family, label, *figures, str(some[at].job.cluster)])
     return aligned(rows)
 
 
-def lines(found: Sequence[Found]) -> Iterator[list[str]]:
-    """A line for each cluster: its means, and what `auto` is above the best."""
+def lines(outcomes: Sequence[Found]) -> Iterator[list[str]]:
+    """A line for each cluster: the means, and the points of `auto` above the best."""
     yield ["experiment", "family", "cluster", *POLICIES, "above the best", "error"]
-    for one in found:
+    for one in outcomes:
         job, (above, error) = one.job, one.above(SIMPLE)
         means = [f"{statistics.fmean(one.values[name]):.2f}" for name in POLICIES]
-        where = [job.experiment, job.family, str(job.cluster)]
-        yield [*where, *means, f"{above:+.2f}", f"{error:.2f}"]
+        labels = [job.experiment, job.family, str(job.cluster)]
+        yield [*labels, *means, f"{above:+.2f}", f"{error:.2f}"]
 
 
 def read(path: Path | None) -> list[Found]:
-    """What was written to that file."""
+    """The outcomes in that file."""
     if path is None or not path.exists():
         return []
-    told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Found(Job(**one["job"]), one["values"]) for one in told]
+    documents = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Found(Job(**one["job"]), one["values"]) for one in documents]
 
 
 def _places(job: Job) -> tuple[int, int]:
@@ -161,26 +161,28 @@ def main() -> None:
     parser.add_argument("--most-pods", type=float, default=math.inf, help="leave out longer runs")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     parser.add_argument("--each", action="store_true", help="a line for each cluster, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     jobs = [
-        Job(experiment, family, cluster, asked.seeds)
-        for experiment in asked.experiments
-        for cluster in asked.clusters
-        for family in asked.families
+        Job(experiment, family, cluster, options.seeds)
+        for experiment in options.experiments
+        for cluster in options.clusters
+        for family in options.families
     ]
-    jobs = [job for job in jobs if coming(job) <= asked.most_pods]
-    found = [one for one in read(asked.json) if one.job in jobs]
-    done = {one.job for one in found}
-    with closing(run_all(measured, [job for job in jobs if job not in done], asked.jobs)) as new:
+    jobs = [job for job in jobs if coming(job) <= options.most_pods]
+    outcomes = [one for one in read(options.json) if one.job in jobs]
+    finished_jobs = {one.job for one in outcomes}
+    with closing(
+        run_all(measured, [job for job in jobs if job not in finished_jobs], options.jobs)
+    ) as new:
         for one in new:
-            found.append(one)
-            if asked.json is not None:
-                with asked.json.open("a", encoding="utf-8") as file:
+            outcomes.append(one)
+            if options.json is not None:
+                with options.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(one)) + "\n")
-    found.sort(key=lambda one: (*_places(one.job), one.job.cluster))
-    if asked.each:
-        print(aligned(list(lines(found))))
-    print(table(found), end="")
+    outcomes.sort(key=lambda one: (*_places(one.job), one.job.cluster))
+    if options.each:
+        print(aligned(list(lines(outcomes))))
+    print(table(outcomes), end="")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""CPU of the extender for a pod placed: filter, prioritize, bind, and what the watch shows of it.
+"""CPU of the extender for a placed pod: filter, prioritize, bind, and the watch events of the pod.
 
-The real process, driven over HTTP in the order in which kube-scheduler calls it: one pod after the
-other is filtered and prioritized, its bind goes on beside the next one. As a real one does it, each
-pod brings the names of the nodes in another order, and of connections only two are kept while they
-are idle. What Linux counts for the
-process and its children, so a busy machine matters less than it does to times; with --against the
-same is done with another checkout, in turn, and only that ratio is to be trusted.
+The real process, driven over HTTP in kube-scheduler's order: one pod after the other is filtered
+and prioritized, and the bind runs beside the next pod. Like in kube-scheduler, each pod brings the
+names of the nodes in another order, and only two idle connections are kept. The figure is Linux's
+count of CPU for the process and all children, so a busy machine matters less than for times; with
+--against the same is done with another checkout, in turn, and only that ratio is to be trusted.
 Run as `python -m tests.bench.pod_cpu [--against FOLDER]`; a minute.
 """
 
@@ -51,13 +50,13 @@ class _Caller:
         return json.loads(await reader.readexactly(length))
 
     def close(self) -> None:
-        """Close it, if it is open."""
+        """Close the connection, if open."""
         if self._streams is not None:
             self._streams[1].close()
 
 
 class _Callers:
-    """Connections as Go's client keeps them: the one used last is taken first."""
+    """Connections like in Go's client: the last used one is taken first."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -86,19 +85,19 @@ def appended(names: list[str], dice: random.Random) -> list[str]:
     size = min(math.isqrt(len(names)), len(names) // _GOROUTINES + 1)
     chunks = [names[at : at + size] for at in range(0, len(names), size)][::-1]
     hands = [chunks.pop() for _ in range(min(_GOROUTINES, len(chunks)))]
-    found: list[str] = []
+    names_: list[str] = []
     while hands:
         at = dice.randrange(len(hands))
         run = dice.randint(1, size)
-        found += hands[at][:run]
+        names_ += hands[at][:run]
         hands[at] = hands[at][run:] or (chunks.pop() if chunks else [])
         if not hands[at]:
             del hands[at]
-    return found
+    return names_
 
 
 class _Scheduler:
-    """What kube-scheduler does with the pods that wait, as far as an extender sees it."""
+    """kube-scheduler with pending pods, as far as an extender sees it."""
 
     def __init__(self, port: int, nodes: int, *, best: bool) -> None:
         self._names = [node_name(number) for number in range(nodes)]
@@ -121,8 +120,8 @@ class _Scheduler:
                 _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
                 continue
             number = self._todo.pop()
-            asked = self._args(number, appended(self._names, self._dice))
-            fit = (await self._callers.ask("filter", asked))["NodeNames"]
+            arguments = self._args(number, appended(self._names, self._dice))
+            fit = (await self._callers.ask("filter", arguments))["NodeNames"]
             node = fit[0]
             if not self._best:
                 scores = await self._callers.ask("prioritize", self._args(number, fit))
@@ -148,7 +147,7 @@ class _Scheduler:
 
 
 class _Contender:
-    """A running extender, its scheduler, and what was measured of it, in us of CPU."""
+    """A running extender, the scheduler, and the measures, in us of CPU."""
 
     def __init__(self, scheduler: _Scheduler, pid: int) -> None:
         self._scheduler = scheduler
@@ -197,14 +196,14 @@ def _table(title: str, contenders: dict[str, _Contender]) -> None:
         line = f"{what:24}"
         medians = []
         for name, contender in contenders.items():
-            taken = contender.taken[what]
-            medians.append(statistics.median(taken))
-            line += f"  {name} {medians[-1]:6.0f} ({min(taken):.0f})"
+            seconds = contender.taken[what]
+            medians.append(statistics.median(seconds))
+            line += f"  {name} {medians[-1]:6.0f} ({min(seconds):.0f})"
         print(line + (f"  ratio {medians[0] / medians[-1]:.2f}" if len(medians) > 1 else ""))
 
 
 def main() -> None:
-    """Print what each verb and each pod costs, with each answer that filter may give."""
+    """Print the cost of each verb and each pod, with each answer of filter."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
     parser.add_argument("--nodes", type=int, default=1000)
@@ -216,7 +215,7 @@ def main() -> None:
     places: dict[str, Path | None] = {"this": None}
     if options.against:
         places["other"] = options.against.resolve()
-    waiting = options.pods * (options.rounds + 1)
+    pod_count = options.pods * (options.rounds + 1)
     for answer in [options.answer] if options.answer else ["all", "best"]:
         with contextlib.ExitStack() as stack:
             contenders = {}
@@ -226,7 +225,7 @@ def main() -> None:
                         *("--filter-answer", answer, "--log-level", "info"),
                         code=code,
                         nodes=options.nodes,
-                        waiting=waiting,
+                        waiting=pod_count,
                     )
                 )
                 scheduler = _Scheduler(port, options.nodes, best=answer == "best")

@@ -1,8 +1,8 @@
-"""What each policy takes to score 5,000 nodes with unequal cards.
+"""The time of each policy to score 5,000 nodes with unequal cards.
 
     python -m tests.bench.policy_time [--clusters 5000-5004] [--nodes 5000] [--pods 300]
 
-The nodes are those of clusters of tests/bench/clusters.py, repeated; half of what there is has been
+The nodes are those of clusters of tests/bench/clusters.py, repeated; half of the capacity has been
 given out. A pod comes, all nodes are scored, and it is placed, so that a row has changed before the
 next. CPU time of a score by the ranking that the extender uses, in ms: of the first of its kind,
 which scores every node, and of all others.
@@ -42,15 +42,15 @@ def times(name: str, seed: int, nodes: int, pods: int) -> Iterator[tuple[bool, f
     while books.allocated < half:
         pod = cluster.pods[int(draw.integers(len(cluster.pods)))]
         books.place_on(next(rows), request_of(pod))
-    known: set[Kind] = set()
+    known_kinds: set[Kind] = set()
     for _ in range(pods):
         request = request_of(cluster.pods[int(draw.integers(len(cluster.pods)))])
         if not request.devices:
             continue
         begin = time.process_time()
         judge.scores(books.view, request)
-        yield request.kind not in known, 1000 * (time.process_time() - begin)
-        known.add(request.kind)
+        yield request.kind not in known_kinds, 1000 * (time.process_time() - begin)
+        known_kinds.add(request.kind)
         books.place(request)
 
 
@@ -63,13 +63,13 @@ def main() -> None:
     rows = [["policy", "first p50", "max", "known p50", "p99", "max"]]
     for name in policy_names():
         first: list[float] = []
-        known: list[float] = []
+        known_times: list[float] = []
         for seed in options.clusters:
             for new, took in times(name, seed, options.nodes, options.pods):
-                (first if new else known).append(took)
-        known.sort()
-        figures = [statistics.median(first), max(first), statistics.median(known)]
-        figures += [known[int(0.99 * len(known))], known[-1]]
+                (first if new else known_times).append(took)
+        known_times.sort()
+        figures = [statistics.median(first), max(first), statistics.median(known_times)]
+        figures += [known_times[int(0.99 * len(known_times))], known_times[-1]]
         rows.append([name, *(f"{figure:.1f}" for figure in figures)])
     print(aligned(rows), end="")
 

@@ -1,17 +1,17 @@
-"""What percentageOfNodesToScore and the weight of our order cost in GPU allocated.
+"""The cost of percentageOfNodesToScore and of the weight of our order in GPU allocated.
 
     python -m tests.bench.scheduler_settings [--files default] [--seeds 42] [--policy NAME]
         [--experiments inflation,churn]
 
 On the whole openb trace, inflation at 100 % and churn (load 1.0, life 6, warm-up 2). The policy's
 order reaches the cluster by way of kube-scheduler. That looks at the nodes from where it left off
-the last time, until enough have room by CPU, memory, model and GPU memory in all; the extender says
-which of these have a device. What is left has scores of NodeResourcesFit (LeastAllocated where
-nothing else is said) and NodeResourcesBalancedAllocation (the others are equal where nobody asks
-for anything else), and 10 x weight x our 0 to 10 points are added; of equal sums one is taken by
-chance. A pod for which no node of the sample has a device is tried again, at most until all nodes
-have been looked at. Pods without GPU never come to the extender, as with `managedResources`; "every
-pod" is the simulator's way, where the policy places these too.
+the last time, until enough have room by CPU, memory, model and GPU memory in all; the extender
+filters these by devices. The remaining nodes have scores of NodeResourcesFit (LeastAllocated by
+default) and NodeResourcesBalancedAllocation (all other scores are equal here), and 10 x weight x
+our 0 to 10 points are added; ties are broken by chance. A pod without a device on the nodes of the
+sample is tried again, at most until all nodes have been looked at. Pods without GPU never come to
+the extender, as with `managedResources`; "every pod" is the simulator's way, where the policy
+places these too.
 
 Means over seeds, and the differences to the first line by pairs of seeds with the standard error.
 Written from the documentation and behaviour of kube-scheduler 1.30 to 1.37.
@@ -31,10 +31,11 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
+from gpushare.sim.experiments import coming_and_going, filling, node_order
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.options import seeds, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
 from gpushare_localcluster.scheduler.cycle import nodes_to_find
@@ -42,10 +43,10 @@ from gpushare_localcluster.scheduler.cycle import nodes_to_find
 _MOST = 100
 """kube-scheduler's MaxNodeScore."""
 _POINT = 10
-"""What kube-scheduler makes of a point of an extender of weight 1."""
+"""kube-scheduler's value of a point of an extender of weight 1."""
 
 _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
-"""What a pod that requests nothing is scored for, in milli and bytes."""
+"""The amounts that a pod without requests is scored for, in milli and bytes."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ class KubeScheduler:
         self.asked = self.missed = 0
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        judged = self._judge.scores(snapshot, request)
-        values = np.full(len(judged.values), -np.inf)
-        chosen = self._chosen(snapshot, request, judged.values > -np.inf)
+        policy_scores = self._judge.scores(snapshot, request)
+        values = np.full(len(policy_scores.values), -np.inf)
+        chosen = self._chosen(snapshot, request, policy_scores.values > -np.inf)
         if chosen is not None:
-            values[chosen] = judged.values[chosen]
-        return Scores(values, judged.by_state, judged.devices)
+            values[chosen] = policy_scores.values[chosen]
+        return Scores(values, policy_scores.by_state, policy_scores.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         return self._judge.score_devices(snapshot, rows, request)
@@ -115,7 +116,7 @@ class KubeScheduler:
         return None
 
     def _samples(self, passes: Bools) -> Iterator[Rows]:
-        """Nodes as they are looked at, once around."""
+        """Nodes in the order of one round."""
         count = len(passes)
         enough, looked = nodes_to_find(count, self._setting.percentage), 0
         while looked < count:
@@ -135,8 +136,8 @@ class KubeScheduler:
             names = [snapshot.names[row] for row in rows.tolist()]
             scored = score_nodes(snapshot, names, request, self._judge)
             points = {name: score for score, some in scored.items() for name in some}
-            given = np.array([points.get(name, 0) for name in names])
-            sums += given * (_POINT * self._setting.weight)
+            policy_points = np.array([points.get(name, 0) for name in names])
+            sums += policy_points * (_POINT * self._setting.weight)
         return int(self._rng.choice(rows[sums == sums.max()]))
 
 
@@ -154,12 +155,14 @@ def _passes(snapshot: Snapshot, request: Request) -> Bools:
 def fit_scores(snapshot: Snapshot, rows: Rows, request: Request, packs: bool) -> Ints:
     """LeastAllocated: the mean share of CPU and memory that would be left; MostAllocated: used."""
     sums = np.zeros(len(rows), dtype=np.int64)
-    for capacity, free, asked in (
+    for capacity, free, requested in (
         (snapshot.cpu_capacity, snapshot.cpu_free, request.cpu or _UNASKED_CPU),
         (snapshot.memory_capacity, snapshot.memory_free, request.memory or _UNASKED_MEMORY),
     ):
-        left = np.maximum(free[rows] - asked, 0)
-        sums += np.floor_divide((capacity[rows] - left if packs else left) * _MOST, capacity[rows])
+        free_after = np.maximum(free[rows] - requested, 0)
+        sums += np.floor_divide(
+            (capacity[rows] - free_after if packs else free_after) * _MOST, capacity[rows]
+        )
     return sums // 2
 
 
@@ -172,8 +175,8 @@ def _balanced(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
 def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experiment: str) -> Record:
     turnover = float(experiment == "churn")
-    made = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
-    judge = KubeScheduler(ranking(made, len(inputs.nodes)), setting, seed)
+    loaded = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
+    judge = KubeScheduler(ranking(loaded, len(inputs.nodes)), setting, seed)
     cluster = Cluster(node_order(inputs.nodes, seed), judge)
     measured = {"inflation": _at_100, "churn": _mean_of_time}[experiment](inputs, cluster, seed)
     missed = 100 * judge.missed / judge.asked
@@ -182,19 +185,19 @@ def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experime
 
 def _at_100(inputs: Inputs, cluster: Cluster, seed: int) -> float:
     requests = [request_of(pod) for pod in inputs.pods]
-    asked, found = 0, []
+    requested_units, allocated = 0, []
     for index in filling(inputs.pods, cluster.capacity, seed):
-        asked += requests[index].total
-        if round(100 * asked / cluster.capacity) > 100:
+        requested_units += requests[index].total
+        if round(100 * requested_units / cluster.capacity) > 100:
             break
         cluster.place(requests[index])
-        if round(100 * asked / cluster.capacity) == 100:
-            found.append(cluster.allocated)
-    return 100 * float(np.mean(found)) / cluster.capacity
+        if round(100 * requested_units / cluster.capacity) == 100:
+            allocated.append(cluster.allocated)
+    return 100 * float(np.mean(allocated)) / cluster.capacity
 
 
 def _mean_of_time(inputs: Inputs, cluster: Cluster, seed: int) -> float:
-    options = Options()
+    options = Parameters()
     flow = Flow(cluster, options.warmup, options.life, wait=False)
     alloc = flow.run(coming_and_going(inputs.pods, cluster, seed, options))["alloc"]
     return float(str(alloc))
@@ -204,12 +207,12 @@ def table(records: Sequence[Record], file: str, policy: str, experiment: str) ->
     alloc, missed = Measure("alloc", ""), Measure("missed", "")
     rows = [[f"{file}, {experiment}, {policy}", "allocated", "above the first", "missed at first"]]
     for setting in SETTINGS:
-        found, again = (
+        means, again = (
             statistic(records, setting.name, SETTINGS[0].name, of) for of in (alloc, missed)
         )
-        if found and again:
-            above = difference(found, 2)
-            rows.append([setting.name, f"{found.mean:.2f}", above, f"{again.mean:.2f} %"])
+        if means and again:
+            above = difference(means, 2)
+            rows.append([setting.name, f"{means.mean:.2f}", above, f"{again.mean:.2f} %"])
     return aligned(rows)
 
 
@@ -219,13 +222,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=(42,))
     parser.add_argument("--policy", default="shadow-price")
     parser.add_argument("--experiments", type=words, default=("inflation",))
-    given = parser.parse_args()
-    for file in given.files:
+    options = parser.parse_args()
+    for file in options.files:
         inputs = read_shipped(file)
-        for experiment in given.experiments:
-            run = partial(record_of, inputs, given.policy, experiment=experiment)
-            records = [run(setting, seed) for seed in given.seeds for setting in SETTINGS]
-            print(table(records, file, given.policy, experiment), flush=True)
+        for experiment in options.experiments:
+            run = partial(record_of, inputs, options.policy, experiment=experiment)
+            records = [run(setting, seed) for seed in options.seeds for setting in SETTINGS]
+            print(table(records, file, options.policy, experiment), flush=True)
 
 
 if __name__ == "__main__":

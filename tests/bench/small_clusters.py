@@ -1,4 +1,4 @@
-"""Small clusters of the kinds that many people have, and what comes to them.
+"""Small clusters of common kinds, and the events there.
 
 Three to ten nodes, with at most 88 cards, which a family and a seed give, always the same.
 For some families the experiments of the simulator are enough. In the others something changes
@@ -23,19 +23,19 @@ from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from tests.bench.clusters import drawn
 
 STILL = ("equal", "whole", "odd", "MiB", "unequal", "unequal MiB", "by chance")
-"""Families of which nothing changes but the pods that are there.
+"""Families where nothing changes but the pods.
 
 equal: shares of one kind of card. whole: the same, and pods of whole cards, one or several. odd:
 sizes that divide no card. MiB: equal, counted in MiB. unequal: cards of two sizes, also in MiB. by
 chance: tests/bench/clusters.py, with scarce CPU, models and pods of several devices.
 """
 CHANGING = ("roll-outs", "day and night", "shift", "nodes")
-"""Families in which something changes.
+"""Families with other changes.
 
 roll-outs: Deployments of equal pods; a quarter after the other is replaced, by other sizes and
 numbers at times; notebooks beside them. day and night: two mixtures in turn, each for a lifetime.
-shift: another mixture for good from the middle on; measured is what comes after. nodes: a node is
-drained, and comes back empty; while a cluster fills its nodes come one by one.
+shift: another mixture for good from the middle on; the measure is of the time after. nodes: a node
+is drained, and comes back empty; while a cluster fills its nodes come one by one.
 """
 FAMILIES = (*STILL, *CHANGING)
 
@@ -43,18 +43,18 @@ _MIB = 1024
 _CARDS = (16, 24, 32, 40, 48, 80)
 _NODES = (3, 11)
 _PODS = 400
-_MOST_NODES, _MOST_CARDS = 10, 88
+_MAX_NODES, _MAX_CARDS = 10, 88
 _SHARES = (1, 2, 4, 6, 8, 10, 12, 16)
 _ODD = (3, 5, 7, 9, 11, 13)
 
 WARMUP, END, _SHIFT = 1.0, 5.0, 3.0
-"""Of a cluster whose pods come and go, in mean lifetimes: measured is from the warm-up on."""
+"""Times in mean lifetimes if pods come and go: the measurement begins with the warm-up's end."""
 _FULL = 1.3
 _FLEETS, _NOTEBOOKS = 0.7, 0.35
 """Shares of the memory that Deployments ask for, and notebooks beside them."""
 _QUARTER_TAKES = 0.005
 _DRAINS, _AWAY = 0.25, 0.3
-"""How often a node is drained in a lifetime, and for how long it is away in the mean."""
+"""The rate of drains of a node in a lifetime, and the mean time of absence."""
 
 Mixture = tuple[list[Request], list[float]]
 """Requests, and how often each comes; the sum is 1."""
@@ -62,7 +62,7 @@ Mixture = tuple[list[Request], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Comes:
-    """A pod comes; life: how long it stays; fleet: of which Deployment and revision it is."""
+    """A pod comes; life: its lifetime; fleet: the Deployment and revision."""
 
     request: Request
     life: float
@@ -79,7 +79,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class NodeIs:
-    """A node comes, empty; or it is drained and goes."""
+    """A node comes, empty; or the node is drained and goes."""
 
     node: int
     there: bool
@@ -90,7 +90,7 @@ Events = list[tuple[float, Event]]
 
 
 def still(family: str, seed: int) -> tuple[list[TraceNode], list[TracePod]]:
-    """Return the nodes of one small cluster of the STILL families, and its pods."""
+    """Return the nodes of one small cluster of the STILL families, and the pods."""
     if family == "by chance":
         return _by_chance(seed)
     rng = np.random.default_rng([seed, FAMILIES.index(family)])
@@ -108,7 +108,7 @@ def _by_chance(seed: int) -> tuple[list[TraceNode], list[TracePod]]:
     cluster = next(
         found
         for found in map(drawn, count(100 * seed))
-        if len(found.nodes) <= _MOST_NODES and found.devices <= _MOST_CARDS
+        if len(found.nodes) <= _MAX_NODES and found.devices <= _MAX_CARDS
     )
     return [*cluster.nodes], [*cluster.pods]
 
@@ -116,9 +116,9 @@ def _by_chance(seed: int) -> tuple[list[TraceNode], list[TracePod]]:
 def _nodes(rng: np.random.Generator, family: str) -> list[TraceNode]:
     kinds = rng.choice(_CARDS, 2 if "unequal" in family else 1, replace=False).tolist()
     scale = _MIB if "MiB" in family else 1
-    each = int(rng.choice((2, 4, 8)))
+    cards_of_node = int(rng.choice((2, 4, 8)))
     return [
-        TraceNode(f"n-{at}", 128_000, 2**20, each, scale * kinds[at % len(kinds)], "card")
+        TraceNode(f"n-{at}", 128_000, 2**20, cards_of_node, scale * kinds[at % len(kinds)], "card")
         for at in range(int(rng.integers(*_NODES)))
     ]
 
@@ -144,7 +144,7 @@ class World:
     """A small cluster of the CHANGING families, with all that will happen.
 
     events: in the order of time. If pods stay, the time of an event is the share of all memory that
-    was asked for before it. start, end: what is measured is the mean between them. there: the nodes
+    was requested before. start, end: the measure is the mean between them. there: the nodes
     at first.
     """
 
@@ -158,7 +158,7 @@ class World:
 def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
     """Return one small cluster of the CHANGING families.
 
-    cluster: gives its nodes and mixtures; seed: gives the pods. fills: they stay.
+    cluster: decides nodes and mixtures; seed: decides the pods. fills: the pods stay.
     """
     rng = np.random.default_rng([cluster, FAMILIES.index(family)])
     of_chance = rng.choice(("equal", "whole", "odd", "MiB", "unequal"))
@@ -167,7 +167,7 @@ def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
     fleets = int(rng.integers(4, 9))
     rng = np.random.default_rng([cluster, FAMILIES.index(family), seed])
     units = sum(node.devices * node.capacity for node in nodes)
-    there = [True] * len(nodes)
+    presence = [True] * len(nodes)
     events: Events
     match family:
         case "roll-outs" if fills:
@@ -192,19 +192,19 @@ def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
             events += _drained(rng, len(nodes))
     if family == "nodes" and fills:
         first = max(len(nodes) // 3, 1)
-        there = [at < first for at in range(len(nodes))]
+        presence = [at < first for at in range(len(nodes))]
         late = range(first, len(nodes))
         events += [(0.9 * at / len(nodes), NodeIs(at, True)) for at in late]
     events.sort(key=lambda event: event[0])
     if fills:
-        return World(nodes, events, 0.95, 1.05, there)
-    return World(nodes, events, _SHIFT if family == "shift" else WARMUP, END, there)
+        return World(nodes, events, 0.95, 1.05, presence)
+    return World(nodes, events, _SHIFT if family == "shift" else WARMUP, END, presence)
 
 
 def _coming(
     rng: np.random.Generator, mixture: Mixture, units: float, between: tuple[float, float]
 ) -> Events:
-    """Draw pods of which so many units would be held at a time, each for a mean time of 1."""
+    """Draw pods that would hold so many units at a time, each for a mean time of 1."""
     requests, weights = mixture
     mean = sum(weight * one.total for one, weight in zip(requests, weights, strict=True))
     start, end = between
@@ -212,40 +212,41 @@ def _coming(
     times = rng.uniform(start, end, number).tolist()
     which = rng.choice(len(requests), number, p=weights).tolist()
     lives = rng.exponential(1, number).tolist()
-    every = zip(times, which, lives, strict=True)
-    return [(time, Comes(requests[one], life)) for time, one, life in every]
+    arrivals = zip(times, which, lives, strict=True)
+    return [(time, Comes(requests[one], life)) for time, one, life in arrivals]
 
 
 def _filling(
     rng: np.random.Generator, mixtures: Sequence[Mixture], units: int, turns: Sequence[int]
 ) -> Events:
-    """Draw pods that stay, of the mixtures in turn, until they ask for more than there is."""
+    """Draw pods that stay, of the mixtures in turn, until the requests exceed the capacity."""
     events: Events = []
-    asked = 0.0
-    while asked < _FULL:
-        turn = min(int(asked * len(turns)), len(turns) - 1)
+    requested_units = 0.0
+    while requested_units < _FULL:
+        turn = min(int(requested_units * len(turns)), len(turns) - 1)
         requests, weights = mixtures[turns[turn]]
         request = requests[int(rng.choice(len(requests), p=weights))]
-        events.append((asked, Comes(request, np.inf)))
-        asked += request.total / units
+        events.append((requested_units, Comes(request, np.inf)))
+        requested_units += request.total / units
     return events
 
 
 def _whole_fleets(rng: np.random.Generator, mixture: Mixture, units: int) -> Events:
     """Draw Deployments that come whole and stay, one after the other."""
     events: Events = []
-    asked = 0.0
-    while asked < _FULL:
+    requested_units = 0.0
+    while requested_units < _FULL:
         request, pods = _fleet(rng, mixture, units / 8)
         events += [
-            (asked + at * request.total / units, Comes(request, np.inf)) for at in range(pods)
+            (requested_units + at * request.total / units, Comes(request, np.inf))
+            for at in range(pods)
         ]
-        asked += pods * request.total / units
+        requested_units += pods * request.total / units
     return events
 
 
 def _fleet(rng: np.random.Generator, mixture: Mixture, units: float) -> tuple[Request, int]:
-    """Draw what a pod of a Deployment asks for, and how many it has: of so many units or so."""
+    """Draw the request of a pod of a Deployment, and the number of pods: of so many units or so."""
     requests, weights = mixture
     request = requests[int(rng.choice(len(requests), p=weights))]
     return request, max(round(units * float(rng.uniform(0.6, 1.4)) / request.total), 1)
@@ -255,8 +256,8 @@ def _rolled_out(rng: np.random.Generator, mixture: Mixture, units: int, fleets: 
     """Draw Deployments and their roll-outs, one of each in a lifetime or so."""
     events: Events = []
     for number, share in enumerate(rng.dirichlet([3.0] * fleets).tolist()):
-        wanted = units * _FLEETS * share
-        request, pods = _fleet(rng, mixture, wanted)
+        fleet_units = units * _FLEETS * share
+        request, pods = _fleet(rng, mixture, fleet_units)
         time = float(rng.uniform(0, 0.5))
         events += [(time, Comes(request, np.inf, (number, 0))) for _ in range(pods)]
         for revision in count():
@@ -265,14 +266,14 @@ def _rolled_out(rng: np.random.Generator, mixture: Mixture, units: int, fleets: 
                 break
             before = pods
             if rng.random() < 0.3:
-                request, pods = _fleet(rng, mixture, wanted)
+                request, pods = _fleet(rng, mixture, fleet_units)
             for quarter in range(4):
                 at = time + quarter * _QUARTER_TAKES
                 old, new = ((n * (quarter + 1)) // 4 - n * quarter // 4 for n in (before, pods))
                 events.append((at, Ends((number, revision), old)))
                 comes = Comes(request, np.inf, (number, revision + 1))
                 events += [(at, comes) for _ in range(new)]
-            # What had found no room leaves nothing behind.
+            # A refused pod leaves nothing behind.
             events.append((time + 4 * _QUARTER_TAKES, Ends((number, revision), before)))
     return events
 
@@ -305,34 +306,34 @@ class Run:
         sizes = Counter(size for node in world.nodes for size in node.sizes)
         self._learner = Learner(policy, sizes, len(world.nodes))
         # The order breaks ties; the events name nodes by their place before it.
-        named = [replace(node, name=str(at)) for at, node in enumerate(world.nodes)]
-        self._cluster = Cluster(node_order(named, seed), self._learner, self._learner.moved)
+        named_nodes = [replace(node, name=str(at)) for at, node in enumerate(world.nodes)]
+        self._cluster = Cluster(node_order(named_nodes, seed), self._learner, self._learner.moved)
         self._whole = self._cluster.view
         self._row = {int(name): row for name, row in self._whole.row.items()}
         self._numbers = count()
         self._there: dict[int, Placement] = {}
         self._leaving: list[tuple[float, int]] = []
         self._fleets: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._set_nodes([at for at, there in enumerate(world.there) if not there], False)
+        self._set_nodes([at for at, is_present in enumerate(world.there) if not is_present], False)
 
     def allocated(self) -> float:
-        """Return the mean of what is allocated, in % of what there is.
+        """Return the mean allocation, in % of the capacity.
 
-        Of the time where pods come and go; of what had been asked for where they stay.
+        Over time if pods come and go; over requested GPU if pods stay.
         """
-        held = there = now = 0.0
+        held_time = present_time = now = 0.0
         for time in self._times():
             span = min(time, self._world.end) - max(now, self._world.start)
             if span > 0:
-                held += span * self._cluster.allocated
-                there += span * self._cluster.capacity
+                held_time += span * self._cluster.allocated
+                present_time += span * self._cluster.capacity
             now = self._learner.now = time
             while self._leaving and self._leaving[0][0] <= now:
                 self._remove(heapq.heappop(self._leaving)[1])
-        return 100 * held / there
+        return 100 * held_time / present_time
 
     def _times(self) -> Iterator[float]:
-        """Yield the time of each change before it is made, and the end."""
+        """Yield the time of each change before the change, and the end."""
         for time, event in self._world.events:
             if time >= self._world.end:
                 break
@@ -366,17 +367,17 @@ class Run:
                 self._set_nodes([node], there)
 
     def _remove(self, number: int) -> None:
-        """Free what the pod holds, unless it was removed before its time."""
+        """Free the units of the pod, unless the pod was removed early."""
         placement = self._there.pop(number, None)
         if placement is not None:
             self._cluster.release(placement)
 
-    def _set_nodes(self, nodes: Sequence[int], there: bool) -> None:
+    def _set_nodes(self, nodes: Sequence[int], is_present: bool) -> None:
         view = self._cluster.view
         capacity, healthy = view.capacity.copy(), view.healthy.copy()
         rows = [self._row[node] for node in nodes]
-        capacity[rows] = self._whole.capacity[rows] * there
-        healthy[rows] = self._whole.healthy[rows] & there
+        capacity[rows] = self._whole.capacity[rows] * is_present
+        healthy[rows] = self._whole.healthy[rows] & is_present
         view = replace(view, capacity=capacity, healthy=healthy)
         view.free.flags.writeable = True
         self._cluster.view = view

@@ -69,8 +69,8 @@ def among_nodes(nodes: int, pods: int) -> tuple[float, float]:
             pod = pod_document(PodPlan(f"pod-{number}"))
             api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
 
-        def bound(found: dict[str, PodState]) -> bool:
-            return len(found) == pods and all(pod.node for pod in found.values())
+        def bound(states: dict[str, PodState]) -> bool:
+            return len(states) == pods and all(pod.node for pod in states.values())
 
         if not board.wait_until(bound, _LONGEST):
             raise SystemExit("the pods are not bound")

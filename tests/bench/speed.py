@@ -1,4 +1,4 @@
-"""How fast the extender answers: filter, prioritize, binds on one node, and filling its books.
+"""The speed of the extender: filter, prioritize, binds on one node, and filling the books.
 
 The real process over real HTTP, beside a bare Flask application that echoes the same bytes in the
 same kind of worker, in turn, so that both meet the same machine. Figures are for comparing within
@@ -140,7 +140,7 @@ def rounds(asks: dict[str, tuple[int, list[bytes]]]) -> dict[str, dict[str, floa
             if took is None:
                 raise SystemExit(f"{name}: no answer")
             samples[name].append(took)
-    return {name: summary(taken, 0, 1) for name, taken in samples.items()}
+    return {name: summary(times, 0, 1) for name, times in samples.items()}
 
 
 def bench_verbs() -> None:
@@ -174,8 +174,8 @@ def bench_verbs() -> None:
 
 async def bind_all(port: int, nodes: list[str]) -> tuple[list[float], int, float]:
     """(ms of each bind, refused, seconds in all): each pod is filtered, then all are bound."""
-    taken: list[float] = []
-    refused = 0
+    seconds: list[float] = []
+    refusals = 0
     todo = list(range(_BINDS))
 
     async def ask(
@@ -187,7 +187,7 @@ async def bind_all(port: int, nodes: list[str]) -> tuple[list[float], int, float
         return await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
 
     async def worker(bind: bool) -> None:
-        nonlocal refused
+        nonlocal refusals
         stream = await asyncio.open_connection("127.0.0.1", port)
         while todo:
             number = todo.pop()
@@ -200,15 +200,15 @@ async def bind_all(port: int, nodes: list[str]) -> tuple[list[float], int, float
             start = time.perf_counter()
             answer = json.loads(await ask(stream, message))
             if bind:
-                taken.append((time.perf_counter() - start) * 1000)
-                refused += bool(answer["Error"])
+                seconds.append((time.perf_counter() - start) * 1000)
+                refusals += bool(answer["Error"])
         stream[1].close()
 
     await asyncio.gather(*(worker(bind=False) for _ in range(8)))
     todo = list(range(_BINDS))
     start = time.perf_counter()
     await asyncio.gather(*(worker(bind=True) for _ in range(_AT_ONCE)))
-    return taken, refused, time.perf_counter() - start
+    return seconds, refusals, time.perf_counter() - start
 
 
 def bench_binds() -> None:
@@ -217,14 +217,14 @@ def bench_binds() -> None:
     for title, count in (("one node", 1), ("100 nodes", 100)):
         with extender(nodes=count, units=1000, delay_ms=20) as (port, _, _child):
             nodes = [node_name(number) for number in range(count)]
-            taken, refused, seconds = asyncio.run(bind_all(port, nodes))
-        row = summary(taken, refused, seconds)
-        rate = (len(taken) - refused) / seconds
-        print(f"{title:24}{rate:8.0f}{row['p50']:8.1f}{row['p99']:8.1f}{refused:9d}")
+            times, refusals, seconds = asyncio.run(bind_all(port, nodes))
+        row = summary(times, refusals, seconds)
+        rate = (len(times) - refusals) / seconds
+        print(f"{title:24}{rate:8.0f}{row['p50']:8.1f}{row['p99']:8.1f}{refusals:9d}")
 
 
 def resident(child: subprocess.Popen[bytes]) -> float:
-    """MiB held at most by the process and its worker."""
+    """Peak MiB of the process and the worker."""
     pids = [str(child.pid)]
     tasks = Path(f"/proc/{child.pid}/task/{child.pid}/children")
     pids += tasks.read_text().split()

@@ -82,7 +82,7 @@ def waiting_pod(number: int) -> dict[str, Any]:
 
 
 def _bound(body: bytes, version: int) -> bytes:
-    """The event of the watch that shows what a Binding made of a pod that waits."""
+    """The watch event of a Binding for a pending pod."""
     sent = json.loads(body)
     pod = waiting_pod(int(sent["metadata"]["name"].rpartition("-")[2]))
     pod["metadata"] |= {

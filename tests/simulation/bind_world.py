@@ -1,9 +1,9 @@
-"""A small world around Bind and the Ledger in which everything can happen in any order.
+"""A small world around Bind and the Ledger in which events happen in any order.
 
-Actors: binds (each with a request on its way to the API server or an answer on its way back), one
-follower of the watch that may list anew, one who settles what is in doubt, a user who deletes pods,
+Actors: binds (each with a request to the API server or an answer on the way), one
+follower of the watch that may relist, one that settles charges in doubt, a user that deletes pods,
 the clock. `moves` are the steps possible now, `do` takes one; a world can be copied and both go on.
-Served and delivered are two steps, so whatever an answer says may be old when it arrives.
+Served and delivered are two steps, so the content of an answer may be outdated on arrival.
 """
 
 import copy
@@ -49,7 +49,7 @@ _LOST = "no answer"
 
 @dataclass
 class Actor:
-    """A bind under way. carried: the answer on its way back, with when the read was sent."""
+    """A running bind. carried: the answer on the way, with the time when the read was sent."""
 
     pod: str
     node: str
@@ -62,7 +62,7 @@ class Actor:
 class World:
     """pods: units by name. nodes: units of each device, by name. binds: (pod, node).
 
-    faults: how many answers may be lost, late or refused. rounds: how often what is in doubt is
+    faults: how many answers may be lost, late or refused. rounds: how often a charge in doubt is
     read. waits: how often the clock may go on until no late write can land any more.
     """
 
@@ -77,8 +77,8 @@ class World:
     waits: int = 0
     now: float = 0.0
     watched: int = 0
-    listed: tuple[list[Pod], int] | None = None
-    asked: tuple[Overdue, Pod | None, float, bool] | None = None
+    list_page: tuple[list[Pod], int] | None = None
+    query: tuple[Overdue, Pod | None, float, bool] | None = None
     late: list[bytes] = field(default_factory=list)
     ever_bound: set[tuple[str, str]] = field(default_factory=set)
 
@@ -114,17 +114,17 @@ class World:
             bind, resources=self.resources, resource_request=(self.books, bind.resource_request[1])
         )
 
-    # -- what may happen ------------------------------------------------------------------------
+    # -- possible steps ------------------------------------------------------------------------
 
     def moves(self) -> list[Move]:
         """Every step possible now."""
         moves = [move for index in range(len(self.actors)) for move in self._actor_moves(index)]
         moves += [("late", str(index)) for index in range(len(self.late))]
-        if self.listed is not None:
+        if self.list_page is not None:
             moves.append(("listed",))
         elif self.watched < len(self.store.log):
             moves.append(("event",))
-        if self.relists and self.listed is None:
+        if self.relists and self.list_page is None:
             moves.append(("list",))
         moves += [("delete", name) for name in self.deletes if name in self.store.pods]
         moves += [("ended", name) for name in self._terminating()]
@@ -147,8 +147,8 @@ class World:
 
     def _settler_moves(self) -> list[Move]:
         moves: list[Move] = []
-        if self.asked is not None:
-            moves.append(("settle",) if self.asked[3] else ("look",))
+        if self.query is not None:
+            moves.append(("settle",) if self.query[3] else ("look",))
         elif self.rounds:
             overdue = self.ledger.overdue(self.now)
             moves += [("overdue", str(index)) for index in range(len(overdue))]
@@ -159,16 +159,16 @@ class World:
 
     def do(self, move: Move) -> None:
         """Take the step."""
-        kind, *rest = move
-        getattr(self, f"_do_{kind}")(*rest)
+        kind, *arguments = move
+        getattr(self, f"_do_{kind}")(*arguments)
 
     def _do_start(self, index: str) -> None:
         actor = self.actors[int(index)]
         document = self.store.pods.get(actor.pod) or pod_json(actor.pod, self.pods[actor.pod])
         ref = PodRef("team", actor.pod, document["metadata"]["uid"])
-        asked = (self.books, request_of(read_pod(document), ALIYUN))
+        books_and_request = (self.books, request_of(read_pod(document), ALIYUN))
         actor.bind = BindTransaction(
-            self.resources, ref, actor.node, True, asked, stamp=str(int(index) + 1)
+            self.resources, ref, actor.node, True, books_and_request, stamp=str(int(index) + 1)
         )
         actor.step = actor.bind.start(self.now, _FOREVER)
 
@@ -209,24 +209,24 @@ class World:
         actor = self.actors[int(index)]
         assert actor.bind is not None
         assert actor.carried is not None
-        what, sent = actor.carried
+        action, sent_at = actor.carried
         actor.carried = None
         if isinstance(actor.step, WriteBinding):
-            actor.step = actor.bind.written(what, self.now)
+            actor.step = actor.bind.written(action, self.now)
         else:
-            actor.step = actor.bind.read(what, sent, self.now, _FOREVER)
+            actor.step = actor.bind.read(action, sent_at, self.now, _FOREVER)
 
     def _do_late(self, index: str) -> None:
         self._late_apply(self.late.pop(int(index)))
 
     def _do_list(self) -> None:
         self.relists -= 1
-        self.listed = ([read_pod(pod) for pod in self.store.pods.values()], len(self.store.log))
+        self.list_page = ([read_pod(pod) for pod in self.store.pods.values()], len(self.store.log))
 
     def _do_listed(self) -> None:
-        assert self.listed is not None
-        pods, self.watched = self.listed
-        self.listed = None
+        assert self.list_page is not None
+        pods, self.watched = self.list_page
+        self.list_page = None
         self.ledger.replace_pods([observe_pod(pod, ALIYUN) for pod in pods])
 
     def _do_event(self) -> None:
@@ -240,11 +240,11 @@ class World:
             self.ledger.pod_changed(pod)
 
     def _do_delete(self, name: str) -> None:
-        self.deletes = [other for other in self.deletes if other != name]
+        self.deletes = [pending_name for pending_name in self.deletes if pending_name != name]
         self.store.delete(name)
 
     def _do_recreate(self, name: str) -> None:
-        self.recreates = [other for other in self.recreates if other != name]
+        self.recreates = [pending_name for pending_name in self.recreates if pending_name != name]
         self.store.create(pod_json(name, self.pods[name], uid=f"uid-{name}-again"))
 
     def _do_ended(self, name: str) -> None:
@@ -252,55 +252,57 @@ class World:
 
     def _do_overdue(self, index: str) -> None:
         self.rounds -= 1
-        self.asked = (self.ledger.overdue(self.now)[int(index)], None, self.now, False)
+        self.query = (self.ledger.overdue(self.now)[int(index)], None, self.now, False)
 
     def _do_look(self) -> None:
-        assert self.asked is not None
-        overdue, _, sent, _ = self.asked
-        seen = self.store.read(overdue.ref.name)
-        assert not isinstance(seen, ApiError)
-        self.asked = (overdue, seen, sent, True)
+        assert self.query is not None
+        overdue, _, sent_at, _ = self.query
+        pod = self.store.read(overdue.ref.name)
+        assert not isinstance(pod, ApiError)
+        self.query = (overdue, pod, sent_at, True)
 
     def _do_settle(self) -> None:
-        assert self.asked is not None
-        overdue, seen, sent, _ = self.asked
-        self.asked = None
-        pod = observe_pod(seen, ALIYUN) if seen else None
-        self.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+        assert self.query is not None
+        overdue, pod_now, sent_at, _ = self.query
+        self.query = None
+        pod = observe_pod(pod_now, ALIYUN) if pod_now else None
+        self.ledger.settle(overdue.ref.uid, overdue.token, pod, sent_at)
 
     def _do_wait(self) -> None:
         self.waits -= 1
         self.now += HOLD
 
-    # -- what must be true ----------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """No device holds more than it has, and the books never show less than is held."""
-        held, charged = self.truth(), self.charges()
+        """No device holds more than its capacity, and the books never show less than the held
+        units.
+        """
+        true_units, charged_units = self.truth(), self.charges()
         for name, capacity in self.nodes.items():
             for device, units in enumerate(capacity):
-                truly = sum(holding.get((name, device), 0) for holding in held.values())
-                books = sum(holding.get((name, device), 0) for holding in charged.values())
+                truly = sum(holding.get((name, device), 0) for holding in true_units.values())
+                books = sum(holding.get((name, device), 0) for holding in charged_units.values())
                 assert truly <= units, f"{name}/{device}: {truly} of {units} held"
                 assert books >= truly, f"{name}/{device}: the books say {books} of {truly}"
-        for uid, holding in held.items():
-            assert charged.get(uid) == holding, f"{uid} holds {holding}"
+        for uid, holding in true_units.items():
+            assert charged_units.get(uid) == holding, f"{uid} holds {holding}"
         for actor in self.actors:
             if actor.step == BindResult("", "bound"):
                 assert (actor.pod, actor.node) in self.ever_bound
 
     def truth(self) -> dict[str, dict[tuple[str, int], int]]:
         """uid -> (node, device) -> units, of the pods that have a node, by their annotations."""
-        held = {}
+        true_units = {}
         for document in self.store.pods.values():
             pod = observe_pod(read_pod(document), ALIYUN)
             if pod.node:
                 assert pod.placement is not None
-                held[pod.ref.uid] = {(pod.node, dev): units for dev, units in pod.placement}
-        return held
+                true_units[pod.ref.uid] = {(pod.node, dev): units for dev, units in pod.placement}
+        return true_units
 
     def charges(self) -> dict[str, dict[tuple[str, int], int]]:
-        """The same as the books have it."""
+        """The same by the books."""
         return {
             entry.ref.uid: {(entry.node, dev): units for dev, units in entry.placement or ()}
             for node in self.ledger.dump()
@@ -323,16 +325,18 @@ class World:
         assert self.ledger.counts()["assumed"] == 0
 
     def key(self) -> tuple[object, ...]:
-        """What decides the future, hashable. Tokens count by whom they belong to, not by number."""
+        """The hashable state that decides the future. Tokens count by owner, not by number."""
         return (
             tuple(map(self._actor_key, self.actors)),
             self._ledger_key(),
             tuple(map(_pod_key, self.store.pods.items())),
-            tuple(_pod_key(each) for each in self.store.log[self.watched :]),
+            tuple(_pod_key(record) for record in self.store.log[self.watched :]),
             (self.now, self.relists, self.faults, self.rounds, self.waits),
             (*self.deletes, "-", *self.recreates),
-            None if self.listed is None else (repr(self.listed[0]), self.listed[1] - self.watched),
-            None if self.asked is None else (*map(repr, self.asked[1:]), self._live(self.asked[0])),
+            None
+            if self.list_page is None
+            else (repr(self.list_page[0]), self.list_page[1] - self.watched),
+            None if self.query is None else (*map(repr, self.query[1:]), self._live(self.query[0])),
             tuple(self.late),
         )
 
@@ -376,16 +380,16 @@ class World:
 
 
 def _copied(ledger: Ledger) -> Ledger:
-    """Independent books. What never changes is shared; so are lock and tokens, at no harm."""
+    """Independent books. Constant values are shared; lock and tokens too, without harm."""
     parts = [*vars(ledger).values(), *vars(vars(ledger)["_store"]).values()]
     dicts = [part for part in parts if isinstance(part, dict)]
-    inner = [value for each in dicts for value in each.values()]
-    shared = [each for each in (*parts, *inner) if isinstance(each, _SHARED)]
-    return copy.deepcopy(ledger, {id(each): each for each in shared})
+    inner = [value for mapping in dicts for value in mapping.values()]
+    shared = [mapping for mapping in (*parts, *inner) if isinstance(mapping, _SHARED)]
+    return copy.deepcopy(ledger, {id(mapping): mapping for mapping in shared})
 
 
 def _alike(entry: Entry) -> Entry:
-    """Return the charge without what tells it from one with the same future: see `key`."""
+    """Return the charge without fields that do not affect the future: see `key`."""
     if entry.assumption is None:
         return entry
     alike = replace(entry.assumption, token=0, since=0.0, stamps=frozenset())
@@ -405,14 +409,14 @@ def _pod_key(item: tuple[str, dict[str, Any]]) -> tuple[object, ...]:
 
 
 def explore(start: World) -> int:
-    """How many states every order of steps reaches from here; all of them are checked.
+    """Return the number of states that every order of steps reaches; all of them are checked.
 
     States that look alike have the same future, so each is gone on from once.
     """
-    seen = {start.key()}
-    open_: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
-    while open_:
-        world, path = open_.pop()
+    visited = {start.key()}
+    frontier: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
+    while frontier:
+        world, path = frontier.pop()
         moves = world.moves()
         try:
             world.check()
@@ -425,7 +429,7 @@ def explore(start: World) -> int:
             branch = world.copy()
             branch.do(move)
             key = branch.key()
-            if key not in seen:
-                seen.add(key)
-                open_.append((branch, (*path, move)))
-    return len(seen)
+            if key not in visited:
+                visited.add(key)
+                frontier.append((branch, (*path, move)))
+    return len(visited)

@@ -1,6 +1,7 @@
-"""What may happen to requests and watches: each takes the world a step on, and says what it did.
+"""Events of requests and watches: each function takes the world one step on, and describes the
+step.
 
-"" where there is nothing to do it to.
+"" if the step has no object.
 """
 
 from gpushare.errors import ApiUnavailable
@@ -11,7 +12,7 @@ from tests.simulation.world import World
 
 
 def apply(world: World, chance: Chance) -> str:
-    """The server works on a request; its answer is on its way."""
+    """The server handles a request; the answer is on the way."""
     requests = world.waiting(answered=False)
     if not requests:
         return ""
@@ -50,14 +51,14 @@ def go_wrong(world: World, chance: Chance) -> str:
         return f"slow {told(request)}"
     request.answer = world.network.outcome(request, fault)
     request.silent = request.answer is None
-    shown = f"{fault} {told(request)}"
+    description = f"{fault} {told(request)}"
     if request.answer is not None and not request.client.frozen:
         world.deliver(request)
-    return shown
+    return description
 
 
 def apply_late(world: World, chance: Chance) -> str:
-    """The server gets to a write whose client has given up."""
+    """The server handles a write of a client that has given up."""
     if not world.network.late:
         return ""
     late = chance.pick(world.network.late)
@@ -66,21 +67,21 @@ def apply_late(world: World, chance: Chance) -> str:
 
 
 def show_lines(world: World, chance: Chance) -> str:
-    """A watch shows some of what has changed."""
+    """A watch delivers some changes."""
     streams = [item for item in world.streams() if not item.blind and item.feed.behind()]
     if not streams:
         return ""
     stream = chance.pick(streams)
-    most = chance.pick((1, 1, 2, 100))
-    shown = 0
-    while shown < most and stream in world.network.streams and stream.feed.behind():
+    max_lines = chance.pick((1, 1, 2, 100))
+    line_count = 0
+    while line_count < max_lines and stream in world.network.streams and stream.feed.behind():
         world.show(stream, stream.feed.take())
-        shown += 1
-    return f"{stream.path} {shown} lines to {stream.client.identity}"
+        line_count += 1
+    return f"{stream.path} {line_count} lines to {stream.client.identity}"
 
 
 def again(world: World, chance: Chance) -> str:
-    """What was shown last is shown once more."""
+    """The last changes are delivered once more."""
     streams = [item for item in world.streams() if not item.blind and item.feed.last]
     if not streams:
         return ""
@@ -143,7 +144,7 @@ def bookmark(world: World, chance: Chance) -> str:
 
 
 def compact(world: World, chance: Chance) -> str:
-    """The server forgets its history."""
+    """The server compacts the history."""
     del chance
     world.oracle.follow()
     world.server.store.compact()
@@ -161,7 +162,7 @@ def relist(world: World, chance: Chance) -> str:
 
 
 def sink(world: World, chance: Chance) -> str:
-    """A receiver will fail over its next delivery."""
+    """A receiver will fail at the next delivery."""
     if not world.replicas:
         return ""
     replica = chance.pick(world.replicas)

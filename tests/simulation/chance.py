@@ -1,7 +1,7 @@
-"""Chance, as one number for each step of a story: what is drawn in a step comes out of its number.
+"""Chance as one number for each step of a story: all draws of a step come out of the number.
 
-So a story is a list of numbers. Cutting a step out of the list leaves the other steps their draws,
-which is what lets a failing story be shrunk. The number 0 always draws the first, tamest choice.
+So a story is a list of numbers. Removing a step from the list does not change the draws of other
+steps, so a failing story can be shrunk. The number 0 always draws the first, tamest choice.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 BITS = 128
-"""Bits of one step's number: enough for some twenty draws, after which it draws zeros."""
+"""Bits of one step's number: enough for some twenty draws; later draws are zeros."""
 
 
 class Chance:
@@ -30,11 +30,11 @@ class Chance:
         return drawn
 
     def once_in(self, limit: int) -> bool:
-        """Whether it comes true, once in so many times; never out of 0."""
+        """Return True once in so many times; never out of 0."""
         return self.below(limit) == limit - 1
 
     def apart(self) -> Random:
-        """Further draws out of the same number, which leave those that come here as they are."""
+        """Further draws out of the same number, without effect on the draws here."""
         return Random(self._left)
 
     def pick(self, things: Sequence[_T]) -> _T:
@@ -46,9 +46,9 @@ class Weighted:
     """Names with whole weights, to be drawn by."""
 
     def __init__(self, weights: dict[str, int]) -> None:
-        kept = {name: weight for name, weight in weights.items() if weight > 0}
-        self._names = list(kept)
-        self._ends = list(accumulate(kept.values()))
+        positive = {name: weight for name, weight in weights.items() if weight > 0}
+        self._names = list(positive)
+        self._ends = list(accumulate(positive.values()))
 
     def draw(self, chance: Chance) -> str:
         """One of the names; "" where there is none."""
@@ -58,6 +58,6 @@ class Weighted:
 
 
 def numbers(seed: int, steps: int) -> list[int]:
-    """The story of a seed: first the number of its world, then one for each step."""
+    """The story of a seed: first the number of the world, then one number for each step."""
     source = Random(seed)
     return [source.getrandbits(BITS) for _ in range(steps + 1)]

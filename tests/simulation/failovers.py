@@ -1,8 +1,8 @@
 """`python -m tests.simulation.failovers --failovers 1000`: leaders that die, sleep or are cut off.
 
 Two processes in virtual time, in both wirings, and pods that come and go on a device that has room
-for few. Each time the leader is struck, often in the middle of a bind, and who follows it binds. No
-device may ever hold more than it has, and never may two lead at one time.
+for few. Each time the leader is struck, often in the middle of a bind, and the next leader binds.
+No device may ever hold more than its capacity, and two processes may never lead at one time.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _STEP = 0.25
 
 @dataclass
 class Failovers:
-    """One history, decided by its seed. struck: how often by what. count: changes of leader."""
+    """One history, decided by the seed. struck: faults by kind. count: changes of leader."""
 
     wiring: str
     seed: int
@@ -82,7 +82,7 @@ class Failovers:
 
     @contextmanager
     def _armed(self, leader: Replica, point: Point) -> Iterator[None]:
-        """Stop the leader in its tracks when it comes by the point."""
+        """Stop the leader at the point."""
         tasks = self._stage.tasks
 
         def reached() -> None:
@@ -122,8 +122,8 @@ class Failovers:
         self._stage.cut.discard(leader)
         self._stage.network.armed.pop(leader.identity, None)
 
-    def _lease(self, leader: Replica, most: int = 6) -> None:
-        faults = ["silent"] * self._chance.randint(1, most)
+    def _lease(self, leader: Replica, max_steps: int = 6) -> None:
+        faults = ["silent"] * self._chance.randint(1, max_steps)
         self._stage.network.armed.setdefault(leader.identity, []).extend(faults)
 
     def _host_ends(self, leader: Replica) -> None:
@@ -135,8 +135,8 @@ class Failovers:
 
     # -- time -----------------------------------------------------------------------------------
 
-    def _at(self, seconds: float, what: Callable[[], None]) -> None:
-        self._later.append((self._stage.tasks.now + seconds, what))
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        self._later.append((self._stage.tasks.now + seconds, action))
 
     def _pass(self, seconds: float) -> None:
         stage = self._stage
@@ -144,16 +144,16 @@ class Failovers:
         while stage.tasks.now < end:
             # Any pod may be the first that the next leader is asked for.
             stage.pass_time(_STEP, self._chance.choice([*stage.there(), "none"]))
-            for due, what in list(self._later):
+            for due, action in list(self._later):
                 if due <= stage.tasks.now:
-                    self._later.remove((due, what))
-                    what()
+                    self._later.remove((due, action))
+                    action()
             self._let_land()
             self._come_and_go()
             self._look()
 
     def _let_land(self) -> None:
-        """What its sender has given up is applied at the last moment, or never."""
+        """A request of a sender that has given up is applied at the last moment, or never."""
         late = self._stage.network.late
         for item in list(late):
             if item.until - self._stage.tasks.now < 2 * _STEP:
@@ -189,15 +189,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for wiring in WIRINGS:
-        done, seed, struck, binds = 0, options.seed, Counter[str](), 0
-        while done < options.failovers // len(WIRINGS):
+        stories, seed, struck, binds = 0, options.seed, Counter[str](), 0
+        while stories < options.failovers // len(WIRINGS):
             history = Failovers(wiring, seed)
             history.run(25)
-            done, seed = done + history.count, seed + 1
+            stories, seed = stories + history.count, seed + 1
             struck += history.struck
             binds += history.binds
         blows = ", ".join(f"{count} {blow}" for blow, count in sorted(struck.items()))
-        print(f"{wiring}: seeds {options.seed}:{seed}, {done} failovers, {binds} binds; {blows}")
+        print(f"{wiring}: seeds {options.seed}:{seed}, {stories} failovers, {binds} binds; {blows}")
     return 0
 
 

@@ -10,14 +10,15 @@ from tests.simulation.mutants.museum import Mutant
 
 def figures(runs: list[dict[str, Any]]) -> str:
     """Return the sums over all runs of stories, and a table of the mutants by family."""
-    told = [run for run in runs if run["fired"]]
-    seeds = sum(run["after"] - run["first"] for run in told)
-    violations = sum(len(run["violations"]) for run in told)
+    fired_runs = [run for run in runs if run["fired"]]
+    seeds = sum(run["after"] - run["first"] for run in fired_runs)
+    violations = sum(len(run["violations"]) for run in fired_runs)
     fired: Counter[str] = Counter()
-    for run in told:
+    for run in fired_runs:
         fired.update(run["fired"])
+    last = fired_runs[-1]
     lines = [
-        f"{len(told)} runs until {told[-1]['when'][:10]} (commit {told[-1]['commit']}):",
+        f"{len(fired_runs)} runs until {last['when'][:10]} (commit {last['commit']}):",
         f"{seeds:,} stories, {fired.total():,} faults of {len(fired)} kinds,"
         f" {violations} violations.",
     ]
@@ -44,7 +45,7 @@ _FAMILIES = {
 
 
 def _mutants(runs: list[dict[str, Any]]) -> list[str]:
-    found = last_found(runs)
+    seeds_by_mutant = last_found(runs)
     mutants: dict[str, list[Mutant]] = {}
     for mutant in all_mutants():
         mutants.setdefault(mutant.fault[0], []).append(mutant)
@@ -53,7 +54,7 @@ def _mutants(runs: list[dict[str, Any]]) -> list[str]:
     ]
     lines.append("| --- | --- | --- | --- |")
     for letter, family in sorted(mutants.items()):
-        seeds = [seed for each in family if isinstance(seed := found.get(each.name), int)]
+        seeds = [seed for one in family if isinstance(seed := seeds_by_mutant.get(one.name), int)]
         tested = sum(bool(mutant.test) for mutant in family)
         story = f"{len(seeds)}, {median(seeds):.0f}" if seeds else "0"
         lines.append(f"| {_FAMILIES.get(letter, letter)} | {len(family)} | {story} | {tested} |")

@@ -1,14 +1,14 @@
-"""Stories of groups whose pods wait for each other at bind.
+"""Stories of groups of pods that wait for each other at bind.
 
 A small kube-scheduler asks real verbs over real books, in virtual time: filter for one pod after
 the other, bind for each pod by itself. Watches lag. Pods are deleted, evicted, end by themselves,
 and come again; the name of a group is used again with another size; nodes are cordoned; Bindings
 are refused; processes are killed, lose the lead or stop while pods wait. All pods with a device ask
-for the same, and a node has room for a count of them, so places can be counted without our code.
+for the same, and a node has room for a count of pods, so places can be counted without our code.
 
 Promises: G1 no two pods on one device. G2 of a group never some are bound and some not, once the
-writes of a step are over, unless one of its pods was deleted, ended or refused by the API server
-since the first was bound. G3 when nothing happens any more, no group waits whose pods all have
+writes of a step are over, unless a pod of the group was deleted, ended or refused by the API server
+since the first was bound. G3 when nothing happens any more, no group waits while all pods have
 room. G4 no charge is left of pods that are not bound. G5 each bind gets one answer, in time.
 """
 
@@ -78,16 +78,16 @@ class Process:
             clock=world.api.clock,
         )
         self.unseen: list[tuple[str, Json]] = []
-        """What the watch has yet to show."""
+        """Changes that the watch has yet to deliver."""
         self.watch.replace([page(PODS, *world.pods.values())], world.api.now)
 
     def look(self) -> None:
-        """What the thread of the gate does."""
+        """The work of the gate's thread."""
         self.binder.guard_gate(0.0)
 
-    def catch_up(self, most: int = 1_000_000) -> None:
+    def catch_up(self, max_events: int = 1_000_000) -> None:
         """Have the watch show so many events."""
-        for _ in range(min(most, len(self.unseen))):
+        for _ in range(min(max_events, len(self.unseen))):
             kind, body = self.unseen.pop(0)
             self.watch.apply(event(PODS, kind, body))
             self.binder.open_gate()
@@ -95,7 +95,7 @@ class Process:
 
 @dataclass
 class Group:
-    """A group as its controller makes it."""
+    """A group as the controller makes it."""
 
     name: str
     size: int
@@ -118,11 +118,11 @@ class GateStory:
     groups: dict[str, Group] = field(default_factory=dict)
     waits: dict[str, tuple[str, float, Future[bytes]]] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused_names: set[str] = field(default_factory=set)
     backoff: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     refuse_next: bool = False
-    _made: int = 0
+    _pod_count: int = 0
     _ticked: float = 0.0
 
     def __post_init__(self) -> None:
@@ -130,10 +130,10 @@ class GateStory:
         self.leader, self.follower = Process(self), Process(self)
         self.follower.leads = False
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def step(self, chance: Chance) -> None:
-        """One step of the story, and its judgement."""
+        """One step of the story, and the checks."""
         getattr(self, f"_{_STEPS.draw(chance)}")(chance)
         self.pass_time(0.02)
         self.judge()
@@ -167,7 +167,7 @@ class GateStory:
             self._create(f"plain{self._number()}")
 
     def _again(self, chance: Chance) -> None:
-        """The pods of a group are deleted, and its name is used again."""
+        """The pods of a group are deleted, and the name of the group is used again."""
         if self.groups:
             group = self.groups[chance.pick(sorted(self.groups))]
             for name in self.members_of(group):
@@ -176,7 +176,7 @@ class GateStory:
             self.make_group(group.name, size, chance.below(2), group.priority)
 
     def _complete(self, chance: Chance) -> None:
-        """The controller of a group creates the pods that it lacks."""
+        """The controller of a group creates the missing pods."""
         for group in self.groups.values():
             while len(self.members_of(group)) < group.size:
                 self._member(group)
@@ -187,10 +187,10 @@ class GateStory:
             self._gone(chance.pick(sorted(self.pods)))
 
     def _end(self, chance: Chance) -> None:
-        """A pod succeeds: the watch, which selects pods that have not, shows it deleted."""
-        bound = sorted(name for name in self.pods if self._node(name))
-        if bound:
-            self._gone(chance.pick(bound), ended=True)
+        """A pod succeeds: the watch, which selects pods that have not ended, reports a deletion."""
+        limit = sorted(name for name in self.pods if self._node(name))
+        if limit:
+            self._gone(chance.pick(limit), ended=True)
 
     def _forget_group(self, chance: Chance) -> None:
         if self.groups:
@@ -202,7 +202,7 @@ class GateStory:
         name = chance.pick(sorted(NODES))
         if name in self.cordoned:
             self.cordoned.discard(name)
-            self.refused.clear()
+            self.refused_names.clear()
         elif not self.cordoned:
             self.cordoned.add(name)
 
@@ -219,13 +219,13 @@ class GateStory:
         self.leader = Process(self)
 
     def _lead(self, chance: Chance) -> None:
-        """The other process leads; what waits at the first is turned back by it."""
+        """The other process leads; the pods that wait at the old leader are turned back."""
         del chance
         self._count("lead lost with waits" if self.waits else "lead lost")
         self.leader.leads = False
         self.pass_time(0.0)
         self.leader, self.follower = self.follower, self.leader
-        # As after a change of leader: pods are listed once more before it answers.
+        # As after a change of leader: pods are listed once more before the first answer.
         self.leader.unseen.clear()
         self.leader.watch.replace([page(PODS, *self.pods.values())], self.api.now)
         self.leader.leads = True
@@ -253,17 +253,18 @@ class GateStory:
             for name in self.pods
             if not self._node(name)
             and name not in self.waits
-            and name not in self.refused
+            and name not in self.refused_names
             and self.backoff.get(name, 0.0) <= self.api.now
         )
 
     def try_pod(self, name: str) -> None:
         names = [
-            each
-            for each, cards in NODES.items()
-            if each not in self.cordoned and ("launcher" in name or len(self._on(each)) < cards)
+            node_name
+            for node_name, cards in NODES.items()
+            if node_name not in self.cordoned
+            and ("launcher" in name or len(self._on(node_name)) < cards)
         ]
-        self.refused.add(name)
+        self.refused_names.add(name)
         if not names:
             return
         answer = json.loads(self.leader.service.filter(request(self.pods[name], names)))
@@ -272,20 +273,20 @@ class GateStory:
         if not answer["NodeNames"]:
             self._count("refused")
             return
-        self.refused.discard(name)
-        where = str(answer["NodeNames"][0])
-        began = self.leader.service.begin_bind(bind_request(self.pods[name], where))
+        self.refused_names.discard(name)
+        target = str(answer["NodeNames"][0])
+        began = self.leader.service.begin_bind(bind_request(self.pods[name], target))
         if isinstance(began, bytes):
             future: Future[bytes] = Future()
             future.set_result(began)
         else:
             future = began
             self._count("waited")
-        self.waits[name] = (where, self.api.now, future)
+        self.waits[name] = (target, self.api.now, future)
         self._take_answers()
 
     def _take_answers(self) -> None:
-        for name, (where, since, future) in sorted(self.waits.items()):
+        for name, (target, since, future) in sorted(self.waits.items()):
             if not future.done():
                 if self.api.now > since + WAIT + BUDGET:
                     raise Violation(f"G5 the bind of {name} has no answer in time")
@@ -297,20 +298,20 @@ class GateStory:
             else:
                 del self.waits[name]
                 self._count("bound")
-                if name in self.pods and self._node(name) != where:
-                    raise Violation(f"G5 {name} is said to be bound to {where}, and is not")
+                if name in self.pods and self._node(name) != target:
+                    raise Violation(f"G5 {name} is said to be bound to {target}, and is not")
 
     def _forget_bind(self, name: str) -> None:
         """kube-scheduler forgets the pod, and tries others again at once."""
         del self.waits[name]
-        self.refused.clear()
+        self.refused_names.clear()
         self.backoff[name] = self.api.now + 1.0
 
     def on_wake(self, call: Call) -> bytes:
         """A write of ours on a node: kube-scheduler looks again at refused pods."""
         del call
         self._count("woken")
-        self.refused.clear()
+        self.refused_names.clear()
         return b"{}"
 
     # -- the API server ---------------------------------------------------------------------------
@@ -331,8 +332,8 @@ class GateStory:
             self._count("refused by the API server")
             self._excuse(name)
             raise ApiError("a webhook says no", 403)
-        where = call.document["target"]["name"]
-        body["spec"]["nodeName"] = where
+        target = call.document["target"]["name"]
+        body["spec"]["nodeName"] = target
         body["metadata"]["annotations"] |= call.document["metadata"].get("annotations", {})
         self._show("MODIFIED", name)
         return BOUND
@@ -340,8 +341,8 @@ class GateStory:
     # -- the cluster ------------------------------------------------------------------------------
 
     def _number(self) -> int:
-        self._made += 1
-        return self._made
+        self._pod_count += 1
+        return self._pod_count
 
     def make_group(self, name: str, size: int, late: int, priority: int) -> None:
         group = self.groups[name] = Group(name, size, self._number(), priority)
@@ -359,17 +360,17 @@ class GateStory:
         return sorted(name for name in self.pods if name.startswith(f"{group.name}-"))
 
     def _create(self, name: str, group: Group | None = None) -> None:
-        made = pod_json(name, 0 if "launcher" in name else UNITS)
+        body = pod_json(name, 0 if "launcher" in name else UNITS)
         if group is not None:
-            made["metadata"]["labels"] = {_GROUP: group.name, _LEAST: str(group.size)}
-            made["spec"]["priority"] = group.priority
-        made["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{self._made % 60:02}Z"
-        self.pods[name] = made
+            body["metadata"]["labels"] = {_GROUP: group.name, _LEAST: str(group.size)}
+            body["spec"]["priority"] = group.priority
+        body["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{self._pod_count % 60:02}Z"
+        self.pods[name] = body
         self._show("ADDED", name)
 
     def _gone(self, name: str, *, ended: bool = False) -> None:
         if name in self.waits or self._node(name):
-            self.refused.clear()
+            self.refused_names.clear()
         self._excuse(name)
         deleted = self.pods.pop(name)
         if not ended:
@@ -392,12 +393,12 @@ class GateStory:
 
     def _on(self, node_name: str) -> list[str]:
         """The pods with a device that are on the node, or assumed there."""
-        bound = [name for name in self.pods if self._node(name) == node_name]
-        assumed = [name for name, (where, *_) in self.waits.items() if where == node_name]
-        return [name for name in {*bound, *assumed} if "launcher" not in name]
+        bound_names = [name for name in self.pods if self._node(name) == node_name]
+        assumed = [name for name, (target, *_) in self.waits.items() if target == node_name]
+        return [name for name in {*bound_names, *assumed} if "launcher" not in name]
 
-    def _count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def _count(self, happening: str) -> None:
+        self.counts[happening] = self.counts.get(happening, 0) + 1
 
     # -- the judge --------------------------------------------------------------------------------
 
@@ -410,23 +411,23 @@ class GateStory:
                     raise Violation(f"G1 {name} is on {place} with another pod")
                 places.add(place)
         for group in self.groups.values():
-            bound = [name for name in self.members_of(group) if self._node(name)]
+            bound_names = [name for name in self.members_of(group) if self._node(name)]
             unseen = any(
                 kind == "DELETED" and body["metadata"]["name"].startswith(f"{group.name}-")
                 for kind, body in self.leader.unseen
             )
-            if not bound and not unseen:
+            if not bound_names and not unseen:
                 group.excused = False
-            elif 0 < len(bound) < group.size and not group.excused:
-                raise Violation(f"G2 of {group} only {bound} are bound")
-            if len(bound) >= group.size:
+            elif 0 < len(bound_names) < group.size and not group.excused:
+                raise Violation(f"G2 of {group} only {bound_names} are bound")
+            if len(bound_names) >= group.size:
                 self._count("whole")
 
     def judge_end(self) -> None:
-        """Nothing happens any more but tries of kube-scheduler: what fits is bound."""
+        """Only kube-scheduler's retries happen any more: every pod that fits is bound."""
         self.refuse_next = False
         self.cordoned.clear()
-        self.refused.clear()
+        self.refused_names.clear()
         for group in [group for group in self.groups.values() if group.excused]:
             del self.groups[group.name]
             for name in self.members_of(group):
@@ -451,7 +452,7 @@ class GateStory:
             process.catch_up()
 
     def _judge_places(self) -> None:
-        free = sum(NODES.values()) - sum(len(self._on(each)) for each in NODES)
+        free = sum(NODES.values()) - sum(len(self._on(node_name)) for node_name in NODES)
         for group in self.groups.values():
             needs = [n for n in self.members_of(group) if not self._node(n) and "launcher" not in n]
             if needs and len(needs) <= free:
@@ -459,10 +460,12 @@ class GateStory:
         plain = [name for name in self.pods if name.startswith("plain") and not self._node(name)]
         if plain and free:
             raise Violation(f"G3 {plain} wait, and {free} places are free")
-        bound = {body["metadata"]["uid"] for name, body in self.pods.items() if self._node(name)}
-        charged = self.leader.managed.ledger.view().entries.keys() - bound
-        if charged or self.leader.resources.gate.state()["gate_pods"]:
-            raise Violation(f"G4 {charged} are charged, and not bound")
+        bound_uids = {
+            body["metadata"]["uid"] for name, body in self.pods.items() if self._node(name)
+        }
+        unbound_charges = self.leader.managed.ledger.view().entries.keys() - bound_uids
+        if unbound_charges or self.leader.resources.gate.state()["gate_pods"]:
+            raise Violation(f"G4 {unbound_charges} are charged, and not bound")
 
 
 _STEPS = Weighted(

@@ -1,7 +1,7 @@
 """Stories of a node's GPUs: lost, unreadable or hurt, the driver away, and all back again.
 
 The real judgement of cards (device_plugin/health.py) reads a driver that is played, in virtual
-time, by the steps that its three threads make. What is wrong with each GPU is known here.
+time, by the steps of the monitor's three threads. The story knows the true state of each GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ _UNREADABLE = Problem(Fault.UNREADABLE, "cannot be read")
 
 @dataclass
 class Gpu:
-    """One GPU as it truly is. gone: NVML does not list it. hurt: only a reset heals it. rests:
-    until when, after an error that passes.
+    """The true state of a GPU. gone: NVML does not list the GPU. hurt: only a reset heals it.
+    rests: until when, after an error that passes.
     """
 
-    seen: DetectedGpu
-    gone: bool = False
+    detected: DetectedGpu
+    is_gone: bool = False
     lost: bool = False
     unreadable: bool = False
     hurt: bool = False
@@ -37,12 +37,12 @@ class Gpu:
         return _UNREADABLE if self.unreadable else None
 
     def well(self, now: float) -> bool:
-        faults = self.gone, self.lost, self.unreadable, self.hurt
+        faults = self.is_gone, self.lost, self.unreadable, self.hurt
         return not any(faults) and now >= self.rests
 
     def reset(self) -> None:
         """Come back as new."""
-        self.gone = self.lost = self.unreadable = self.hurt = False
+        self.is_gone = self.lost = self.unreadable = self.hurt = False
         self.rests = 0.0
 
 
@@ -77,30 +77,30 @@ class GpuStory:
         if self.away is not None:
             raise SettingsError("the driver does not answer")
         return [
-            replace(gpu.seen, problem=_LOST if gpu.lost else gpu.blur)
+            replace(gpu.detected, problem=_LOST if gpu.lost else gpu.blur)
             for gpu in self.gpus
-            if not gpu.gone
+            if not gpu.is_gone
         ]
 
     def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
         assert seconds >= 0
         if self.away is not None or self.deaf:
             raise SettingsError("errors of GPUs are not told")
-        told = [each for each in self.errors if each[0] not in self.failing]
-        self.errors = [each for each in self.errors if each[0] in self.failing]
-        return told
+        healthy_errors = [error for error in self.errors if error[0] not in self.failing]
+        self.errors = [error for error in self.errors if error[0] in self.failing]
+        return healthy_errors
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def step(self, chance: Chance) -> None:
-        """One step, the seconds after it, and the judgement."""
-        what = _STEPS.draw(chance)
-        self.counts[what] = self.counts.get(what, 0) + 1
-        getattr(self, f"_{what}")(chance.pick(self.gpus))
+        """One step, the seconds after it, and the checks."""
+        step_name = _STEPS.draw(chance)
+        self.counts[step_name] = self.counts.get(step_name, 0) + 1
+        getattr(self, f"_{step_name}")(chance.pick(self.gpus))
         self.pass_time(chance.pick((POLL_SECONDS, 20.0, 2 * SILENCE_SECONDS, 2 * RECOVER)))
 
     def pass_time(self, seconds: float) -> None:
-        """Let the threads do what they do in these seconds."""
+        """Let the threads work for these seconds."""
         until = self.now + seconds
         while self.now < until:
             self.now += POLL_SECONDS
@@ -125,7 +125,7 @@ class GpuStory:
         gpu.lost = True
 
     def _remove(self, gpu: Gpu) -> None:
-        gpu.gone = True
+        gpu.is_gone = True
 
     def _blur(self, gpu: Gpu) -> None:
         gpu.unreadable = True
@@ -135,9 +135,9 @@ class GpuStory:
 
     def _return(self, gpu: Gpu) -> None:
         """A GPU that was lost or gone comes back only by a reset, which somebody has to see."""
-        if (gpu.lost or gpu.gone) and self.away is None:
+        if (gpu.lost or gpu.is_gone) and self.away is None:
             gpu.reset()
-            self.errors = [each for each in self.errors if each[0] != gpu.seen.uuid]
+            self.errors = [error for error in self.errors if error[0] != gpu.detected.uuid]
 
     def _program(self, gpu: Gpu) -> None:
         self._report(gpu, _OF_PROGRAM)
@@ -150,12 +150,12 @@ class GpuStory:
         gpu.hurt = self._report(gpu, _NEEDS_RESET) or gpu.hurt
 
     def _report(self, gpu: Gpu, xid: int) -> bool:
-        """Have the driver report an error, unless nobody would hear it; return whether it does."""
-        if self.away is not None or self.deaf or gpu.lost or gpu.gone:
+        """Have the driver report an error, unless nobody listens; return whether it does."""
+        if self.away is not None or self.deaf or gpu.lost or gpu.is_gone:
             return False
-        if gpu.seen.uuid in self.failing:
+        if gpu.detected.uuid in self.failing:
             return False
-        self.errors.append((gpu.seen.uuid, xid))
+        self.errors.append((gpu.detected.uuid, xid))
         return True
 
     def _leave(self, gpu: Gpu) -> None:
@@ -171,7 +171,7 @@ class GpuStory:
         self.deaf, self.failing = False, {}
 
     def _unwatch(self, gpu: Gpu) -> None:
-        self.failing = {gpu.seen.uuid: "GPU is lost"}
+        self.failing = {gpu.detected.uuid: "GPU is lost"}
 
     # -- the judge --------------------------------------------------------------------------------
 
@@ -196,11 +196,11 @@ class GpuStory:
     def judge_end(self) -> None:
         """After all is mended nothing is wrong any more."""
         self.mend()
-        if why := self.health.ready() or self.health.live():
-            raise Violation(f"G7 {why}")
+        if reason := self.health.ready() or self.health.live():
+            raise Violation(f"G7 {reason}")
 
     def _nothing_told(self) -> bool:
-        return self.away is not None or all(gpu.unreadable or gpu.gone for gpu in self.gpus)
+        return self.away is not None or all(gpu.unreadable or gpu.is_gone for gpu in self.gpus)
 
 
 _STEPS = Weighted(

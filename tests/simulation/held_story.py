@@ -1,9 +1,9 @@
 """Stories of pods that wait between filter and bind: PodGroups of Kubernetes, late volumes.
 
-A small kube-scheduler asks real verbs over real books, in virtual time. What filter has refused it
-asks about again when something happens in the cluster, our own writes on nodes among it, and never
-because time passes: its five minutes are longer than any story. Processes end and others lead in
-between; what they knew alone is lost. All pods ask for the same, so how many places there
+A small kube-scheduler calls real verbs over real books, in virtual time. kube-scheduler retries a
+pod that filter refused when something happens in the cluster, including our writes on nodes, and
+never because of time: the five minutes are longer than any story. Processes end and others lead in
+between; the state of an ended process is lost. All pods ask for the same, so the number of places
 are can be counted without any code of ours, and nobody's choice of a device spoils another's.
 """
 
@@ -30,8 +30,8 @@ UNITS, CARD = 10, 16
 """One pod on each device."""
 NODES = {"n0": 2, "n1": 2, "n2": 1}
 LONGEST = 20.0
-"""Seconds after which kube-scheduler gives up a pod that waits for its volume."""
-_MOST_ASKED = 7
+"""Seconds after which kube-scheduler gives up a pod that waits for a volume."""
+_MAX_RETRIES = 7
 """Times that a pod is asked about, each second: longer than a pod without volumes holds a place."""
 _IDX = "ALIYUN_COM_GPU_MEM_IDX"
 
@@ -65,11 +65,11 @@ class Process:
 
 @dataclass
 class HeldStory:
-    """A cluster, our processes, and kube-scheduler. nominates: it is 1.35 or later.
+    """A cluster, our processes, and kube-scheduler. nominates: version 1.35 or later.
 
     waits: node by pod, of those that are assumed and not bound; since when. groups: members by
     name. hopeless: groups that kube-scheduler gives up each time after filter. refused: pods and
-    groups that it has set aside until something happens. shaken: whether a process has ended or
+    groups that kube-scheduler has set aside until an event. shaken: whether a process has ended or
     lost the lead while something waited.
     """
 
@@ -79,19 +79,19 @@ class HeldStory:
     waits: dict[str, tuple[str, float]] = field(default_factory=dict)
     groups: dict[str, list[str]] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused_names: set[str] = field(default_factory=set)
     shaken: bool = False
     counts: dict[str, int] = field(default_factory=dict)
-    _made: int = 0
+    _pod_count: int = 0
     _ticked: float = 0.0
 
     def __post_init__(self) -> None:
         self.leader, self.follower = Process(self), Process(self)
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def step(self, chance: Chance) -> None:
-        """One step of the story, and its judgement."""
+        """One step of the story, and the checks."""
         name = _STEPS.draw(chance)
         getattr(self, f"_{name}")(chance)
         self.api.now += 0.05
@@ -107,18 +107,18 @@ class HeldStory:
             self.follower.waker.tick(is_ready=False)
 
     def on_write(self, call: Call) -> bytes:
-        """A write of ours on a node: kube-scheduler looks again at what it has set aside."""
+        """Our write on a node: kube-scheduler retries the pods set aside."""
         if all(map(self._node, self.pods)):
             raise Violation(f"H5 {call.path} is written, and every pod is bound")
         self._count("woken")
-        self.refused.clear()
+        self.refused_names.clear()
         return b"{}"
 
     def _pass(self, chance: Chance) -> None:
         self.api.now += chance.pick((0.2, 0.5, 1.0, 3.0, 10.0))
 
     def _plain(self, chance: Chance) -> None:
-        # An idle one is approved and never bound, as if it had to wait for something for ever.
+        # An idle pod is approved and never bound, as if it waited for ever for a plug-in.
         kind = "idle" if chance.once_in(5) else "plain"
         self._create(f"{kind}{self._number()}")
 
@@ -160,36 +160,38 @@ class HeldStory:
     # -- kube-scheduler ---------------------------------------------------------------------------
 
     def _queue(self, *, aside: bool = True) -> list[str]:
-        """The pods and PodGroups that wait; aside: those too that it has set aside."""
-        waiting = [name for name in self.pods if name not in self.waits and not self._node(name)]
-        found = {_group_of(n) if n.startswith("group") else n for n in waiting}
-        return sorted(found if aside else found - self.refused)
+        """The pods and PodGroups that wait; aside: include those set aside."""
+        waiting_names = [
+            name for name in self.pods if name not in self.waits and not self._node(name)
+        ]
+        queue = {_group_of(n) if n.startswith("group") else n for n in waiting_names}
+        return sorted(queue if aside else queue - self.refused_names)
 
     def _try(self, name: str, chance: Chance) -> None:
         if name.startswith("group"):
             self._try_group(name, chance)
             return
-        found = self._filter(name)
-        if not found or name.startswith("idle"):
+        node_name = self._filter(name)
+        if not node_name or name.startswith("idle"):
             return
         if name.startswith("plain"):
             if not chance.once_in(6):  # else a plug-in refuses it in Reserve, without any call
-                self._assume(name, found)
+                self._assume(name, node_name)
                 self._bind(name)
             return
-        self._assume(name, found)
-        self._nominate(name, found)
+        self._assume(name, node_name)
+        self._nominate(name, node_name)
 
     def _try_group(self, name: str, chance: Chance) -> None:
         """Filter for each member before the first bind; one that is refused has none bound."""
-        members = [each for each in self.groups[name] if each in self.pods]
+        members = [pod_name for pod_name in self.groups[name] if pod_name in self.pods]
         if len(members) < len(self.groups[name]) or any(map(self._node, members)):
             return
         for member in members:
-            found = self._filter(member)
-            if not found:
+            node_name = self._filter(member)
+            if not node_name:
                 break
-            self._assume(member, found)
+            self._assume(member, node_name)
         whole = all(member in self.waits for member in members)
         if not whole or name in self.hopeless:
             for member in members:
@@ -199,18 +201,18 @@ class HeldStory:
             self._restart(chance)
         for member in members:
             self._bind(member)
-        bound = [member for member in members if self._node(member)]
-        if not self.shaken and len(bound) < len(members):
-            raise Violation(f"H3 of {members} only {bound} are bound")
+        bound_members = [member for member in members if self._node(member)]
+        if not self.shaken and len(bound_members) < len(members):
+            raise Violation(f"H3 of {members} only {bound_members} are bound")
 
     def _filter(self, name: str) -> str:
-        """The node that filter names, or ""; asked about nodes whose sums have room."""
+        """The node that filter names, or ""; the call has the nodes with room by sums."""
         names = [
-            each
-            for each, cards in NODES.items()
-            if (len(self._on(each)) + 1) * UNITS <= cards * CARD
+            node_name
+            for node_name, cards in NODES.items()
+            if (len(self._on(node_name)) + 1) * UNITS <= cards * CARD
         ]
-        self.refused.add(_group_of(name) if name.startswith("group") else name)
+        self.refused_names.add(_group_of(name) if name.startswith("group") else name)
         if not names:
             return ""
         answer = json.loads(self.leader.service.filter(request(self.pods[name], names)))
@@ -219,7 +221,7 @@ class HeldStory:
         self._count("fit" if answer["NodeNames"] else "refused")
         if not answer["NodeNames"]:
             return ""
-        self.refused.discard(_group_of(name) if name.startswith("group") else name)
+        self.refused_names.discard(_group_of(name) if name.startswith("group") else name)
         return str(answer["NodeNames"][0])
 
     def _assume(self, name: str, node_name: str) -> None:
@@ -232,33 +234,33 @@ class HeldStory:
 
     def _give_up(self, name: str) -> None:
         self.waits.pop(name)
-        self.refused.clear()
+        self.refused_names.clear()
         if self.pods[name]["status"].pop("nominatedNodeName", None):
             self._show(name)
 
     def _bind(self, name: str) -> None:
-        where, _ = self.waits.pop(name)
-        # Before 1.35 nothing says that a pod still waits, and what is held for it lapses.
+        target, _ = self.waits.pop(name)
+        # Before 1.35 nothing says that a pod still waits, and the hold for that pod expires.
         lapses = not self.nominates and not self._held(name)
-        sent: list[Call] = []
+        calls: list[Call] = []
 
         def land(call: Call) -> bytes:
-            sent.append(call)
+            calls.append(call)
             return BOUND
 
         self.api.answers = [land]
         self.api.forever = json.dumps(self.pods[name]).encode()
-        error = json.loads(self.leader.service.bind(bind_request(self.pods[name], where)))["Error"]
+        error = json.loads(self.leader.service.bind(bind_request(self.pods[name], target)))["Error"]
         self._count("refused bind" if error else "bound")
         if error or self.nominates:  # 1.22 asks about no other pod when one was bound
-            self.refused.clear()
+            self.refused_names.clear()
         if error:
             if not self.shaken and not lapses:
-                raise Violation(f"H4 the bind of {name} to {where} is refused: {error}")
+                raise Violation(f"H4 the bind of {name} to {target} is refused: {error}")
             self.pods[name]["status"].pop("nominatedNodeName", None)
         else:
-            body = next(call for call in sent if call.path.endswith("/binding")).document
-            self.pods[name]["spec"]["nodeName"] = where
+            body = next(call for call in calls if call.path.endswith("/binding")).document
+            self.pods[name]["spec"]["nodeName"] = target
             self.pods[name]["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.pods[name]["status"].pop("nominatedNodeName", None)
         self._show(name)
@@ -268,7 +270,7 @@ class HeldStory:
         return any(hold.pod.ref.name == name for hold in live)
 
     def _expire(self) -> None:
-        """What kube-scheduler gives up by time."""
+        """The pods that kube-scheduler gives up because of time."""
         for name, (_, since) in sorted(self.waits.items()):
             if name in self.waits and self.api.now >= since + LONGEST:
                 self._count("given up")
@@ -277,19 +279,19 @@ class HeldStory:
     # -- the cluster ------------------------------------------------------------------------------
 
     def _number(self) -> int:
-        self._made += 1
-        return self._made
+        self._pod_count += 1
+        return self._pod_count
 
     def _create(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        made = pod_json(name, UNITS)
-        made["metadata"]["labels"] = labels or {}
-        made["spec"] |= spec
-        self.pods[name] = made
+        body = pod_json(name, UNITS)
+        body["metadata"]["labels"] = labels or {}
+        body["spec"] |= spec
+        self.pods[name] = body
         self._show(name)
 
     def _gone(self, name: str) -> None:
         if self.waits.pop(name, None) or self._node(name):
-            self.refused.clear()
+            self.refused_names.clear()
         deleted = self.pods.pop(name)
         for process in (self.leader, self.follower):
             process.watch.apply(event(PODS, "DELETED", deleted))
@@ -303,26 +305,28 @@ class HeldStory:
 
     def _on(self, node_name: str) -> list[str]:
         """The pods that have a place on the node, or wait for one there."""
-        bound = [name for name in self.pods if self._node(name) == node_name]
-        return bound + [name for name, (where, _) in self.waits.items() if where == node_name]
+        bound_names = [name for name in self.pods if self._node(name) == node_name]
+        return bound_names + [
+            name for name, (target, _) in self.waits.items() if target == node_name
+        ]
 
-    def _count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def _count(self, happening: str) -> None:
+        self.counts[happening] = self.counts.get(happening, 0) + 1
 
     # -- the judge --------------------------------------------------------------------------------
 
     def _judge_devices(self) -> None:
-        held: set[tuple[str, str]] = set()
+        taken_devices: set[tuple[str, str]] = set()
         for name, body in self.pods.items():
             place = self._node(name), body["metadata"]["annotations"].get(_IDX, "")
-            if place[0] and place in held:
+            if place[0] and place in taken_devices:
                 raise Violation(f"H1 {name} is on {place} with another pod")
-            held.add(place)
+            taken_devices.add(place)
 
     def judge_end(self) -> None:
         """Nobody waits while a place is free longer than a hold lasts, whatever groups go on."""
         chance = Chance(0)
-        waiting = [name for name in self._queue() if name.startswith("plain")]
+        plain_names = [name for name in self._queue() if name.startswith("plain")]
         for _ in range(60):
             self.api.now += 1.5
             self._expire()
@@ -331,15 +335,15 @@ class HeldStory:
                     self._try(name, chance)
             self.api.now += 1.5 if not self.nominates else FLOOR
             self._tick()
-            for name in waiting:
+            for name in plain_names:
                 if name in self._queue(aside=False):
-                    # Twice, as with a nominated node: its own hold is not in its way.
+                    # Twice, as with a nominated node: the pod's own hold does not exclude the pod.
                     self._filter(name)
                     self._try(name, chance)
-        free = sum(max(cards - len(self._on(each)), 0) for each, cards in NODES.items())
-        left = [name for name in waiting if not self._node(name)]
-        if free and left:
-            raise Violation(f"H2 {left} wait, and {free} places are free")
+        free = sum(max(cards - len(self._on(node_name)), 0) for node_name, cards in NODES.items())
+        unbound_names = [name for name in plain_names if not self._node(name)]
+        if free and unbound_names:
+            raise Violation(f"H2 {unbound_names} wait, and {free} places are free")
         ended = [name for name in self.pods if self._node(name) and name.startswith("plain")][:1]
         for name in ended:
             self._gone(name)
@@ -353,17 +357,17 @@ class HeldStory:
     def _offered_beside_idle(self, name: str, free: int) -> bool:
         """Whether the pod is offered a place in time though idle ones are, again and again."""
         idle = [f"idle{self._number()}" for _ in range(free)]
-        for other in idle:
-            self._create(other)
-        found = ""
-        for _ in range(_MOST_ASKED):
-            for other in idle:
-                self._filter(other)
-            found = found or self._filter(name)
+        for idle_node in idle:
+            self._create(idle_node)
+        offered_node = ""
+        for _ in range(_MAX_RETRIES):
+            for idle_node in idle:
+                self._filter(idle_node)
+            offered_node = offered_node or self._filter(name)
             self.api.now += 1.0
-        for other in idle:
-            self._gone(other)
-        return bool(found)
+        for idle_node in idle:
+            self._gone(idle_node)
+        return bool(offered_node)
 
 
 def _group_of(name: str) -> str:

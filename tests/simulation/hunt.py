@@ -1,6 +1,6 @@
-"""Lets each mutant loose until a story finds it, or the test that it names.
+"""Runs each mutant until a story finds the mutant, or runs the test that the mutant names.
 
-`python -m tests.simulation.hunt NAME` runs the test of that mutant, with it at large.
+`python -m tests.simulation.hunt NAME` runs the test of that mutant, with the mutant active.
 """
 
 import re
@@ -32,52 +32,52 @@ HALLS = (
     *(answers, auditing, binding, cards, compute, costs, input, leading),
     *(moving, nodes, preempting, serving, tenants, watching),
 )
-"""Each module puts its mutants on show when it is imported."""
+"""Each module registers its mutants at import."""
 
 
 _MISFIT = re.compile(r"AttributeError|TypeError: \w+\.<locals>")
-"""The error of a mutant that uses what is not there, or is called as it does not expect."""
+"""The error of a mutant that uses missing names, or does not match the call."""
 
 
 class MutantIsBroken(Exception):
-    """The mutant's own code does not fit the code that it changes: what it shows says nothing."""
+    """The mutant's own code does not fit the changed code: the result means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a mutant was found: by which seed or test (None: by none), by which promise it broke."""
+    """How a mutant was found: the seed or test (None: not found), and the broken promise."""
 
     mutant: Mutant
     by: int | str | None
     error: str
 
 
-def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known: int | None = None) -> Found:
-    """Return how the mutant is found, by a story that keeps every promise without it.
+def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, last_seed: int | None = None) -> Found:
+    """Return how the mutant is found, by a story that keeps every promise without the mutant.
 
-    known: the seed that found it before, which is tried first. Raises MutantIsBroken.
+    last_seed: the seed of the last find, tried first. Raises MutantIsBroken.
     """
     if mutant.test:
         return _hunt_by_test(mutant)
-    others = (seed for seed in range(seeds) if seed != known)
-    for seed in others if known is None else chain([known], others):
+    other_seeds = (seed for seed in range(seeds) if seed != last_seed)
+    for seed in other_seeds if last_seed is None else chain([last_seed], other_seeds):
         story = of_seed(seed, steps)
         with mutant.at_large():
-            told = tell(story)
-        if told.error and not tell(story).error:
-            if _MISFIT.search(told.error):
-                raise MutantIsBroken(f"{mutant.name}: seed {seed}: {told.error}")
-            return Found(mutant, seed, told.error)
+            outcome = tell(story)
+        if outcome.error and not tell(story).error:
+            if _MISFIT.search(outcome.error):
+                raise MutantIsBroken(f"{mutant.name}: seed {seed}: {outcome.error}")
+            return Found(mutant, seed, outcome.error)
     return Found(mutant, None, "")
 
 
 def _hunt_by_test(mutant: Mutant) -> Found:
-    """Return how the mutant is found by its test, which passes without it.
+    """Return how the mutant is found by a test that passes without the mutant.
 
-    In processes of their own: a module that a test imports keeps what it has imported.
+    In separate processes: a module that a test imports keeps its own imports.
     """
-    here, pytest = [sys.executable, "-m"], ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    commands = [[*here, "tests.simulation.hunt", mutant.name], [*here, *pytest, mutant.test]]
+    python, pytest = [sys.executable, "-m"], ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    commands = [[*python, "tests.simulation.hunt", mutant.name], [*python, *pytest, mutant.test]]
     loose, tame = (
         subprocess.run(command, capture_output=True, text=True, check=False) for command in commands
     )
@@ -85,8 +85,8 @@ def _hunt_by_test(mutant: Mutant) -> Found:
         if broken:
             raise MutantIsBroken(f"{mutant.name}: {mutant.test}: {run.stdout}{run.stderr}")
     # 1: tests were run, and some have failed.
-    found = loose.returncode == 1
-    return Found(mutant, mutant.test if found else None, loose.stdout.strip().split("\n")[-1])
+    is_found = loose.returncode == 1
+    return Found(mutant, mutant.test if is_found else None, loose.stdout.strip().split("\n")[-1])
 
 
 def all_mutants() -> list[Mutant]:
@@ -97,6 +97,6 @@ def all_mutants() -> list[Mutant]:
 if __name__ == "__main__":
     import pytest
 
-    loose = next(each for each in all_mutants() if each.name == sys.argv[1])
+    loose = next(one for one in all_mutants() if one.name == sys.argv[1])
     with loose.at_large():
         sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", loose.test]))

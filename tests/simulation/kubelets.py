@@ -1,21 +1,21 @@
-"""The nodes' side: kubelets that run pods, device plug-ins that give them devices.
+"""The nodes' side: kubelets that run pods, and device plug-ins that serve devices.
 
-What a container truly holds is only known here: a card, for as long as its pod runs, wherever that
-card is counted later. A kubelet tells its plug-in how much, not for which pod; what the plug-in
-makes of that is its kind:
+Only this module knows the devices that a container truly holds: a card, for as long as the pod
+runs, at any later index. A kubelet tells the plug-in an amount, not a pod; the plug-in's kind
+decides the rest:
 
-own     finds the oldest container of that size, of a Pending pod, that nobody has served, marks its
-        pod when all its containers are served, and refuses (the pod fails) where there is none.
-aliyun  the original's: finds the oldest Pending pod not marked whose regular containers have that
-        size together, marks it; where there is none the container runs without a device. On nodes
-        of one device it gives that and marks nothing.
-blind   gives the pod what its own annotation says, and marks nothing.
-exact   gpushare's own, by its own code (plugin.py): gives the pod the cards whose uuids its
-        annotations name, where they name none what is at its indices, and marks it; it refuses
-        what it does not know. On its nodes the inventory says so.
+own     finds the oldest unserved container of that size, of a Pending pod, marks the
+        pod when all containers are served, and refuses (the pod fails) if there is none.
+aliyun  the original's: finds the oldest unmarked Pending pod whose regular containers have that
+        size together, marks the pod; if there is none the container runs without a device. On nodes
+        of one device it serves that device and marks nothing.
+blind   serves the devices of the pod's annotation, and marks nothing.
+exact   gpushare's own code (plugin.py): serves the cards of the uuids in the
+        annotations, or without uuids the cards at the indices, and marks the pod; refuses unknown
+        cards. The inventory of such a node says so.
 
-All but the last read indices alone: they give what is at that index when they are asked, by the
-order in which they count the cards then.
+All but the last read indices alone: they serve the card that is at the index at the call, by the
+current order of the cards.
 """
 
 from collections.abc import Callable
@@ -35,15 +35,15 @@ from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth, Sha
 
 @dataclass(repr=False)
 class Kubelets:
-    """All nodes' kubelets. running: uid -> whose devices each container truly holds (a uid), from
-    its admission on; it is shown as Running later.
+    """All nodes' kubelets. running: uid -> the uid whose devices each container truly holds, from
+    admission on; the status becomes Running later.
 
-    served: uid -> the sizes of its containers that have been given devices. muddled: nodes where a
-    container of somebody else's has taken what was meant for ours; nobody can tell them apart there
-    any more. forged: nodes with pods whose annotations somebody has written who should not. cards:
-    the devices as the nodes' objects tell them. slots: the cards of each node, as its plug-in
-    counts them. memory: units that each kubelet has been told of. sizes: units of each card, sick:
-    those that are not well. ours: nodes with our own plug-in.
+    served: uid -> sizes of the containers that have been served. muddled: nodes where a container
+    of somebody else took the devices of one of our pods; from then on nobody can tell them apart
+    there. forged: nodes with pods with annotations that somebody else has written. cards: the
+    devices by the nodes' objects. slots: the cards of each node in the order of the plug-in.
+    memory: units that each kubelet counts. sizes: units of each card, sick: those that are not
+    well. ours: nodes with our own plug-in.
     """
 
     server: Server
@@ -61,7 +61,9 @@ class Kubelets:
     forged: set[str] = field(default_factory=set)
 
     def count(self, node: str, cards: Cards) -> None:
-        """Take over how the plug-in of a node counts its cards, and tells them to the kubelet."""
+        """Take over the order of a node's cards from the plug-in, and report the cards to the
+        kubelet.
+        """
         self.slots[node], self.memory[node] = cards.ids, sum(cards.units)
         self.sizes |= dict(zip(cards.ids, cards.units, strict=True))
         sick = zip(cards.ids, cards.healthy, strict=True)
@@ -77,7 +79,7 @@ class Kubelets:
         ]
 
     def stoppable(self) -> list[PodTruth]:
-        """The pods marked deleted whose containers may be stopped now."""
+        """The deleted pods whose containers may be stopped now."""
         return [
             pod
             for pod in self.oracle.pods.values()
@@ -90,74 +92,81 @@ class Kubelets:
         return [pods[uid] for uid in self.running if not pods[uid].ended]
 
     def starting(self) -> list[PodTruth]:
-        """The pods that are admitted and not shown as Running: their images are pulled."""
+        """The admitted pods that are not Running yet: images are pulled."""
         return [pod for pod in self.started() if not pod.runs]
 
     def admit(self, pod: PodTruth, chance: Chance | None = None) -> str:
-        """Admit the pod, or refuse it; what was done. chance: None where all goes well."""
+        """Admit the pod, or refuse it; return a description. chance: None: without faults."""
         cards = self.cards[pod.node]
         if cards.plugin == "exact" and pod.asked.devices:
             return self._admit_by_ours(pod, chance or Chance(0))
-        held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
-        if held + pod.asked.total > self.memory[pod.node]:
+        running_units = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
+        if running_units + pod.asked.total > self.memory[pod.node]:
             return self._end(pod, "Failed")
-        given = [self._serve(pod, cards, size) for size in pod.asked.calls]
-        if cards.plugin == "own" and None in given:
+        allocations = [self._serve(pod, cards, size) for size in pod.asked.calls]
+        if cards.plugin == "own" and None in allocations:
             self.muddled.add(pod.node)
             return self._end(pod, "Failed")
-        counted = self._counted(pod)
-        if given and not counted and cards.plugin == "own":
+        assumed_shares = self._counted(pod)
+        if allocations and not assumed_shares and cards.plugin == "own":
             return self._end(pod, "Failed")
-        self.running[pod.uid] = [uid for uid in given if uid is not None]
+        self.running[pod.uid] = [uid for uid in allocations if uid is not None]
         self._judge(pod)
-        if given and set(given) == {pod.uid}:
-            pod.cards = counted
+        if allocations and set(allocations) == {pod.uid}:
+            pod.cards = assumed_shares
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
         return "admitted"
 
     def _admit_by_ours(self, pod: PodTruth, chance: Chance) -> str:
         """Admit the pod on a node with our own plug-in, or refuse it. Raises Violation."""
         plugin, weather = self._ours(pod.node, chance), Weather.of(chance)
-        others = [
-            self._body(other)
-            for other in self.admissible()
-            if other.node == pod.node and other is not pod and other.asked.devices
+        other_bodies = [
+            self._body(other_pod)
+            for other_pod in self.admissible()
+            if other_pod.node == pod.node and other_pod is not pod and other_pod.asked.devices
         ]
-        wanted, free = self._wanted(pod), plugin.free()
+        expected, free = self._wanted(pod), plugin.free()
         try:
-            given = plugin.serve(self._body(pod), others, weather)
+            allocations = plugin.serve(self._body(pod), other_bodies, weather)
         except AdmissionError as error:
             plugin.remove(pod.uid)
-            there = bool(wanted) and wanted.keys() <= free.keys() - self.sick[pod.node]
+            has_cards = bool(expected) and expected.keys() <= free.keys() - self.sick[pod.node]
             if (
-                there
+                has_cards
                 and weather.fair
                 and self._certain(pod)
                 and "devices unavailable" not in str(error)
             ):
                 raise Violation(f"L3 {pod.uid} is refused by its plug-in: {error}") from error
             return self._end(pod, "Failed")
-        self.running[pod.uid] = [pod.uid] * len(given)
-        told = frozenset().union(*(each.told for each in given.values()))
-        pod.cards = wanted if told == wanted.keys() else units_by_card(given.values())
+        self.running[pod.uid] = [pod.uid] * len(allocations)
+        announced_cards = frozenset().union(
+            *(allocation.told for allocation in allocations.values())
+        )
+        pod.cards = (
+            expected if announced_cards == expected.keys() else units_by_card(allocations.values())
+        )
         if self._certain(pod):
-            # The kubelet takes any ids of an init container for those after it.
+            # The kubelet reuses ids of an init container for later containers.
             own_ids = not pod.asked.inits and all(
-                free.get(card, 0) >= units for card, units in wanted.items()
+                free.get(card, 0) >= units for card, units in expected.items()
             )
-            wrong = wrongly_given(pod, wanted, given.values(), own_ids=own_ids)
+            wrong = wrongly_given(pod, expected, allocations.values(), own_ids=own_ids)
             if wrong:
-                raise Violation(f"S4 {pod.uid} at {wanted} of {pod.node}: {wrong}: {given}")
-        if any(told & self.sick[pod.node] for told in (each.told for each in given.values())):
-            raise Violation(f"S4 {pod.uid} is given a sick card: {given}")
+                raise Violation(f"S4 {pod.uid} at {expected} of {pod.node}: {wrong}: {allocations}")
+        if any(
+            announced_cards & self.sick[pod.node]
+            for announced_cards in (allocation.told for allocation in allocations.values())
+        ):
+            raise Violation(f"S4 {pod.uid} is given a sick card: {allocations}")
         if not plugin.complete(self._body(pod)):
             raise Violation(f"S4 {pod.uid} is served and would not be marked")
         self._mark(pod)
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
-        return f"admitted, {given}"
+        return f"admitted, {allocations}"
 
     def _ours(self, node: str, chance: Chance) -> OurPlugin:
-        """Our plug-in on the node, which knows what is on record there; it may have begun anew."""
+        """Our plug-in on the node, with the kubelet's record; it may have restarted."""
         plugin = self.ours.get(node)
         if plugin is None:
             plugin = self.ours[node] = OurPlugin(node, self._read, lambda: self.oracle.tasks.now)
@@ -174,7 +183,7 @@ class Kubelets:
         return plugin
 
     def _wanted(self, pod: PodTruth) -> dict[str, int]:
-        """Units by card of what its annotations name, by uuid, else by index; {} as below."""
+        """Units by card of the annotations, by uuid, else by index; {} as below."""
         slots = self.slots[pod.node]
         if pod.uuids:
             return pod.asked.on_cards(pod.uuids) if set(pod.uuids) <= set(slots) else {}
@@ -182,7 +191,7 @@ class Kubelets:
 
     @staticmethod
     def _certain(pod: PodTruth) -> bool:
-        """Whether its annotations are those of a Binding of ours, and its spec makes sense."""
+        """Whether the annotations are those of our Binding, and the spec is valid."""
         return bool(pod.by) and not pod.edited and not pod.forged
 
     def _body(self, pod: PodTruth) -> Json:
@@ -193,16 +202,16 @@ class Kubelets:
         return self._body(next(pod for pod in self.oracle.pods.values() if pod.name == name))
 
     def _counted(self, pod: PodTruth) -> dict[str, int]:
-        """Units by card at the indices of its annotations, as the plug-in counts; {} where one has
-        none.
+        """Units by card at the indices of the annotations, in the plug-in's order; {} if an index
+        has none.
         """
         slots = self.slots[pod.node]
         claim = pod.claim or ()
-        there = all(device < len(slots) for device, _ in claim)
-        return {slots[device]: units for device, units in claim} if there else {}
+        is_on_node = all(device < len(slots) for device, _ in claim)
+        return {slots[device]: units for device, units in claim} if is_on_node else {}
 
     def start(self, pod: PodTruth) -> str:
-        """Its containers have started."""
+        """The containers have started."""
         self._set_status(pod, phase="Running")
         return "runs"
 
@@ -212,22 +221,22 @@ class Kubelets:
         return [uid for uid in self.running if pods[uid].node == node and not pods[uid].ended]
 
     def reboot(self, node: str, chance: Chance) -> None:
-        """Containers end; those that are started again keep the cards that their pods have."""
+        """Containers end; restarted containers keep the cards of their pods."""
         for uid in self.running_on(node):
             if chance.below(2):
                 self._end(self.oracle.pods[uid], "Failed")
 
     def finish(self, pod: PodTruth, phase: str) -> str:
-        """Its containers have ended."""
+        """The containers have ended."""
         return self._end(pod, phase)
 
     def stop(self, pod: PodTruth) -> str:
-        """Its containers are stopped: the pod may go."""
+        """The containers are stopped: the pod may be deleted."""
         self.delete(pod, 0)
         return "gone"
 
     def delete(self, pod: PodTruth, grace: int | None) -> None:
-        """Delete the pod, if it is there still."""
+        """Delete the pod, if present."""
         try:
             self.server.registry.delete(
                 PODS, pod.namespace, pod.name, DeleteOptions(grace, pod.uid)
@@ -258,22 +267,22 @@ class Kubelets:
         self.revise(pod, change, status=True)
 
     def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
-        """Whose devices the container gets; None: none at all."""
+        """The uid whose devices the container gets; None: no devices."""
         if cards.plugin == "blind":
             return pod.uid
         if cards.plugin == "aliyun" and len(self.slots[pod.node]) == 1:
             return pod.uid
-        waiting = sorted(
-            (self._order(other), other.uid)
-            for other in self.oracle.pods.values()
-            if other.node == pod.node
-            and not (other.ended or other.assigned or other.runs)
-            and other.claim is not None
-            and size in self._unserved(other, cards)
+        candidates = sorted(
+            (self._order(candidate), candidate.uid)
+            for candidate in self.oracle.pods.values()
+            if candidate.node == pod.node
+            and not (candidate.ended or candidate.assigned or candidate.runs)
+            and candidate.claim is not None
+            and size in self._unserved(candidate, cards)
         )
-        if not waiting:
+        if not candidates:
             return None
-        chosen = self.oracle.pods[waiting[0][1]]
+        chosen = self.oracle.pods[candidates[0][1]]
         if not pod.by or pod.edited or chosen.edited or self._untold(pod, chosen):
             self.muddled.add(pod.node)
         self.served.setdefault(chosen.uid, []).append(size)
@@ -281,18 +290,18 @@ class Kubelets:
             self._mark(chosen)
         return chosen.uid
 
-    def _untold(self, pod: PodTruth, other: PodTruth) -> bool:
+    def _untold(self, pod: PodTruth, candidate: PodTruth) -> bool:
         """Whether who bound the pod had not yet been shown the other, which he did not bind."""
         decision = self.oracle.decisions.get((pod.by, pod.uid))
-        return not other.by and (decision is None or other.uid not in decision.shown)
+        return not candidate.by and (decision is None or candidate.uid not in decision.shown_pods)
 
     def _unserved(self, pod: PodTruth, cards: Cards) -> list[int]:
         if cards.plugin == "aliyun":
             return [sum(pod.asked.containers)]
-        left = list(pod.asked.calls)
+        remaining_calls = list(pod.asked.calls)
         for size in self.served.get(pod.uid, ()):
-            left.remove(size)
-        return left
+            remaining_calls.remove(size)
+        return remaining_calls
 
     def _order(self, pod: PodTruth) -> int:
         text = str(self._body(pod)["metadata"]["annotations"].get(ASSUMED, ""))
@@ -314,13 +323,13 @@ class Kubelets:
         if not (self.pairing and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
-            other = self.oracle.pods[uid]
-            paired = not self.oracle.later(pod, other).cards.exact
-            if paired and not _interchangeable(pod.claim or (), other.claim or ()):
-                raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
+            served_pod = self.oracle.pods[uid]
+            paired = not self.oracle.later(pod, served_pod).cards.exact
+            if paired and not _interchangeable(pod.claim or (), served_pod.claim or ()):
+                raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {served_pod.claim}")
 
 
-def _interchangeable(one: Shares, other: Shares) -> bool:
-    """Whether containers of one size may be swapped: on one device they weigh alike."""
-    same = [device for device, _ in one] == [device for device, _ in other]
-    return same and (len(one) == 1 or one == other)
+def _interchangeable(one: Shares, two: Shares) -> bool:
+    """Whether containers of one size may be swapped: on one device all are equal."""
+    same = [device for device, _ in one] == [device for device, _ in two]
+    return same and (len(one) == 1 or one == two)

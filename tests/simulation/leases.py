@@ -1,7 +1,7 @@
-"""kube-scheduler's own Lease, as its instances on several hosts hold and lose it.
+"""kube-scheduler's own Lease, as instances on several hosts hold and lose it.
 
-Knows what client-go's leader election writes; which of the hosts' extenders follows is not known
-here.
+Writes the Lease like client-go's leader election; which of the hosts' extenders follows is not
+known here.
 """
 
 import math
@@ -23,7 +23,7 @@ _RENEW = 2.0
 
 @dataclass(repr=False)
 class SchedulerLease:
-    """The Lease. holder: who holds it as client-go names itself, "" before anybody does."""
+    """The Lease. holder: identity of the holder in client-go's form, "" before the first."""
 
     server: Server
     tasks: Tasks
@@ -42,13 +42,13 @@ class SchedulerLease:
         self._write(acquired=True)
 
     def next_renewal(self) -> float:
-        """When it is written next."""
+        """The time of the next write."""
         if not self.holder:
             return math.inf
         return max(self.renewed + _RENEW, self.silent_until)
 
     def renew(self) -> None:
-        """Write it if it is time: by its holder, or by the heir of a holder that has ended."""
+        """Write the Lease if due: by the holder, or by the heir of an ended holder."""
         if self.tasks.now < self.next_renewal():
             return
         if self.heir:
@@ -58,12 +58,12 @@ class SchedulerLease:
             self._write(acquired=False)
 
     def fail_over(self, chance: Chance) -> str:
-        """The scheduler that leads ends; the one that follows it is of either host."""
+        """The leading scheduler ends; the next leader is of either host."""
         if self.heir:
             return ""
         self.heir = chance.pick(("host-0", "host-1"))
         if chance.below(2):
-            # It gives the Lease away (--leader-elect with release on cancel): nobody waits.
+            # The leader releases the Lease (--leader-elect with release on cancel): nobody waits.
             self._put("", 1.0, acquired=False)
             self.silent_until = self.tasks.now + 0.5
             return f"given to {self.heir}"
@@ -78,9 +78,9 @@ class SchedulerLease:
         stamp = self._stamp()
         registry = self.server.registry
 
-        def renewed(held: Json) -> Json:
+        def renewed(lease: Json) -> Json:
             spec = {
-                **held["spec"],
+                **lease["spec"],
                 "holderIdentity": holder,
                 "leaseDurationSeconds": math.ceil(duration),
                 "renewTime": stamp,
@@ -88,12 +88,12 @@ class SchedulerLease:
             if acquired:
                 spec["acquireTime"] = stamp
                 spec["leaseTransitions"] = spec.get("leaseTransitions", -1) + 1
-            return {**held, "spec": spec}
+            return {**lease, "spec": spec}
 
         try:
             registry.revise(LEASES, NAMESPACE, _NAME, renewed)
         except StatusError:
-            # Somebody has deleted it: client-go makes it anew, and counts from 0 again.
+            # Somebody has deleted the Lease: client-go creates a new one, and counts from 0 again.
             acquired = True
             fresh: Json = {"metadata": {"name": _NAME, "namespace": NAMESPACE}, "spec": {}}
             registry.create(LEASES, NAMESPACE, renewed(fresh))

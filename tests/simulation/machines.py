@@ -1,7 +1,7 @@
-"""The nodes: which cards each has, how its device plug-in counts them, and what its object says.
+"""The nodes: the cards of each, the order of the device plug-in, and the node objects.
 
-A card is a thing, known by its uuid. Its index is where the plug-in counts it: when one dies or
-comes back, and after a reboot, others have its index. The node's object says what the plug-in
+A card is identified by uuid. The index is the plug-in's position: when a card dies or
+comes back, and after a reboot, other cards have the index. The node object follows the plug-in
 counts, at once or some time later, and may for a while say less than there is.
 """
 
@@ -20,7 +20,7 @@ from tests.simulation.server import Server
 from tests.simulation.truth import (
     COUNT,
     INVENTORY,
-    MOST_SIZES,
+    MAX_SIZES,
     RESOURCE,
     UNHEALTHY,
     Cards,
@@ -29,7 +29,7 @@ from tests.simulation.truth import (
 
 NODE_NAMES = ("n0", "n1", "n2")
 LIAR = NODE_NAMES[-1]
-"""The node that may say anything of its cards."""
+"""The node that may report anything about cards."""
 
 CPU, MEMORY = 8000, 65536
 """Of every node: thousandths of a CPU, MiB."""
@@ -38,7 +38,7 @@ _CONFIG_MAPS = find("", "v1", "configmaps")
 
 @dataclass(repr=False)
 class Machines:
-    """Whoever changes nodes. shapes: how each is when it is well. unsaid: nodes whose plug-in
+    """Changes nodes. shapes: each node in the healthy state. unsaid: nodes whose plug-in
     counts other cards than the object says.
     """
 
@@ -49,23 +49,25 @@ class Machines:
     unsaid: set[str] = field(default_factory=set)
 
     def change(self, chance: Chance) -> str:
-        """A node loses or gets devices, memory, health; its plug-in restarts; it goes or comes."""
+        """A node loses or gets devices, memory, health; the plug-in restarts; the node goes or
+        comes.
+        """
         name = chance.pick(NODE_NAMES)
         if name not in self.kubelets.cards:
             return self.put(name, self.shapes[name])
-        cards, what = self._now(name), chance.below(8)
-        if what == 0:
+        cards, action = self._now(name), chance.below(8)
+        if action == 0:
             return self._remove(name)
         units, healthy = list(cards.units), list(cards.healthy)
-        if what == 1 and len(units) > 1:
+        if action == 1 and len(units) > 1:
             units.pop()
-        elif what == 2:
-            units = [max(1, each - 2) for each in units]
-        elif what == 3:
+        elif action == 2:
+            units = [max(1, size - 2) for size in units]
+        elif action == 3:
             units = []
-        elif what == 5 and units and cards.plugin == "aliyun":
+        elif action == 5 and units and cards.plugin == "aliyun":
             units[0] += 1
-        elif what == 4 and units:
+        elif action == 4 and units:
             sick = chance.below(len(units))
             healthy[sick] = not healthy[sick]
         else:
@@ -82,34 +84,34 @@ class Machines:
         return self.put(name, self.shapes[name])
 
     def shake(self, chance: Chance) -> str:
-        """A card dies or comes back, or two change places in a reboot; it may be said later."""
+        """A card dies or returns, or two change places in a reboot; the object may change later."""
         several = [name for name in self.kubelets.cards if len(self.shapes[name].ids) > 1]
         if not several:
             return ""
         name = chance.pick(sorted(several))
         slots, whole = list(self.kubelets.slots[name]), self.shapes[name].ids
         lost = [card for card in whole if card not in slots]
-        what = chance.below(4)
-        if lost and what in (0, 1):
+        action = chance.below(4)
+        if lost and action in (0, 1):
             card = chance.pick(lost)
             slots.insert(whole.index(card), card)
-        elif what == 0 and len(slots) > 1:
+        elif action == 0 and len(slots) > 1:
             first = chance.below(len(slots) - 1)
             slots[first], slots[first + 1] = slots[first + 1], slots[first]
             self.kubelets.reboot(name, chance)
         elif slots:
-            slots.pop(0 if what == 2 else chance.below(len(slots)))
+            slots.pop(0 if action == 2 else chance.below(len(slots)))
         self.kubelets.slots[name] = tuple(slots)
         self.unsaid.add(name)
-        told = self.put(name, self._now(name)) if chance.below(2) else "not said yet"
-        return f"{name} counts {slots}, {told}"
+        text = self.put(name, self._now(name)) if chance.below(2) else "not said yet"
+        return f"{name} counts {slots}, {text}"
 
     def say(self, chance: Chance) -> str:
-        """An object comes to say what the plug-in counts."""
+        """An object catches up with the plug-in."""
         return self.put(name, self._now(name)) if (name := self._some_unsaid(chance)) else ""
 
     def hush(self, chance: Chance) -> str:
-        """An object says less of its cards for a while, or more again; uuids may be new to it."""
+        """An object shows less of the cards for a while, or more again; uuids may be new to it."""
         name = chance.pick(sorted(self.kubelets.cards) or [""])
         if not name:
             return ""
@@ -122,44 +124,46 @@ class Machines:
         return self.put(name, replace(self._now(name), tells=tells))
 
     def lie(self, chance: Chance) -> str:
-        """One node says of its cards what is not so, is gone for a while, or says the truth."""
+        """One node reports wrong cards, is gone for a while, or reports the truth."""
         if LIAR not in self.kubelets.cards:
             return self.put(LIAR, self.shapes[LIAR])
-        what = chance.below(7)
-        if what == 0:
+        action = chance.below(7)
+        if action == 0:
             return self._remove(LIAR)
-        if what == 1:
+        if action == 1:
             return self.put(LIAR, self._now(LIAR))
         units = (
             (*range(1, 65),),
             (2**31 - 1,),
             (),
-            tuple(1 + at % MOST_SIZES for at in range(64)),
+            tuple(1 + at % MAX_SIZES for at in range(64)),
             (7,) * len(self.kubelets.slots[LIAR]),
-        )[what - 2]
+        )[action - 2]
         story = chance.pick("abc")
         ids = tuple(f"GPU-{LIAR}-{story}-{at}" for at in range(len(units)))
         tells = chance.pick(("uuids", "devices"))
         plugin = self.shapes[LIAR].plugin
         cards = Cards(units, (True,) * len(units), False, plugin, ids, tells)
-        # What its plug-in counts stays as it is, and what its kubelet has been told.
-        told = self._write(LIAR, cards)
+        # The plug-in's order stays, and the amount that the kubelet counts.
+        text = self._write(LIAR, cards)
         self.unsaid.add(LIAR)
-        return f"{LIAR} lies: {told[:200]}"
+        return f"{LIAR} lies: {text[:200]}"
 
     def exchange_plugin(self, chance: Chance) -> str:
         """A device plug-in makes way for another, while pods run: one that guesses, or not."""
-        named = [name for name, cards in self.kubelets.cards.items() if cards.plugin != "aliyun"]
-        if not named:
+        node_names = [
+            name for name, cards in self.kubelets.cards.items() if cards.plugin != "aliyun"
+        ]
+        if not node_names:
             return ""
-        name = chance.pick(sorted(named))
+        name = chance.pick(sorted(node_names))
         plugin = "own" if self.shapes[name].plugin == "exact" else chance.pick(("own", "exact"))
         tells = "uuids" if plugin == "exact" else self.shapes[name].tells
         self.shapes[name] = replace(self.shapes[name], plugin=plugin, tells=tells)
         return self.put(name, replace(self._now(name), plugin=plugin, tells=tells))
 
     def calm(self) -> None:
-        """All nodes are there, and their objects say what is true."""
+        """All nodes exist, and the objects are right."""
         for name in NODE_NAMES:
             if name not in self.kubelets.cards:
                 self.put(name, self.shapes[name])
@@ -167,13 +171,13 @@ class Machines:
                 self.put(name, replace(self._now(name), tells=self.shapes[name].tells))
 
     def put(self, name: str, cards: Cards) -> str:
-        """Write the node as its plug-in counts it."""
+        """Write the node by the plug-in's order."""
         self.kubelets.count(name, cards)
         self.unsaid.discard(name)
         return self._write(name, cards)
 
     def _write(self, name: str, cards: Cards) -> str:
-        """Have the node's object say that it has these cards."""
+        """Write these cards to the node's object."""
         body: Json = {"metadata": {"name": name}, **_node_body(cards)}
         inventory = _inventory(cards)
         cards = _as_advertised(cards)
@@ -224,19 +228,19 @@ class Machines:
         return chance.pick(sorted(self.unsaid)) if self.unsaid else ""
 
     def _now(self, name: str) -> Cards:
-        """The node's cards as its plug-in counts them."""
-        said, whole = self.kubelets.cards[name], self.shapes[name]
+        """The node's cards in the plug-in's order."""
+        reported, whole = self.kubelets.cards[name], self.shapes[name]
         slots = self.kubelets.slots[name]
-        if slots == said.ids and said.tells in ("uuids", "devices"):
-            return said
+        if slots == reported.ids and reported.tells in ("uuids", "devices"):
+            return reported
         size = dict(zip(whole.ids, whole.units, strict=True))
         units = tuple(size[card] for card in slots)
         healthy = (True,) * len(slots)
-        return Cards(units, healthy, False, said.plugin, slots, whole.tells)
+        return Cards(units, healthy, False, reported.plugin, slots, whole.tells)
 
 
 def first_shapes(chance: Chance) -> dict[str, Cards]:
-    """How the nodes of a story are when they are well."""
+    """The healthy nodes of a story."""
     shapes = {}
     for name in NODE_NAMES[: 1 + chance.below(3)]:
         count = 1 + chance.below(3)
@@ -270,11 +274,11 @@ def _well(name: str, units: tuple[int, ...], plugin: str) -> Cards:
 
 
 def _as_advertised(cards: Cards) -> Cards:
-    """What can be known of the devices: without an inventory there are a total and a count.
+    """The reported devices: without an inventory only a total and a count.
 
     Of an inventory with too many sizes nothing is known.
     """
-    if len({*cards.units}) > MOST_SIZES:
+    if len({*cards.units}) > MAX_SIZES:
         return replace(cards, units=(), healthy=(), closed=True, ids=())
     if cards.tells in ("uuids", "devices") or not cards.units:
         return cards
@@ -302,6 +306,6 @@ def _inventory(cards: Cards) -> str:
     return json.dumps({"v": 1, "unit": "GiB", "devices": devices, "servesByIdentity": exact})
 
 
-def _changed(held: Json, body: Json) -> Json:
+def _changed(document: Json, body: Json) -> Json:
     annotations = body["metadata"].get("annotations")
-    return with_metadata({**held, "status": body["status"]}, annotations=annotations)
+    return with_metadata({**document, "status": body["status"]}, annotations=annotations)

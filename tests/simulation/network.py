@@ -1,8 +1,8 @@
-"""What lies between a process of ours and the API server: requests on their way, and their faults.
+"""The network between our processes and the API server: requests on the way, and faults.
 
-`Network.outcome` says what becomes of one request, well or badly; `SimApi` is what production code
-calls (gpushare.kube.api.Api) and waits in as a task. Knows nothing of what requests are about,
-except that a read may be garbled and a write may be applied late or twice.
+`Network.outcome` decides the fate of one request, well or badly; `SimApi` is the API that
+production code calls (gpushare.kube.api.Api) and waits in as a task. The content of requests does
+not matter here, except that a read may be garbled and a write may be applied late or twice.
 """
 
 import json
@@ -103,13 +103,13 @@ _GARBLED: Mapping[str, bytes] = {
     "other-kind": b'{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"default",'
     b'"uid":"uid-0","resourceVersion":"1"},"spec":{},"status":{"phase":"Active"}}',
 }
-"""What somebody in between answers with a 2xx, who is no API server, or asked another one."""
+"""2xx answers by an intermediary that is no API server, or asked another one."""
 
 _SLOW = 0.9
-"""Of the time a call is given, how much passes before the server gets to it, or its answer back."""
+"""The shares of a call's timeout before the server begins, and before the answer is back."""
 
 _Errors = Mapping[str, Callable[[], ApiError]]
-"""Each is made anew: one that is raised again keeps the frames of all stories it was raised in."""
+"""A new error each time: a raised error keeps the frames of all stories that raised it."""
 
 _BEFORE: _Errors = {
     "reset": partial(ApiUnavailable, "connection reset", 0),
@@ -137,9 +137,9 @@ _LATE: _Errors = {
 
 
 class Client(Owner, Protocol):
-    """A process that calls: its name, which no other one ever has.
+    """A process that calls: the name is unique for ever.
 
-    It may be stopped in the middle of a call, whose answer it then finds when it goes on.
+    The process may be stopped in the middle of a call, and finds the answer when it continues.
     """
 
     frozen: bool
@@ -152,7 +152,7 @@ class Client(Owner, Protocol):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Request:
-    """One call. answer: what is on its way back. silent: nothing ever is. binding: its body."""
+    """One call. answer: on the way. silent: there will never be one. binding: the body."""
 
     client: Client
     method: str
@@ -166,18 +166,18 @@ class Request:
     binding: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Read a Binding once: it is looked at after every step."""
+        """Decode a Binding once: every step looks at it."""
         if self.method == "POST" and self.path.endswith("/binding"):
             self.binding = json.loads(self.body or b"")
 
     @property
     def watch(self) -> bool:
-        """Whether it asks for a watch."""
+        """Whether the request is a watch."""
         return "watch" in self.query
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What may go wrong with it."""
+        """The possible faults."""
         if self.watch:
             return WATCH_FAULTS
         if self.method != "GET":
@@ -187,19 +187,19 @@ class Request:
 
 @dataclass(eq=False, slots=True, repr=False)
 class Late:
-    """A write the server still works on although its client has given up; until: it then ends."""
+    """A write that the server still handles for a client that has given up; until: the end."""
 
     request: Request
     until: float
 
     @property
     def allowed(self) -> float:
-        """Seconds the server was given for it."""
+        """The server's timeout in seconds."""
         return seconds_allowed(self.request.query)
 
 
 Applied = Callable[[Request, bytes | ApiError], None]
-"""Told of every request the server has worked on, and of its answer."""
+"""Called with every request that the server has handled, and the answer."""
 
 
 @dataclass(repr=False)
@@ -217,7 +217,7 @@ class Network:
     armed: dict[str, list[str]] = field(default_factory=dict)
 
     def serve(self, request: Request) -> bytes | ApiError | Feed:
-        """The server works on a request, unless the time it was given for it is over."""
+        """The server handles a request, unless the timeout is over."""
         if self.tasks.now > request.sent + seconds_allowed(request.query):
             return ApiUnavailable("504 the request timed out", 504)
         return self._work_on(request)
@@ -235,7 +235,7 @@ class Network:
         return answer
 
     def outcome(self, request: Request, fault: str) -> bytes | ApiError | Feed | None:
-        """What comes back; None: nothing, until the client gives up."""
+        """The result; None: nothing, until the client gives up."""
         self.fired[f"{_kind(request)} {fault}"] += 1
         if fault == "silent":
             return None
@@ -261,23 +261,23 @@ class Network:
         self.tasks.resume(request.task, request.answer)
 
     def apply_late(self, late: Late) -> None:
-        """The server gets to it."""
+        """The server begins."""
         self.late.remove(late)
         if self.tasks.now < late.until:
             self._work_on(late.request)
 
     def give_up(self, request: Request) -> None:
-        """Nobody waits for it any more; a write on its way may still be applied."""
+        """Nobody waits for the request any more; a write on the way may still be applied."""
         self.waiting.remove(request)
         if request.answer is None and not request.silent and request.method != "GET":
             self.fired["bind timed out"] += 1
             self.late.append(Late(request, request.sent + seconds_allowed(request.query)))
 
     def drop(self, client: Client) -> None:
-        """A process has ended: its calls are not waited for, its watches not read any more.
+        """A process has ended: nobody waits for the calls, or reads the watches any more.
 
-        Its connections are closed, on which kube-apiserver gives up what it works on; what is far
-        enough is still applied, within the time the server was given.
+        The connections are closed, so kube-apiserver gives up the running requests; a request that
+        is far enough is still applied, within the time the server was given.
         """
         for request in [request for request in self.waiting if request.client is client]:
             self.give_up(request)
@@ -285,7 +285,7 @@ class Network:
 
 
 def _returned(fault: str, answer: bytes | ApiError | Feed) -> bytes | ApiError | Feed | None:
-    """What comes back of what the server has answered."""
+    """The answer that arrives for the answer of the server."""
     if fault == "reply-lost":
         return None
     if fault in _AFTER:
@@ -300,8 +300,8 @@ def told(request: Request) -> str:
     answer: object = request.answer
     if isinstance(answer, bytes | Feed):
         answer = "ok"
-    what = "watch" if request.watch else request.method
-    return f"{what} {request.path} of {request.client.identity} sent {request.sent:.3f}: {answer}"
+    verb = "watch" if request.watch else request.method
+    return f"{verb} {request.path} of {request.client.identity} sent {request.sent:.3f}: {answer}"
 
 
 def _kind(request: Request) -> str:
@@ -313,7 +313,7 @@ def _kind(request: Request) -> str:
 
 
 class SimApi:
-    """One process's API server: every call is a task's wait until somebody serves it."""
+    """One process's API server: every call is a task's wait until it is served."""
 
     def __init__(self, network: Network, client: Client) -> None:
         self._network = network
@@ -338,7 +338,7 @@ class SimApi:
         request = Request(self._client, method, path, query or {}, body, network.tasks.now)
         if path.startswith(LEASES):
             # Leases are kept in the background: a story that told of every renewal would tell
-            # little else. What goes wrong with them is ordered before.
+            # little else. Faults are drawn before.
             armed = network.armed.get(self._client.identity)
             fault = armed.pop() if armed else ""
             if fault == "slow-request":
@@ -390,7 +390,7 @@ class SimApi:
 
 @dataclass(eq=False, repr=False)
 class Stream(AbstractContextManager["Stream"]):
-    """The client's end of a watch. blind: nothing more comes, though nobody says so. closed: its
+    """The client's end of a watch. blind: nothing more comes, and nobody says so. closed: the
     reader takes no line any more.
     """
 
@@ -414,7 +414,7 @@ class Stream(AbstractContextManager["Stream"]):
             self.network.streams.remove(self)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The lines as they are shown; see gpushare.kube.api.Lines."""
+        """The lines as delivered; see gpushare.kube.api.Lines."""
         tasks = self.network.tasks
         while not self.closed:
             self.task = tasks.current()
@@ -430,7 +430,7 @@ class Stream(AbstractContextManager["Stream"]):
             yield line.text
 
     def close(self) -> None:
-        """End it; whoever reads notices with the next look at the clock."""
+        """End the stream; the reader notices with the next look at the clock."""
         self.closed = True
         if self.task is not None:
             self.task.until = self.network.tasks.now

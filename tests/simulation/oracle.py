@@ -1,14 +1,14 @@
-"""What must be true after every step, judged by what is true of the devices and not by our books.
+"""The invariants after every step, judged by the true state of the devices and not by our books.
 
-S1 no device is promised beyond what it has. S2 a process that answers charges at least what is
-held. S3 each pod is charged once, with what its spec asks for. S4 annotations, books and devices
+S1 no device is promised beyond its capacity. S2 a process that answers charges at least the held
+units. S3 each pod is charged once, with the request of the spec. S4 annotations, books and devices
 agree. S5 nobody binds who does not lead, is not synced, or is stale, and never do two lead. S6 what
 may still land stays charged. S8 no number is negative. S9 no Binding is sent for a pod that must
-not be bound. S10 pods that nobody schedules do not count among those that come. S11 what a node
-says of itself is taken within bounds. S12 who is evicted is of lower priority, and the pod for whom
-he goes then fits. S13 no more than all compute of a device is promised, and who asks for all of it
-is alone there. "Held" is what pods hold that we bound, and those of others that the process has
-been shown: nobody can know what he has not been told yet.
+not be bound. S10 pods that nobody schedules do not count among those that come. S11 the word of a
+node about itself counts within bounds. S12 an evicted pod has a lower priority, and the preemptor
+then fits. S13 no more than all compute of a device is promised, and a pod that asks for all of it
+is alone there. "Held" are the units of pods that we bound, and of others that the process has
+been shown: nobody can know more than that.
 """
 
 import json
@@ -31,9 +31,9 @@ from tests.simulation.truth import (
     ASSUMED,
     DEV,
     IDX,
-    MOST_GRACE,
-    MOST_LATE,
-    MOST_SIZES,
+    MAX_GRACE,
+    MAX_LATE,
+    MAX_SIZES,
     POD,
     UNCOUNTED_CPU,
     UNHEALTHY,
@@ -58,27 +58,27 @@ _ALL_CORES = 100
 """Percent of a device's compute that there are."""
 
 _SKEW = 10.0
-"""Seconds by which the clock of a process may be wrong."""
+"""Upper bound in seconds of the error of a process's clock."""
 
 
 class Violation(AssertionError):
-    """A promise is broken; the text begins with its name."""
+    """A promise is broken; the text begins with the name of the promise."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """What a process knew when it decided where a pod goes; number: of how many it is the last.
+    """The knowledge of a process at its decision where a pod goes; number: running number.
 
     shares: units by index. cards: the devices of the node. rooms: units of each device taken.
-    shown, loose: pods, see Known. names: whether the node ever named its cards to it. order: of
-    the cards as the node named them last. indexed: pods, see Known.
+    shown, loose: pods, see Known. names: whether the process ever saw names of the node's cards.
+    order: the cards in the last order of the node. indexed: pods, see Known.
     """
 
     number: int
     shares: dict[int, int]
     cards: Cards
     rooms: dict[int, int]
-    shown: frozenset[str]
+    shown_pods: frozenset[str]
     loose: dict[str, frozenset[str]]
     names: bool
     order: tuple[str, ...]
@@ -90,9 +90,9 @@ class Decision:
         return {self.cards.card(device): units for device, units in self.shares.items()}
 
     def where(self, device: int, cards: Cards) -> int | None:
-        """The index that the device of these cards had here, if units of it were taken.
+        """The index of the device of these cards here, if units of it were taken.
 
-        Where no uuids are told an index is all there is: cards change their places unseen.
+        Without uuids only an index is known: cards change places unseen.
         """
         if not (cards.named and self.cards.named):
             return device if device in self.shares else None
@@ -113,15 +113,15 @@ class Oracle:
     known: dict[str, Known] = field(default_factory=dict)
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     stamps: set[tuple[str, int]] = field(default_factory=set)
-    _told: list[str] = field(default_factory=list)
+    _audit_reports: list[str] = field(default_factory=list)
     _decided: int = 0
-    _seen: int = 1
+    _position: int = 1
     _checked: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def sent(self, request: Request) -> None:
-        """A process sends a request: where it is a Binding, judge whether it may."""
+        """A process sends a request: for a Binding, judge whether it may."""
         body = request.binding
         if body is None:
             return
@@ -145,23 +145,23 @@ class Oracle:
         if (replica.identity, stamp) in self.stamps:
             raise Violation(f"S4 {uid} has the assume time {stamp} that another pod has")
         self.stamps.add((replica.identity, stamp))
-        known = self.known[replica.identity]
+        knowledge = self.known[replica.identity]
         entry = replica.ledger.entry(uid)
         if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             self._decided += 1
-            known.since[uid] = known.changes[node]
+            knowledge.since[uid] = knowledge.changes[node]
             self.decisions[replica.identity, uid] = Decision(
                 self._decided,
                 shares,
-                known.nodes[node],
-                {device: known.room(node, device) for device in shares},
-                frozenset(known.pods),
-                dict(known.loose),
-                node in known.named,
-                known.orders.get(node, known.nodes[node].ids),
-                frozenset(known.indexed),
+                knowledge.nodes[node],
+                {device: knowledge.room(node, device) for device in shares},
+                frozenset(knowledge.pods),
+                dict(knowledge.loose),
+                node in knowledge.named,
+                knowledge.orders.get(node, knowledge.nodes[node].ids),
+                frozenset(knowledge.indexed),
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -169,7 +169,7 @@ class Oracle:
         return (replica.identity, uid) in self.decisions and entry is not None and entry.in_doubt
 
     def applied(self, request: Request, answer: object) -> None:
-        """The server has worked on a request: where it bound a pod, there must be room for it."""
+        """The server has handled a request: a bound pod must have room."""
         body = request.binding
         if body is None or isinstance(answer, ApiError):
             return
@@ -184,69 +184,74 @@ class Oracle:
         if decision is None:
             raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
-        for written, units in decision.shares.items():
-            last, device = self._last_decided(node, written, decision)
-            card = decision.cards.card(written)
+        for written_index, units in decision.shares.items():
+            last, device = self._last_decided(node, written_index, decision)
+            card = decision.cards.card(written_index)
             holders = self._holders(node, device, pod.by, last)
-            held = sum(holders.values())
-            if held + units > last.rooms[device]:
+            used_units = sum(holders.values())
+            if used_units + units > last.rooms[device]:
                 raise Violation(
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
-                    f" {held} of {last.rooms[device]} were held"
+                    f" {used_units} of {last.rooms[device]} were held"
                 )
-            others = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
-            alone = others and _ALL_CORES in (pod.asked.cores, *others)
-            # Whoever decided last had to see that nothing was left for it.
-            full = last is decision and sum(others) >= _ALL_CORES
-            if alone or full or sum(others) + pod.asked.cores > _ALL_CORES:
+            holder_cores = [self.pods[uid].asked.cores_on(part) for uid, part in holders.items()]
+            alone = holder_cores and _ALL_CORES in (pod.asked.cores, *holder_cores)
+            # The last decision had to see that no room was left.
+            full = last is decision and sum(holder_cores) >= _ALL_CORES
+            if alone or full or sum(holder_cores) + pod.asked.cores > _ALL_CORES:
                 raise Violation(
                     f"S13 {pod.uid} is given {pod.asked.cores} % of {node}'s {card}, beside"
-                    f" {others} % of {[*holders]}"
+                    f" {holder_cores} % of {[*holders]}"
                 )
 
     def _last_decided(self, node: str, device: int, decision: Decision) -> tuple[Decision, int]:
-        """Of this decision and those by which units are held there, the one made last, and where
-        the device was for it.
+        """Return the last of the decisions of the units there, this one included, and the
+        device then.
 
-        It had to reckon with all the others, and with the devices as they had become by then.
+        The last decision had to count all others, and the devices at that time.
         """
-        made = [(decision, device)]
+        candidates = [(decision, device)]
         for pod in self.pods.values():
             by_it = self.decisions.get((pod.by, pod.uid))
             if by_it and pod.node == node and not pod.ended:
-                there = by_it.where(device, decision.cards)
-                if there is not None:
-                    made.append((by_it, there))
-        return max(made, key=lambda each: each[0].number)
+                device_then = by_it.where(device, decision.cards)
+                if device_then is not None:
+                    candidates.append((by_it, device_then))
+        return max(candidates, key=lambda each: each[0].number)
 
-    def later(self, pod: PodTruth, other: PodTruth) -> Decision:
+    def later(self, pod: PodTruth, two: PodTruth) -> Decision:
         """The later of the decisions where the two pods go; `pod` was bound by one of ours."""
-        made = [self.decisions.get((each.by, each.uid)) for each in (pod, other)]
-        return max((each for each in made if each is not None), key=lambda each: each.number)
+        decisions = [self.decisions.get((pod_truth.by, pod_truth.uid)) for pod_truth in (pod, two)]
+        return max(
+            (pod_truth for pod_truth in decisions if pod_truth is not None),
+            key=lambda each: each.number,
+        )
 
     def _judge_leader(self, by: Client, pod: PodTruth) -> None:
-        for other in self.replicas:
-            if other is not by and other.leading is not None and other.leads():
-                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
+        for replica_ in self.replicas:
+            if replica_ is not by and replica_.leading is not None and replica_.leads():
+                raise Violation(
+                    f"S5 {pod.uid} is bound by {pod.by} while {replica_.identity} leads"
+                )
 
     def _holders(self, node: str, device: int, by: str, decision: Decision) -> dict[str, int]:
         """Units held by each other pod there: of ours, and of those the process had been shown."""
-        held = {
-            other.uid: least_charged(
-                other, decision.cards, decision.loose.get(other.uid, _NONE), decision.names
+        shares_by_uid = {
+            holder.uid: least_charged(
+                holder, decision.cards, decision.loose.get(holder.uid, _NONE), decision.names
             ).get(device, 0)
-            for other in self.pods.values()
-            if other.node == node
-            and not other.ended
-            and other.put is not None
-            and can_find(other, decision.cards, decision.order, other.uid in decision.indexed)
-            and self._counts(other, by)
-            and (other.by or other.uid in decision.shown)
+            for holder in self.pods.values()
+            if holder.node == node
+            and not holder.ended
+            and holder.put is not None
+            and can_find(holder, decision.cards, decision.order, holder.uid in decision.indexed)
+            and self._counts(holder, by)
+            and (holder.by or holder.uid in decision.shown_pods)
         }
-        return {uid: units for uid, units in held.items() if units}
+        return {uid: units for uid, units in shares_by_uid.items() if units}
 
     def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
-        """Units by device as a Binding writes them, and as its pod has them then."""
+        """Units by device as a Binding writes them, and as the pod has them then."""
         claim = claim_of(annotations, pod.asked)
         if claim is None or len(claim) != pod.asked.devices:
             raise Violation(f"S4 {pod.uid} gets {annotations.get(IDX)!r} for {pod.asked}")
@@ -259,18 +264,18 @@ class Oracle:
         return shares
 
     def _check_device(self, replica: Replica, node: str, annotations: Json) -> None:
-        """The size of the first device, as plug-ins and the original's inspect want it."""
+        """The size of the first device, for plug-ins and the original's inspect."""
         first = int(annotations[IDX].split(",")[0])
         units = self.known[replica.identity].nodes[node].units
         if first >= len(units) or annotations[DEV] != str(units[first]):
             raise Violation(f"S4 device {first} of {node} has {units}, not {annotations[DEV]}")
 
     def _may_bind(self, replica: Replica, now: float) -> None:
-        known = self.known[replica.identity]
-        if not replica.leads() and now > known.led + BUDGET:
+        knowledge = self.known[replica.identity]
+        if not replica.leads() and now > knowledge.led + BUDGET:
             raise Violation(f"S5 {replica.identity} binds and does not lead")
         for name in ("nodes", "pods"):
-            heard = known.heard.get(name)
+            heard = knowledge.heard.get(name)
             if heard is None:
                 raise Violation(f"S5 {replica.identity} binds before {name} are listed")
             if now > heard + _STALE + 5:
@@ -280,31 +285,33 @@ class Oracle:
         """A process counts a pod of so much CPU among those that come."""
         marked = [pod for pod in self.pods.values() if pod.cpu == cpu == UNCOUNTED_CPU]
         if marked and not any(pod.node for pod in marked):
-            self._told.append(f"S10 {identity} counts one of {[pod.uid for pod in marked]}")
+            self._audit_reports.append(
+                f"S10 {identity} counts one of {[pod.uid for pod in marked]}"
+            )
 
     def audited(self, identity: str, finding: Finding, healed: bool) -> None:
         """An audit tells of a mistake in the books."""
         did = "and corrects it" if healed else ""
-        self._told.append(f"X2 the audit of {identity} tells of {finding} {did}".rstrip())
+        self._audit_reports.append(f"X2 the audit of {identity} tells of {finding} {did}".rstrip())
 
-    # -- what is shown to whom ------------------------------------------------------------------
+    # -- deliveries -------------------------------------------------------------------------------
 
     def shown_line(self, replica: Replica, path: str, line: Line) -> None:
         """A line of a watch reaches a process."""
         if b'"type":"ERROR"' in line.text:
             return
-        known = self.known[replica.identity]
+        knowledge = self.known[replica.identity]
         name = next(name for name, of in PATHS.items() if of == path)
-        known.heard[name] = self.tasks.now
+        knowledge.heard[name] = self.tasks.now
         if line.record is None or _refuses(replica, name):
             return
         if line.kind == "DELETED":
-            self._unshow(known, name, line.record.body)
+            self._unshow(knowledge, name, line.record.body)
         else:
-            self._show(known, name, line.record.body)
+            self._show(knowledge, name, line.record.body)
 
     def shown_list(self, replica: Replica, request: Request) -> None:
-        """A page of a list reaches a process; the last one takes the place of what was known."""
+        """A page of a list reaches a process; the last page replaces the earlier knowledge."""
         name = next((name for name, of in PATHS.items() if of == request.path), None)
         audit = request.task is not None and request.task.name == AUDIT
         if name is None or audit or not isinstance(request.answer, bytes):
@@ -315,92 +322,94 @@ class Oracle:
             return
         if "items" not in page:
             return
-        known = self.known[replica.identity]
+        knowledge = self.known[replica.identity]
         if "continue" not in request.query:
-            known.pages[name] = []
-        known.heard[name] = self.tasks.now
-        known.pages[name] += page["items"]
+            knowledge.pages[name] = []
+        knowledge.heard[name] = self.tasks.now
+        knowledge.pages[name] += page["items"]
         if name == "pods":
-            _meet(known, page["items"])
+            _meet(knowledge, page["items"])
         if not page["metadata"].get("continue") and not _refuses(replica, name):
-            take = partial(self._replace, known, name, known.pages[name])
+            take = partial(self._replace, knowledge, name, knowledge.pages[name])
             sink = replica.sinks[name]
             if sink.pause is None or sink.failures:
                 take()
             else:
                 sink.taken = take
 
-    def _replace(self, known: Known, name: str, items: list[Json]) -> None:
-        before = dict(known.pods)
+    def _replace(self, knowledge: Known, name: str, items: list[Json]) -> None:
+        before = dict(knowledge.pods)
         if name == "nodes":
-            for gone in known.nodes.keys() - {item["metadata"]["name"] for item in items}:
-                known.show_node(gone, None)
+            for node_name in knowledge.nodes.keys() - {item["metadata"]["name"] for item in items}:
+                knowledge.show_node(node_name, None)
         elif name == "pods":
-            known.pods.clear()
+            knowledge.pods.clear()
         else:
-            listed = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
-            known.closed = {node: held for node, held in known.closed.items() if node in listed}
+            node_names = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
+            knowledge.closed = {
+                node: devices for node, devices in knowledge.closed.items() if node in node_names
+            }
         for item in items:
-            self._show(known, name, item)
-        known.pods.update((uid, before[uid]) for uid in known.pods.keys() & before.keys())
+            self._show(knowledge, name, item)
+        knowledge.pods.update((uid, before[uid]) for uid in knowledge.pods.keys() & before.keys())
 
-    def _show(self, known: Known, name: str, body: Json) -> None:
+    def _show(self, knowledge: Known, name: str, body: Json) -> None:
         metadata = body["metadata"]
         if name == "nodes":
             version = metadata["resourceVersion"]
-            known.show_node(metadata["name"], self.cards[metadata["name"], version])
+            knowledge.show_node(metadata["name"], self.cards[metadata["name"], version])
             for pod in self.pods.values():
-                # Of any other pod it cannot know which cards came to its indices.
-                its_own = pod.by == known.identity or pod.uid in known.pods
+                # For any other pod the process cannot know which cards came to the indices.
+                its_own = pod.by == knowledge.identity or pod.uid in knowledge.pods
                 if pod.node == metadata["name"] and its_own:
-                    known.loosen(pod)
+                    knowledge.loosen(pod)
         elif name == "pods" and body["spec"].get("nodeName"):
             uid = metadata["uid"]
-            known.pods.setdefault(uid, int(metadata["resourceVersion"]))
+            knowledge.pods.setdefault(uid, int(metadata["resourceVersion"]))
             if "deletionTimestamp" in metadata:
-                known.ending.add(uid)
+                knowledge.ending.add(uid)
             if "startTime" in body["status"]:
-                known.admitted.add(uid)
+                knowledge.admitted.add(uid)
             self.follow()
-            known.show_pod(self.pods[uid])
+            knowledge.show_pod(self.pods[uid])
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
                 node = metadata["name"].removeprefix(UNHEALTHY)
-                known.closed[node] = frozenset(map(int, tokens))
+                knowledge.closed[node] = frozenset(map(int, tokens))
 
-    def _unshow(self, known: Known, name: str, body: Json) -> None:
+    def _unshow(self, knowledge: Known, name: str, body: Json) -> None:
         metadata = body["metadata"]
         if name == "nodes":
-            known.show_node(metadata["name"], None)
+            knowledge.show_node(metadata["name"], None)
         elif name == "pods":
-            known.pods.pop(metadata["uid"], None)
+            knowledge.pods.pop(metadata["uid"], None)
         else:
-            known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
+            knowledge.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
 
     def sink_failed(self, replica: Replica) -> None:
-        """What was shown last was not taken: only what the books have of it counts as known.
+        """The last delivery was not taken: only the books' knowledge counts.
 
-        A charge that is still assumed is one that no list or watch has shown: of its pod they may
+        A charge that is still assumed has appeared in no list or watch: the process may
         have a read.
         """
-        known = self.known[replica.identity]
-        for uid in list(known.pods):
+        knowledge = self.known[replica.identity]
+        for uid in list(knowledge.pods):
             entry = replica.ledger.entry(uid)
             if entry is None or entry.assumption is not None:
-                del known.pods[uid]
-        known.loose.clear()
-        known.indexed.clear()
-        known.ending.clear()
+                del knowledge.pods[uid]
+        knowledge.loose.clear()
+        knowledge.indexed.clear()
+        knowledge.ending.clear()
 
     # -- after every step -----------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Take over what has become true since."""
-        if self.server.store.version == self._seen:
+        """Take over the changes since."""
+        if self.server.store.version == self._position:
             return
-        changes = self.server.changes("pods", self._seen)
-        self._seen = self.server.store.version
+        changes = self.server.changes("pods", self._position)
+        self._position = self.server.store.version
         for change in changes:
             self._follow(change)
 
@@ -427,17 +436,17 @@ class Oracle:
                 put_by(pod, annotations, self.latest.get(node))
 
     def _put(self, pod: PodTruth, decision: Decision, annotations: Json) -> None:
-        """Note on which cards a pod was put that one of ours bound."""
+        """Record the cards of a pod that one of our processes bound."""
         pod.uuids, pod.put, pod.named = uuids_of(annotations), decision.put, decision.cards.named
         pod.home = {decision.cards.card(device): device for device in decision.shares}
-        wanted = set(decision.put) if pod.named else set()
-        if set(pod.uuids) != wanted:
-            raise Violation(f"S4 {pod.uid} is bound to {wanted or 'no uuids'}: {annotations}")
+        named_cards = set(decision.put) if pod.named else set()
+        if set(pod.uuids) != named_cards:
+            raise Violation(f"S4 {pod.uid} is bound to {named_cards or 'no uuids'}: {annotations}")
 
     def check(self) -> None:
-        """Judge every process that is alive, and what audits told. Raises Violation."""
-        if self._told:
-            raise Violation(self._told[0])
+        """Judge every live process, and the findings of audits. Raises Violation."""
+        if self._audit_reports:
+            raise Violation(self._audit_reports[0])
         self._check_leaders()
         for replica in self.replicas:
             key = (self.server.store.version, replica.ledger.snapshot().generation)
@@ -457,67 +466,73 @@ class Oracle:
         nodes = {node.spec.name: node for node in replica.ledger.dump()}
         for node in nodes.values():
             entries.update((entry.ref.uid, entry) for entry in node.entries)
-        least = {name: [0] * len(node.used) for name, node in nodes.items()}
+        minimum = {name: [0] * len(node.used) for name, node in nodes.items()}
         cores = {name: [0] * len(node.used) for name, node in nodes.items()}
         for pod in self.pods.values():
             if pod.node in nodes and self._charged(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
-                self._add_least(least[pod.node], pod, replica.identity)
+                self._add_least(minimum[pod.node], pod, replica.identity)
                 self._add_least(cores[pod.node], pod, replica.identity, cores=True)
         for name, node in nodes.items():
-            _check_node(replica, node, least[name], cores[name])
+            _check_node(replica, node, minimum[name], cores[name])
         for entry in entries.values():
             self._check_size(entry)
 
     def _charged(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process has to charge the pod, which is on a node."""
-        shown = pod.by or pod.uid in self.known[identity].pods
-        return bool(shown and pod.asked.devices and not pod.ended) and self._counts(pod, identity)
+        is_shown = pod.by or pod.uid in self.known[identity].pods
+        return bool(is_shown and pod.asked.devices and not pod.ended) and self._counts(
+            pod, identity
+        )
 
     def _add_least(
-        self, least: list[int], pod: PodTruth, identity: str, cores: bool = False
+        self, minimum: list[int], pod: PodTruth, identity: str, cores: bool = False
     ) -> None:
-        """Add what the process must charge for the pod to what it must charge by device.
+        """Add the units that the process must charge for the pod, by device.
 
-        cores: of their compute, which is where the memory is.
+        cores: the compute instead, on the same devices.
         """
-        known = self.known[identity]
-        cards = known.nodes.get(pod.node)
-        if cards is not None and known.can_find(pod, cards):
-            loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
-            charged = least_charged(pod, cards, loose, names)
+        knowledge = self.known[identity]
+        cards = knowledge.nodes.get(pod.node)
+        if cards is not None and knowledge.can_find(pod, cards):
+            loose, names = knowledge.loose.get(pod.uid, _NONE), pod.node in knowledge.named
+            charged_units = least_charged(pod, cards, loose, names)
             if cores:
-                charged = {device: pod.asked.cores_on(units) for device, units in charged.items()}
-            _add(least, charged)
+                charged_units = {
+                    device: pod.asked.cores_on(units) for device, units in charged_units.items()
+                }
+            _add(minimum, charged_units)
 
     def judge_victims(
-        self, replica: Replica, pod: PodTruth, found: Mapping[str, Collection[str]]
+        self, replica: Replica, pod: PodTruth, victims: Mapping[str, Collection[str]]
     ) -> None:
-        """A process has named victims, by node, by what it knows now. Raises Violation."""
-        known = self.known[replica.identity]
-        for node, uids in found.items():
+        """A process has named victims, by node, by its current knowledge. Raises Violation."""
+        knowledge = self.known[replica.identity]
+        for node, uids in victims.items():
             for uid in uids:
                 if self.pods[uid].priority >= pod.priority:
                     raise Violation(f"S12 {uid} is to make room for {pod}, but is {self.pods[uid]}")
-            if replica.sinks["pods"].failed or node not in known.nodes:
+            if replica.sinks["pods"].failed or node not in knowledge.nodes:
                 continue
-            count = len(known.nodes[node].units)
-            least = [0] * count
-            for other in self.pods.values():
-                stays = other.node == node and not self._frees(known, other, other.uid in uids)
-                if stays and self._charged(other, replica.identity):
-                    self._add_least(least, other, replica.identity)
-            room = [known.room(node, device) - least[device] for device in range(count)]
+            count = len(knowledge.nodes[node].units)
+            minimum = [0] * count
+            for bound_pod in self.pods.values():
+                stays = bound_pod.node == node and not self._frees(
+                    knowledge, bound_pod, bound_pod.uid in uids
+                )
+                if stays and self._charged(bound_pod, replica.identity):
+                    self._add_least(minimum, bound_pod, replica.identity)
+            room = [knowledge.room(node, device) - minimum[device] for device in range(count)]
             if sum(units >= pod.asked.units for units in room) < pod.asked.devices:
                 raise Violation(f"S12 without {uids} {node} has room for {room}, not for {pod}")
 
-    def _frees(self, known: Known, pod: PodTruth, victim: bool) -> bool:
-        """Whether the pod may count as gone soon: with what its end may be early or late by."""
+    def _frees(self, knowledge: Known, pod: PodTruth, victim: bool) -> bool:
+        """Whether the pod may count as gone soon: allowing for an early or late end."""
         if not pod.terminating:
             return victim
-        left = pod.ends_by - self.tasks.now
-        soon = -MOST_LATE - _SKEW <= left <= MOST_GRACE + _SKEW
-        return soon or (victim and pod.uid not in known.ending)
+        seconds_left = pod.ends_by - self.tasks.now
+        soon = -MAX_LATE - _SKEW <= seconds_left <= MAX_GRACE + _SKEW
+        return soon or (victim and pod.uid not in knowledge.ending)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process can know where the pod is: users may have edited that since."""
@@ -536,14 +551,14 @@ class Oracle:
 
     def _check_size(self, entry: Entry) -> None:
         pod = self.pods[entry.ref.uid]
-        written = sum(units for _, units in entry.cover.written or ()) or pod.asked.total
+        written_units = sum(units for _, units in entry.cover.written or ()) or pod.asked.total
         twofold = pod.odd or pod.edited
-        wrong = written < pod.asked.total if twofold else written != pod.asked.total
+        wrong = written_units < pod.asked.total if twofold else written_units != pod.asked.total
         if entry.request.total != pod.asked.total or wrong:
             raise Violation(f"S3 {entry} is charged for {pod.asked}")
 
     def check_flight(self, requests: list[Request]) -> None:
-        """What may still land stays charged where it was sent. Raises Violation."""
+        """A write that may still land stays charged at its node. Raises Violation."""
         for request in requests:
             replica, body = request.client, request.binding
             if body is None or replica not in self.replicas:
@@ -558,38 +573,39 @@ class Oracle:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
 
 
-def _meet(known: Known, items: list[Json]) -> None:
-    """Take over that a list of pods is on its way into the books, which may take a while."""
+def _meet(knowledge: Known, items: list[Json]) -> None:
+    """Take over that a list of pods is on the way into the books, which may take a while."""
     for item in items:
         if item["spec"].get("nodeName"):
-            known.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
+            knowledge.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
 
 
 def _refuses(replica: Replica, name: str) -> bool:
-    """Whether its books will not take what it is shown next (of pods: see sink_failed)."""
+    """Whether the books will not take the next delivery (of pods: see sink_failed)."""
     return name != "pods" and replica.sinks[name].failures > 0
 
 
-def _add(least: list[int], charged: dict[int, int]) -> None:
-    for device, units in charged.items():
-        if device < len(least):
-            least[device] += units
+def _add(minimum: list[int], charged_units: dict[int, int]) -> None:
+    for device, units in charged_units.items():
+        if device < len(minimum):
+            minimum[device] += units
 
 
-def _check_node(replica: Replica, node: NodeBooks, least: list[int], cores: list[int]) -> None:
-    if len({*node.spec.capacity}) > MOST_SIZES:
+def _check_node(replica: Replica, node: NodeBooks, minimum: list[int], cores: list[int]) -> None:
+    if len({*node.spec.capacity}) > MAX_SIZES:
         raise Violation(f"S11 {replica.identity} takes {node.spec} over")
-    for device, (used, held) in enumerate(zip(node.used, least, strict=True)):
+    for device, (used, min_units) in enumerate(zip(node.used, minimum, strict=True)):
         if used < 0:
             raise Violation(f"S8 {replica.identity}: {node.spec.name}/{device} has {used} used")
-        if used < held:
+        if used < min_units:
             raise Violation(
-                f"S2 {replica.identity} charges {used} on {node.spec.name}/{device}, {held} held"
+                f"S2 {replica.identity} charges {used} on {node.spec.name}/{device},"
+                f" {min_units} held"
             )
-    for device, held in enumerate(cores):
-        charged = node.cores_used[device] if node.cores_used else 0
-        if charged < held:
+    for device, min_units in enumerate(cores):
+        charged_cores = node.cores_used[device] if node.cores_used else 0
+        if charged_cores < min_units:
             raise Violation(
-                f"S2 {replica.identity} charges {charged} % of {node.spec.name}/{device}'s compute,"
-                f" {held} % held"
+                f"S2 {replica.identity} charges {charged_cores} % of {node.spec.name}/{device}'s"
+                f" compute, {min_units} % held"
             )

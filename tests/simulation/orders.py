@@ -1,7 +1,7 @@
 """Every order there is of a few binds: three of five steps each, and two with relist and crash.
 
-Built on the small world of tests/simulation/bind_world.py. Orders that lead to the same
-state have the same future, so they are gone on from together; how many there were is counted.
+Built on the small world of tests/simulation/bind_world.py. Orders that lead to the same state have
+the same future, so the search continues from one of them; the number of orders is counted.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,15 @@ from tests.simulation.bind_world import Move, World
 from tests.unit.core.clusters import node as make_node
 
 STEPS = 5
-"""Of a bind: filter, decide and charge, the API server's write, its answer, the watch's event."""
+"""Steps of a bind: filter, decide and charge, the API server's write, the answer, the watch's
+event."""
 
 THREE = World(
     pods={"a": 2, "b": 2, "c": 3},
     nodes={"n": (4, 3)},
     binds=[("a", "n"), ("b", "n"), ("c", "n")],
 )
-"""Room for two of the three on one device, or for all of them: it depends on the order."""
+"""Room for two of the three on one device, or for all of them: the order decides."""
 
 
 def count_orders(start: World) -> int:
@@ -41,10 +42,10 @@ def count_orders(start: World) -> int:
                 branch = world.copy()
                 _take(branch, index, place)
                 branch.check()
-                moved = (*places[:index], place + 1, *places[index + 1 :])
-                key = (moved, branch.key())
-                known = after.get(key)
-                after[key] = (branch, orders + (known[1] if known else 0))
+                next_places = (*places[:index], place + 1, *places[index + 1 :])
+                key = (next_places, branch.key())
+                earlier_count = after.get(key)
+                after[key] = (branch, orders + (earlier_count[1] if earlier_count else 0))
         layer = after  # type: ignore[assignment]  # keys are pairs of places and a state
     for world, _ in layer.values():
         world.come_to_rest()
@@ -52,11 +53,11 @@ def count_orders(start: World) -> int:
 
 
 def _take(world: World, index: int, place: int) -> None:
-    """Take a bind's step; what there is nothing to do for is nothing."""
+    """Take a step of a bind; no effect if the step does not apply."""
     actor = world.actors[index]
     if place == 0:
-        asked = Request(world.pods[actor.pod], 1)
-        verdict = filter_nodes(world.ledger.snapshot(), [actor.node], asked)
+        request = Request(world.pods[actor.pod], 1)
+        verdict = filter_nodes(world.ledger.snapshot(), [actor.node], request)
         assert len(verdict.fit) + len(verdict.failed) == 1
     elif place == 1:
         world.do(("start", str(index)))
@@ -70,10 +71,10 @@ def _take(world: World, index: int, place: int) -> None:
 
 @dataclass
 class CrashWorld(World):
-    """The same with processes that end: a new one lists first, with all it knew forgotten.
+    """The same with processes that end: a new process lists first, without any earlier knowledge.
 
-    What is on its way to the API server then is applied, or never is: the next process begins when
-    the time for anything else is over (its fence). synced: it has listed.
+    A request on the way to the API server then is applied, or never is: the next process begins
+    when the timeout of any request is over (the fence). synced: the process has listed.
     """
 
     crashes: int = 0
@@ -112,15 +113,15 @@ class CrashWorld(World):
         self.synced = True
 
     def check(self) -> None:
-        """No device holds more than it has; what a process says that has not listed counts not."""
+        """No device holds more than its capacity; a process that has not listed does not count."""
         if self.synced:
             super().check()
 
     def key(self) -> tuple[object, ...]:
-        """What decides the future, hashable."""
+        """The hashable state that decides the future."""
         return (*super().key(), self.crashes, self.synced)
 
 
 def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
     for chosen in product((False, True), repeat=len(names)):
-        yield tuple(name for name, taken in zip(names, chosen, strict=True) if taken)
+        yield tuple(name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen)

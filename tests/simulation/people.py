@@ -1,4 +1,4 @@
-"""What schedulers, kubelets, users and nodes may do: each says what was done, "" for nothing."""
+"""Steps of schedulers, kubelets, users and nodes: each returns a description, "" for nothing."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from tests.simulation.world import World
 
 
 def schedule(world: World, chance: Chance) -> str:
-    """The scheduler filters a pod and chooses its node."""
-    busy = {placed.pod.uid for placed in (*world.scheduler.placed, *world.scheduler.binding)}
+    """The scheduler filters a pod and chooses a node."""
+    busy = {placement.pod.uid for placement in (*world.scheduler.placed, *world.scheduler.binding)}
     pods = world.users.waiting()
     if not chance.once_in(8):
         pods = [pod for pod in pods if pod.uid not in busy]
@@ -116,7 +116,7 @@ def say(world: World, chance: Chance) -> str:
 
 
 def hush(world: World, chance: Chance) -> str:
-    """A node's object says less of its cards, or more."""
+    """A node's object shows less of the cards, or more."""
     return world.machines.hush(chance)
 
 

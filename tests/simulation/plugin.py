@@ -1,7 +1,7 @@
 """gpushare's own device plug-in on a node of the simulation, asked by the local cluster's kubelet.
 
-Its code decides: the pods as it reads them, whose turn it is, which ids, what the container is told
-and whether it may start. What it hears by may be late or away, as a story's number says.
+The plug-in's code decides: pods, turns, ids, the environment of a container
+and whether it may start. The plug-in's sources may be late or absent, as a story's number says.
 """
 
 import json
@@ -27,7 +27,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
 from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
 from gpushare_localcluster.devices.sockets import HEALTHY, UNHEALTHY
 from gpushare_localcluster.grants import container_units, containers, is_plain_init
 from tests.simulation.chance import Chance
@@ -39,8 +39,8 @@ _SICK = Problem(Fault.LOST, "is lost")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one container was given: units by card. told: the cards by what it was told. ids: on the
-    kubelet's record. init: it ends before the others.
+    """The devices of one container: units by card. told: cards in the environment. ids: on the
+    kubelet's record. init: an init container.
     """
 
     units: dict[str, int]
@@ -51,13 +51,13 @@ class Given:
 
 @dataclass(slots=True)
 class Weather:
-    """What the plug-in hears by. told: its watch has shown all. api: the API server answers it.
+    """The plug-in's sources. told: the watch has delivered all. api: the API server answers.
     listed: pod-resources answers. crowd: the kubelet shows others besides that wait, too.
     """
 
     told: bool = True
     api: bool = True
-    listed: bool = True
+    is_listed: bool = True
     crowd: bool = False
 
     @staticmethod
@@ -72,18 +72,18 @@ class Weather:
 
     @property
     def fair(self) -> bool:
-        """Whether nothing keeps it from knowing the pod."""
-        return self.api and self.listed and not self.crowd
+        """Whether the plug-in can know the pod."""
+        return self.api and self.is_listed and not self.crowd
 
 
 class OurPlugin(DeviceManager):
-    """A node's kubelet and our plug-in there, with no sockets between them.
+    """A node's kubelet and our plug-in there, without sockets between them.
 
-    read: a pod as the API server has it, by its name. clock: the story's.
+    read_pod: a pod from the API server, by name. clock: the story's.
     """
 
     def __init__(
-        self, node: str, read: Callable[[str], Json], clock: Callable[[], float] = lambda: 0.0
+        self, node: str, read_pod: Callable[[str], Json], clock: Callable[[], float] = lambda: 0.0
     ) -> None:
         super().__init__(Path(node), ALIYUN.resource)
         self.cards = NodeCards("GiB", ())
@@ -92,14 +92,14 @@ class OurPlugin(DeviceManager):
         """Whether another plug-in has given out ids here: the kubelet's free ones may be of any
         card."""
         self._node = node
-        self._read = read
+        self._read = read_pod
         self._clock = clock
         self._served: dict[tuple[str, str], Served] = {}
         self._answered: Served | None = None
         self.restart_plugin()
 
     def restart_plugin(self) -> None:
-        """Begin anew, with nothing but what the kubelet has on record."""
+        """Restart with nothing but the kubelet's record."""
         self._known = Pods(_Api(self), ALIYUN, self._node)
         self._allocator = Allocator(
             *(self._known, self._shown_to_plugin, lambda: self.cards),
@@ -114,7 +114,7 @@ class OurPlugin(DeviceManager):
         )
 
     def count(self, slots: Sequence[str], units: dict[str, int], sick: frozenset[str]) -> None:
-        """Take the cards by index, as they are now."""
+        """Set the cards by index."""
         self.cards = NodeCards(
             "GiB",
             tuple(
@@ -128,35 +128,35 @@ class OurPlugin(DeviceManager):
             for number in range(card.unit_count)
         }
 
-    def serve(self, pod: Json, others: Sequence[Json], weather: Weather) -> dict[str, Given]:
-        """Admit the pod; what each of its containers was given. Raises AdmissionError.
+    def serve(self, pod: Json, other_pods: Sequence[Json], weather: Weather) -> dict[str, Given]:
+        """Admit the pod; return the devices of each container. Raises AdmissionError.
 
-        others: bound pods of the node that are not admitted yet.
+        other_pods: bound pods of the node that are not admitted yet.
         """
         self.weather = weather
-        crowd = others if weather.crowd else ()
+        crowd = other_pods if weather.crowd else ()
         if weather.told:
-            every = [*self.pods.values(), *others, pod]
-            pods = [PODS.decode(json.dumps(each).encode()) for each in every]
+            all_pods = [*self.pods.values(), *other_pods, pod]
+            pods = [PODS.decode(json.dumps(record).encode()) for record in all_pods]
             self._known.replace([Decoded(pods, "1")], 0.0)
-        self.pods |= {each["metadata"]["uid"]: each for each in crowd}
+        self.pods |= {record["metadata"]["uid"]: record for record in crowd}
         try:
             self.add(pod)
         finally:
-            for each in crowd:
-                self.pods.pop(each["metadata"]["uid"])
+            for record in crowd:
+                self.pods.pop(record["metadata"]["uid"])
         uid = pod["metadata"]["uid"]
-        held = [each for each in self.held if each.uid == uid]
+        own_records = [record for record in self.grants if record.uid == uid]
         try:
-            for one in held:
+            for one in own_records:
                 self._check.check(one.ids)
         except RequestRefused as error:
             raise AdmissionError(f"PreStartContainer: {error}") from error
-        return {one.container: self._given(pod, one) for one in held}
+        return {one.container: self._given(pod, one) for one in own_records}
 
     def free(self) -> dict[str, int]:
         """Units by card that nobody holds, of cards that are there."""
-        used = {device for each in self.held for device in each.ids}
+        used = {device for record in self.grants for device in record.ids}
         return {
             card.uuid: sum(
                 device_id(card.uuid, number) not in used for number in range(card.unit_count)
@@ -165,7 +165,9 @@ class OurPlugin(DeviceManager):
         }
 
     def complete(self, pod: Json) -> bool:
-        """Whether it marks the pod: by its own account and, as its marker does, by the record."""
+        """Whether the plug-in marks the pod: by its own account and, like the marker, by the
+        record.
+        """
         self._allocator.learn(self._record())
         return self._allocator.complete(node_pod(PODS.decode(json.dumps(pod).encode()), ALIYUN))
 
@@ -173,27 +175,29 @@ class OurPlugin(DeviceManager):
         """Have a pod on record that another plug-in gave these cards, and any ids."""
         uid, self.foreign = pod["metadata"]["uid"], True
         self.pods[uid] = pod
-        used = {device for each in self.held for device in each.ids}
-        for each in containers(pod):
+        used = {device for record in self.grants for device in record.ids}
+        for record in containers(pod):
             free = [device for device in self.devices if device not in used]
-            ids = frozenset(free[: container_units(each)])
+            ids = frozenset(free[: container_units(record)])
             if ids:
                 used |= ids
-                told = pb.ContainerAllocateResponse(
+                response = pb.ContainerAllocateResponse(
                     envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
                 )
-                self.held.append(Held(uid, each["name"], ids, told.SerializeToString()))
+                self.grants.append(
+                    ContainerGrant(uid, record["name"], ids, response.SerializeToString())
+                )
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         try:
             self._answered = self._allocator.allocate(ids)
         except GpuShareError as error:
             raise AdmissionError(f"Allocate: {error}") from error
-        told = container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
-        return answer_message(told)
+        response = container.answer(self._answered.grant, Contract(ALIYUN, _MIB), "", "")
+        return answer_message(response)
 
     def write_checkpoint(self) -> None:
-        """What is held is the record."""
+        """The record is the truth."""
 
     def _allocate(self, pod: Json, container: Json) -> None:
         self._answered = None
@@ -208,69 +212,74 @@ class OurPlugin(DeviceManager):
         except GpuShareError as error:
             raise AdmissionError(f"GetPreferredAllocation: {error}") from error
 
-    def _given(self, pod: Json, held: Held) -> Given:
-        inits = [each["name"] for each in containers(pod) if is_plain_init(pod, each)]
-        served = self._served[held.uid, held.container]
+    def _given(self, pod: Json, record: ContainerGrant) -> Given:
+        inits = [init["name"] for init in containers(pod) if is_plain_init(pod, init)]
+        served = self._served[record.uid, record.container]
         return Given(
             {card.uuid: units for card, units in served.grant.shares},
-            visible_devices(parse_answer(held.response)),
-            held.ids,
-            held.container in inits,
+            visible_devices(parse_answer(record.response)),
+            record.ids,
+            record.container in inits,
         )
 
     def _shown_to_plugin(self) -> PodDevices:
-        """What PodResources makes of pod-resources' List."""
-        if not self.weather.listed:
+        """The plug-in's view of PodResources' List."""
+        if not self.weather.is_listed:
             raise ApiUnavailable("pod-resources does not answer", 0)
-        held = {(each.uid, each.container): each.ids for each in self.held}
+        ids_by_container = {(record.uid, record.container): record.ids for record in self.grants}
         return {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): {
-                each["name"]: held.get((uid, each["name"]), frozenset())
-                for each in containers(pod)
-                if not is_plain_init(pod, each)
+                record["name"]: ids_by_container.get((uid, record["name"]), frozenset())
+                for record in containers(pod)
+                if not is_plain_init(pod, record)
             }
             for uid, pod in self.shown().items()
         }
 
     def _record(self) -> Sequence[CheckpointEntry]:
         return [
-            CheckpointEntry(each.uid, each.container, each.ids, each.response) for each in self.held
+            CheckpointEntry(record.uid, record.container, record.ids, record.response)
+            for record in self.grants
         ]
 
     def read(self, name: str) -> Json:
-        """Read a pod, as the plug-in does where its watch is late. Raises ApiUnavailable."""
+        """Read a pod, as the plug-in does if the watch is late. Raises ApiUnavailable."""
         if not self.weather.api:
             raise ApiUnavailable(f"no answer for pod {name}", 0)
         return self._read(name)
 
 
-def units_by_card(given: Collection[Given]) -> dict[str, int]:
+def units_by_card(allocations: Collection[Given]) -> dict[str, int]:
     """The most that the containers hold of each card at a time: init containers end first."""
-    most: Counter[str] = Counter()
-    for each in given:
-        if not each.init:
-            most.update(each.units)
-    for each in given:
-        most |= Counter(each.units)
-    return dict(most)
+    max_init_units: Counter[str] = Counter()
+    for allocation in allocations:
+        if not allocation.init:
+            max_init_units.update(allocation.units)
+    for allocation in allocations:
+        max_init_units |= Counter(allocation.units)
+    return dict(max_init_units)
 
 
 def wrongly_given(
-    pod: PodTruth, wanted: dict[str, int], given: Collection[Given], *, own_ids: bool
+    pod: PodTruth, expected: dict[str, int], allocations: Collection[Given], *, own_ids: bool
 ) -> str:
-    """What is wrong with what a pod's containers were given, "" for nothing. wanted: units by card.
+    """The mistake in the devices of a pod's containers, "" for none. expected: units by card.
 
     own_ids: whether the kubelet had enough free ids of these cards.
     """
-    if any(each.told != each.units.keys() for each in given):
+    if any(allocation.told != allocation.units.keys() for allocation in allocations):
         return "a container was told of other cards than it was given"
-    if frozenset().union(*(each.told for each in given)) != wanted.keys():
+    if frozenset().union(*(allocation.told for allocation in allocations)) != expected.keys():
         return "not on the cards of its Binding"
-    if sorted(sum(each.units.values()) for each in given) != sorted(pod.asked.calls):
+    if sorted(sum(allocation.units.values()) for allocation in allocations) != sorted(
+        pod.asked.calls
+    ):
         return "a container has more or less than it asks for"
-    if any(units > wanted[card] for card, units in units_by_card(given).items()):
+    if any(units > expected[card] for card, units in units_by_card(allocations).items()):
         return "more of a card than its Binding says"
-    if own_ids and any(not uuids_of(each.ids) <= wanted.keys() for each in given):
+    if own_ids and any(
+        not uuids_of(allocation.ids) <= expected.keys() for allocation in allocations
+    ):
         return "the kubelet has it on other cards"
     return ""
 

@@ -1,7 +1,7 @@
 """Preemption: who is more urgent gets the place of who is less, and nobody goes in vain.
 
 L6 when all is quiet, a pod that fits nowhere, but would if all of lower priority were gone from a
-node, is bound in their place. Those that do not end when they are told to are not believed to.
+node, is bound instead. Pods that do not end in time do not count as ending.
 """
 
 import json
@@ -17,11 +17,11 @@ from tests.simulation.users import PRIORITIES
 from tests.simulation.world import World
 
 _FILLING, _COMING = 10, 3
-"""Pods of no priority that come before, as far as there is room, and urgent ones after them."""
+"""Pods without priority that come first, as far as there is room, and urgent pods later."""
 
 
 def serve_the_urgent(world: World, number: int) -> None:
-    """See that pods get the places of less urgent ones. number: what chance there is."""
+    """Let pods get the places of less urgent ones. number: decides the draws."""
     chances = Random(number)
     for at in range(_FILLING):
         world.users.add(_pod(f"f{at}", chances, 2), "")
@@ -42,14 +42,14 @@ def serve_the_urgent(world: World, number: int) -> None:
         world.scheduler.nominate(pod, "")
 
 
-def _pod(name: str, chances: Random, most: int) -> PodTruth:
-    units, devices = 1 + chances.randrange(most), chances.choice((1, 1, 1, 2))
-    asked = Asked(units, devices, (units * devices,))
-    return PodTruth("", name, asked, lasts=chances.random() < 1 / 4)
+def _pod(name: str, chances: Random, max_devices: int) -> PodTruth:
+    units, devices = 1 + chances.randrange(max_devices), chances.choice((1, 1, 1, 2))
+    request = Asked(units, devices, (units * devices,))
+    return PodTruth("", name, request, lasts=chances.random() < 1 / 4)
 
 
 def _serve(world: World, pod: PodTruth) -> None:
-    """Have the pod scheduled, for as long as others can make room for it."""
+    """Have the pod scheduled, for as long as others can make room."""
     for _ in world.oracle.pods:
         replica = wait(world)
         names = sorted(world.kubelets.cards)
@@ -60,15 +60,15 @@ def _serve(world: World, pod: PodTruth) -> None:
         failed = json.loads(answers[0])["FailedNodes"]
         lower = partial(_may_go, pod)
         may = [name for name in names if fits(world, replica, pod, name, lower)]
-        found = call(world, replica, partial(_preempt, world, replica, pod, [*failed]))
-        world.tell(f"preempt for {pod.uid} of {failed}: {found}")
-        world.oracle.judge_victims(replica, pod, found)
-        if may and not any(found.values()):
-            raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {found}")
-        if not any(found.values()):
+        victims = call(world, replica, partial(_preempt, world, replica, pod, [*failed]))
+        world.tell(f"preempt for {pod.uid} of {failed}: {victims}")
+        world.oracle.judge_victims(replica, pod, victims)
+        if may and not any(victims.values()):
+            raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {victims}")
+        if not any(victims.values()):
             return
-        world.scheduler.evict_for(pod, found)
-    raise Violation(f"L6 others go for {pod} again and again: {found}")
+        world.scheduler.evict_for(pod, victims)
+    raise Violation(f"L6 others go for {pod} again and again: {victims}")
 
 
 def _preempt(
@@ -78,5 +78,5 @@ def _preempt(
     return world.scheduler.preempt(replica, pod, record, failed, empty=True)
 
 
-def _may_go(pod: PodTruth, other: PodTruth) -> bool:
-    return other.priority < pod.priority and not other.terminating
+def _may_go(pod: PodTruth, victim: PodTruth) -> bool:
+    return victim.priority < pod.priority and not victim.terminating

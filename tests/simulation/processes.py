@@ -1,4 +1,4 @@
-"""What time does, and what happens to our processes and their Leases; "" where nothing did."""
+"""Passing time, and events of our processes and Leases; "" if nothing happened."""
 
 import math
 
@@ -33,18 +33,18 @@ def linger(world: World, chance: Chance) -> str:
 
 
 def sit_out(world: World, chance: Chance) -> str:
-    """Minutes pass in which the server shows nothing."""
+    """Minutes pass without deliveries of the server."""
     seconds = chance.pick((66.0, 160.0))
     world.pass_time(seconds)
     return f"{seconds} s"
 
 
 def crash(world: World, chance: Chance) -> str:
-    """A process ends at once, and another starts in its place."""
+    """A process ends at once, and another starts instead."""
     replica = chance.pick(world.replicas)
     world.take_away(replica)
     if replica.leading is None:
-        # Nobody waits for what it sent: this is how to wire it only where nothing else binds.
+        # Nobody waits for the requests of the old one: allowed only where nothing else binds.
         world.network.late = [
             late for late in world.network.late if late.request.client is not replica
         ]
@@ -55,7 +55,7 @@ def retire(world: World, chance: Chance) -> str:
     """A process is told to end (SIGTERM); one that follows it starts before that, or after."""
     staying = [replica for replica in world.replicas if replica.leading and not replica.ending]
     if not staying:
-        # How to wire it where nobody leads knows no hand-over.
+        # Wiring without leadership has no hand-over.
         return ""
     leading = [replica for replica in staying if replica.leads()]
     replica = chance.pick(leading if leading and chance.below(2) else staying)
@@ -67,40 +67,40 @@ def retire(world: World, chance: Chance) -> str:
 
 
 def meddle(world: World, chance: Chance) -> str:
-    """Somebody deletes the Lease, or writes into it what nobody who holds it would."""
+    """Somebody deletes the Lease, or writes to it like no holder would."""
     how = world.setting.shape.leadership
     if how == "off":
         return ""
     name = LEASE_NAMES[how]
-    # What a kube-scheduler does whose name was taken out is not known here.
-    ours = ("emptied", "handed") if how == "lease" else ()
-    what = chance.pick(("deleted", "annotated", "shortened", *ours))
+    # The reaction of a kube-scheduler whose name was removed is unknown here.
+    lease_actions = ("emptied", "handed") if how == "lease" else ()
+    action = chance.pick(("deleted", "annotated", "shortened", *lease_actions))
     heir = chance.pick(world.replicas).identity
 
-    def change(held: Json) -> Json:
-        spec = held["spec"]
-        if what == "annotated":
-            return with_metadata(held, annotations={"at": str(world.tasks.now)})
+    def change(document: Json) -> Json:
+        spec = document["spec"]
+        if action == "annotated":
+            return with_metadata(document, annotations={"at": str(world.tasks.now)})
         brief = {**spec, "leaseDurationSeconds": 1}
-        named = {**spec, "holderIdentity": heir if what == "handed" else ""}
-        new = brief if what == "shortened" else named
-        # One second and no holder is what is written by who gives it away.
-        given = not new["holderIdentity"] and new["leaseDurationSeconds"] == 1
-        return held if given else {**held, "spec": new}
+        new_spec = {**spec, "holderIdentity": heir if action == "handed" else ""}
+        new = brief if action == "shortened" else new_spec
+        # A holder that releases the Lease writes one second and no holder.
+        is_released = not new["holderIdentity"] and new["leaseDurationSeconds"] == 1
+        return document if is_released else {**document, "spec": new}
 
     registry = world.server.registry
     try:
-        if what == "deleted":
+        if action == "deleted":
             registry.delete(LEASES, NAMESPACE, name, DeleteOptions())
         else:
             registry.revise(LEASES, NAMESPACE, name, change)
     except StatusError:
         return ""
-    return f"{name} {what}"
+    return f"{name} {action}"
 
 
 def freeze(world: World, chance: Chance) -> str:
-    """A process stands still until it is let go on."""
+    """A process is stopped until it is continued."""
     awake = [replica for replica in world.replicas if not replica.frozen]
     if not awake:
         return ""

@@ -1,8 +1,8 @@
-"""`python -m tests.simulation.proof`: many stories, all mutants, every order, and what came of it.
+"""`python -m tests.simulation.proof`: many stories, all mutants, every order, and the results.
 
 --seeds FROM:TO   these stories alone, on all cores; a failing one is printed, made short;
-                  Ctrl-C ends them early, and what was told until then counts
---ci              what every change has to pass: orders, mutants, 8,000 stories
+                  Ctrl-C ends the run early, and the stories so far count
+--ci              the bar for every change: orders, mutants, 8,000 stories
 --replay SEED     one story in words
 --record          keep the outcome in runs.json, and write docs/research/proof-figures.md
 """
@@ -30,7 +30,7 @@ from tests.support.figures import PROOF_FIGURES, commit, record, recorded, renew
 
 STEPS = 200
 CI_SEEDS = 8_000
-"""What 5 minutes allow on two cores."""
+"""As many as take 5 minutes on two cores."""
 ALL_ORDERS = 756_756
 _CHUNK = 10
 _RUNS = Path(__file__).parent / "runs.json"
@@ -38,7 +38,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 @dataclass
 class Run:
-    """What came of a range of seeds."""
+    """The results of a range of seeds."""
 
     commit: str
     when: str
@@ -62,23 +62,25 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--replay", type=int, default=None, metavar="SEED")
     parser.add_argument("--mutants", nargs="*", default=None, metavar="NAME")
     parser.add_argument("--record", action="store_true")
-    asked = parser.parse_args(argv)
-    if asked.replay is not None:
-        print(replay(of_seed(asked.replay, asked.steps)))
+    options = parser.parse_args(argv)
+    if options.replay is not None:
+        print(replay(of_seed(options.replay, options.steps)))
         return 0
-    first, after = asked.seeds or (0, CI_SEEDS)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
+    first, after = options.seeds or (0, CI_SEEDS)
+    run = Run(
+        commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, options.steps
+    )
     good = True
-    with ProcessPoolExecutor(asked.jobs, initializer=_ignore_interrupts) as pool:
-        whole = asked.ci or (asked.seeds is None and asked.mutants is None)
+    with ProcessPoolExecutor(options.jobs, initializer=_ignore_interrupts) as pool:
+        whole = options.ci or (options.seeds is None and options.mutants is None)
         orders = pool.submit(_orders) if whole else None
-        if whole or asked.mutants is not None:
-            good &= _mutants(pool, run, asked.mutants or ())
-        if asked.mutants is None:
-            good &= _stories(pool, run, asked.jobs)
+        if whole or options.mutants is not None:
+            good &= _mutants(pool, run, options.mutants or ())
+        if options.mutants is None:
+            good &= _stories(pool, run, options.jobs)
         if orders is not None:
             good = good and orders.result()
-    if asked.record:
+    if options.record:
         renew(PROOF_FIGURES, "the simulation", figures(record(_RUNS, asdict(run))))
     return 0 if good else 1
 
@@ -92,17 +94,17 @@ def _orders() -> bool:
 
 def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
     began = time.monotonic()
-    shown = [each.name for each in all_mutants() if not names or each.name in names]
-    known = last_found(recorded(_RUNS))
-    for found in pool.map(partial(_hunt, steps=run.steps, known=known), shown):
-        mutant = found.mutant_name
-        run.mutants[mutant] = found.by
-        by = "NOT FOUND" if found.by is None else found.by
-        by = "a test" if isinstance(found.by, str) else by
-        print(f"  {found.fault:4} {mutant:32} {by:>9}  {found.error[:90]}", flush=True)
+    names_to_hunt = [one.name for one in all_mutants() if not names or one.name in names]
+    last_seeds = last_found(recorded(_RUNS))
+    for hunted in pool.map(partial(_hunt, steps=run.steps, last_seeds=last_seeds), names_to_hunt):
+        mutant = hunted.mutant_name
+        run.mutants[mutant] = hunted.by
+        by = "NOT FOUND" if hunted.by is None else hunted.by
+        by = "a test" if isinstance(hunted.by, str) else by
+        print(f"  {hunted.fault:4} {mutant:32} {by:>9}  {hunted.error[:90]}", flush=True)
     killed = sum(by is not None for by in run.mutants.values())
-    print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
-    return killed == len(shown)
+    print(f"mutants: {killed} of {len(names_to_hunt)} found ({time.monotonic() - began:.0f} s)")
+    return killed == len(names_to_hunt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,11 @@ class _Hunted:
     error: str
 
 
-def _hunt(name: str, steps: int, known: dict[str, int | str]) -> _Hunted:
-    mutant = next(each for each in all_mutants() if each.name == name)
-    seed = known.get(name)
-    found: Found = hunt(mutant, steps, known=seed if isinstance(seed, int) else None)
-    return _Hunted(mutant.fault, name, found.by, found.error)
+def _hunt(name: str, steps: int, last_seeds: dict[str, int | str]) -> _Hunted:
+    mutant = next(one for one in all_mutants() if one.name == name)
+    seed = last_seeds.get(name)
+    outcome: Found = hunt(mutant, steps, last_seed=seed if isinstance(seed, int) else None)
+    return _Hunted(mutant.fault, name, outcome.by, outcome.error)
 
 
 def _ignore_interrupts() -> None:
@@ -126,14 +128,14 @@ def _ignore_interrupts() -> None:
 
 
 def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
-    began, asked = time.monotonic(), run.after
+    began, first = time.monotonic(), run.after
     fired: Counter[str] = Counter()
-    chunks = list(_chunks(run.first, asked))
-    told = zip(chunks, pool.map(partial(_tell, steps=run.steps), chunks), strict=True)
+    chunks = list(_chunks(run.first, first))
+    outcomes = zip(chunks, pool.map(partial(_tell, steps=run.steps), chunks), strict=True)
     run.after = run.first
-    with tqdm(total=asked - run.first, unit="story", disable=None, leave=False) as bar:
+    with tqdm(total=first - run.first, unit="story", disable=None, leave=False) as bar:
         try:
-            for (start, after), (errors, some) in told:
+            for (start, after), (errors, some) in outcomes:
                 fired += some
                 for seed, error in errors.items():
                     tqdm.write(f"seed {seed} breaks a promise: {error.partition(' ')[0]}")
@@ -153,17 +155,17 @@ def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
         f" {len(run.violations)} violations, {sum(fired.values()):,} faults of {len(fired)} kinds,"
         f" {run.seconds:.0f} s ({count * run.steps / max(run.seconds, 0.1):,.0f} steps/s)"
     )
-    return not run.violations and run.after == asked
+    return not run.violations and run.after == first
 
 
 def _tell(seeds: tuple[int, int], steps: int) -> tuple[dict[int, str], Counter[str]]:
     errors: dict[int, str] = {}
     fired: Counter[str] = Counter()
     for seed in range(*seeds):
-        told = tell(of_seed(seed, steps))
-        fired += told.fired
-        if told.error:
-            errors[seed] = told.error
+        outcome = tell(of_seed(seed, steps))
+        fired += outcome.fired
+        if outcome.error:
+            errors[seed] = outcome.error
     return errors, fired
 
 

@@ -23,21 +23,21 @@ _SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
 _FATES = ("late", "soon", "never")
 _LONGEST = 240.0
 _NAP = 27.0
-"""Seconds of sleep where another takes over: after 30 its master (gunicorn's timeout) would end the
-worker, and what it does when it wakes would not be seen.
+"""Seconds of sleep for a case with a successor: after 30 the master (gunicorn's timeout) would end
+the worker, and the behaviour of the worker after the sleep would not be seen.
 """
 
 
 def tell(case: Case, fate: str, folder: Path) -> None:
-    """Tell the case to its end. Raises AssertionError where a promise is broken."""
+    """Run the case to the end. Raises AssertionError for a broken promise."""
     with closing(RealStage(folder, case.point, _SIGNALS[case.end], fate)) as stage:
         poll(stage.victim.ready, lambda: stage.told("the first is not ready"), _LONGEST)
         if case.fault == "failover":
-            other = stage.start()
-            poll(lambda: other.probe("/readyz").status > 0, "the other answers", _LONGEST)
+            second = stage.start()
+            poll(lambda: second.probe("/readyz").status > 0, "the other answers", _LONGEST)
         stage.victim.knows(stage.node)
         pod = stage.cluster.pod(10, name="web")
-        stage.victim.bind_later(pod, stage.node)  # nobody waits for its answer
+        stage.victim.bind_later(pod, stage.node)  # nobody waits for the answer
         stage.wait_stopped()
         begin = time.monotonic()
         stage.cluster.pod(10, name="rival")
@@ -89,13 +89,13 @@ def _comes_right(stage: RealStage) -> None:
 
 
 def _run(case: Case, fate: str) -> tuple[str, str, float]:
-    """(the name, what went wrong, seconds)."""
+    """(name, error, seconds)."""
     began = time.monotonic()
     name = f"{case}-{fate}" if case.point is Point.K6 else str(case)
     with tempfile.TemporaryDirectory() as folder:
         try:
             tell(case, fate, Path(folder))
-        except Exception as error:  # whatever it is, the other cases are run
+        except Exception as error:  # the other cases are run despite any error
             return name, f"{type(error).__name__}: {error}", time.monotonic() - began
     return name, "", time.monotonic() - began
 

@@ -1,6 +1,6 @@
-"""One process of ours: the production objects, wired as gpushare.extender.process wires them.
+"""One process of ours: the production objects, wired like in gpushare.extender.process.
 
-Its threads are tasks, its clock is the story's, its API server is the simulated one. Everything
+The threads are tasks, the clock is the story's, the API server is the simulated one. Everything
 else is the production code itself.
 """
 
@@ -51,9 +51,9 @@ LEASE_NAMES = {"lease": "gpushare-extender", "scheduler": "kube-scheduler"}
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
 SERVED = "default-scheduler"
-"""The scheduler that calls us; the processes of some stories know its name."""
+"""The scheduler that calls the process; the processes of some stories know the name."""
 AUDIT = "audit"
-"""The name of the thread that audits: what it is shown is not for the books."""
+"""The name of the audit thread: deliveries to this thread are not for the books."""
 
 _SETTLE_EVERY = 1.0
 _LOOK_EVERY = 0.1
@@ -70,9 +70,9 @@ class SinkFault(Exception):
 class Shape:
     """How the processes of a story are set up.
 
-    slow: seconds it takes them to take over one object of a list. crowded: the most seconds that
-    a thread which works on a request, or audits, is kept waiting by others when it asks the books
-    something. audit: seconds between two audits. scoped: they know which schedulers' pods are ours.
+    slow: seconds to take over one object of a list. crowded: upper bound of the seconds that a
+    thread which handles a request, or audits, waits for other threads at each call of the books.
+    audit: seconds between two audits. scoped: the process knows whose schedulers' pods are ours.
     """
 
     pairing: Pairing
@@ -94,10 +94,10 @@ class _Books(Ledger):
 
 
 class _Crowded:
-    """The books as a thread gets to them when others may run first.
+    """The books as seen by a thread while other threads may run first.
 
-    turn: called before anything is asked of the books. What happens meanwhile is between two looks
-    of one thread, as it may be at any lock.
+    turn: called before each call of the books. Changes meanwhile fall between two calls
+    of one thread, as at any lock.
     """
 
     def __init__(self, ledger: Ledger, turn: Callable[[], None]) -> None:
@@ -110,7 +110,7 @@ class _Crowded:
 
 
 class _Slowly(list[Any]):
-    """Objects before each of which a while passes."""
+    """Objects with a pause before each."""
 
     def __init__(self, objects: Sequence[Any], pause: Callable[[], None]) -> None:
         super().__init__(objects)
@@ -123,7 +123,7 @@ class _Slowly(list[Any]):
 
 
 class Faulty:
-    """A sink that fails when the story says so, and takes its time over lists.
+    """A sink that fails if the story says so, and takes time for lists.
 
     pause: called before each object of a list; None: lists are taken over in no time. taken: called
     when the books hold a list.
@@ -157,28 +157,28 @@ class Faulty:
 
 
 class _Joined(threading.Thread):
-    """A task where production code waits for the end of a thread it has started."""
+    """A task where production code waits for the end of a started thread."""
 
     def __init__(self, tasks: Tasks, task: Task) -> None:
         super().__init__()
         self._tasks, self._task = tasks, task
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the task has not ended."""
         return not self._task.ended
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Wait for the end of the task."""
         end = self._tasks.now + (math.inf if timeout is None else timeout)
         while self.is_alive() and self._tasks.now < end:
             self._tasks.sleep(_LOOK_EVERY)
 
 
 class Replica:
-    """One process, from its start to its end. frozen: stopped by SIGSTOP.
+    """One process, from start to end. frozen: stopped by SIGSTOP.
 
-    ending: it has been told to end, and answers only what it was asked before. ended: nothing is
-    left to do but to take it away.
+    ending: the process was told to end, and answers only earlier requests. ended: only
+    the removal remains.
     """
 
     def __init__(  # noqa: PLR0917 -- each is of its own type
@@ -202,7 +202,7 @@ class Replica:
         api = SimApi(network, self)
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
-        managed = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
+        resource = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
         scope = ExtenderScope(schedulers=frozenset({SERVED} if shape.scoped else ()))
 
         def learn(_: ManagedResource, changes: Changes, first: bool) -> None:
@@ -210,10 +210,12 @@ class Replica:
                 if not (first and on_node):
                     created(pod.request.cpu)
 
-        self.resources = ManagedResources((managed,), scope)
+        self.resources = ManagedResources((resource,), scope)
         if shape.crowded:
-            managed = replace(managed, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
-        asked = ManagedResources((managed,), scope)
+            resource = replace(
+                resource, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn))
+            )
+        resources = ManagedResources((resource,), scope)
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.resources, "GiB"), pause),
@@ -253,23 +255,23 @@ class Replica:
             is_settled=lambda: self.binder.settled(),  # noqa: PLW0108 -- made below
         )
         self.binder = Binder(
-            api, asked, self.readiness.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
+            api, resources, self.readiness.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
         )
         self.new_auditor = partial(
             Auditor,
             api,
-            asked,
+            resources,
             "GiB",
             not_ready=self.readiness.not_ready,
             watch_version=self.readiness.last_resource_version,
             clock=tasks.clock,
-            every=shape.audit,
+            interval=shape.audit,
             page=shape.page_limit,
             event=wake,
         )
         self.auditor = self.new_auditor(report=tell)
         self.service = Service(
-            asked,
+            resources,
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=shape.best_only,
@@ -286,7 +288,7 @@ class Replica:
         )
 
     def start(self) -> None:
-        """Start its threads."""
+        """Start the threads."""
         for name, reflector in self.reflectors.items():
             self._tasks.spawn(self, name, reflector.run)
         if self.leading is not None:
@@ -297,22 +299,22 @@ class Replica:
         self._tasks.spawn(self, "settle", self._settle)
 
     def call(self, name: str, work: Callable[[], object]) -> Task:
-        """Have a request worked on by a thread of its own."""
+        """Have a request handled by a new thread."""
         task = self._tasks.spawn(self, name, work)
         self._calls = [*(call for call in self._calls if not call.ended), task]
         return task
 
     def end(self, drain: float) -> None:
-        """End as SIGTERM has it: what is under way has so many seconds, then the threads end."""
+        """End like after SIGTERM: running requests have so many seconds, then the threads end."""
         self.ending = True
         self._tasks.spawn(self, "end", lambda: self._end(drain))
 
     def ready(self) -> bool:
-        """Whether it answers, as it sees it."""
+        """Whether the process answers, by its own account."""
         return not self.readiness.not_ready()
 
     def leads(self) -> bool:
-        """Whether it leads, as it sees it."""
+        """Whether the process leads, by its own account."""
         return self.leading is None or self.leading.leads_until(self._tasks.now) > self._tasks.now
 
     def _leads(self, how: str, api: SimApi, wake: Callable[[], Wake]) -> LeaseRunner | None:
@@ -366,14 +368,14 @@ class Replica:
 
 
 class Alarms(logging.Handler):
-    """Errors that production code logs because it must not end over them."""
+    """Errors that production code logs because they must not end it."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what is no fault of the story's own."""
+        """Keep errors that no fault of the story explains."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, SinkFault):
             self.said.append(f"{record.getMessage()}: {error!r}")

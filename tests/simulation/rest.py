@@ -1,6 +1,6 @@
 """The end of every story: faults stop, and everything must come right by itself.
 
-L1 books equal what is true, nothing is in doubt, and an audit finds nothing. L2 without pods
+L1 books equal the truth, no charge is in doubt, and an audit finds nothing. L2 without pods
 nothing is held. L3 a pod that fits is bound. L4 one process answers, within two minutes.
 """
 
@@ -128,82 +128,86 @@ def _trouble(world: World) -> str:
 
 def _check_books(world: World, replica: Replica) -> None:
     replica.ledger.check()
-    held = [pod for pod in world.oracle.pods.values() if pod.node and not pod.ended]
+    bound_pods = [pod for pod in world.oracle.pods.values() if pod.node and not pod.ended]
     cards = world.kubelets.cards
     nodes = {node.spec.name: node for node in replica.ledger.dump()}
-    there = {name for name, each in cards.items() if each.units}
-    if nodes.keys() != there:
-        raise Violation(f"L1 {replica.identity} knows {sorted(nodes)} of {sorted(there)}")
+    nodes_with_devices = {name for name, node_cards in cards.items() if node_cards.units}
+    if nodes.keys() != nodes_with_devices:
+        raise Violation(
+            f"L1 {replica.identity} knows {sorted(nodes)} of {sorted(nodes_with_devices)}"
+        )
     for name, node in nodes.items():
         _check_node(world, replica, node, cards[name])
-        on = {pod.uid: pod for pod in held if pod.node == name and pod.asked.devices}
+        on = {pod.uid: pod for pod in bound_pods if pod.node == name and pod.asked.devices}
         entries = {entry.ref.uid: entry for entry in node.entries}
         if entries.keys() != on.keys():
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
-        known = world.oracle.known[replica.identity]
-        sure = [pod for pod in on.values() if known.at_home(pod) and not pod.edited]
+        knowledge = world.oracle.known[replica.identity]
+        sure = [pod for pod in on.values() if knowledge.at_home(pod) and not pod.edited]
         for pod in sure:
             if entries[pod.uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[pod.uid]} for {pod}")
         if len(sure) == len(on):
             _check_cores(replica, node, sure)
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
-    waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
+    waiting_uids = {pod.uid for pod in replica.ledger.waiting()} - forged
     pending = {
         pod.uid
         for pod in world.users.alive()
         if pod.asked.devices and not (pod.node or pod.ended or pod.terminating)
     } - forged
-    if waiting != pending:
-        raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
+    if waiting_uids != pending:
+        raise Violation(f"L1 {replica.identity} sees {waiting_uids} wait, {pending} do")
 
 
 def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -> None:
-    closed = world.oracle.known[replica.identity].closed.get(node.spec.name, frozenset())
-    healthy = tuple(ok and device not in closed for device, ok in enumerate(cards.healthy))
+    closed_devices = world.oracle.known[replica.identity].closed.get(node.spec.name, frozenset())
+    healthy = tuple(ok and device not in closed_devices for device, ok in enumerate(cards.healthy))
     if (node.spec.capacity, node.spec.healthy) != (cards.units, healthy):
         raise Violation(f"L1 {replica.identity} takes {node.spec} for {cards}")
     pods = world.oracle.pods.values()
-    asked = sum(pod.cpu for pod in pods if pod.node == node.spec.name and not pod.ended)
-    left = (CPU - asked, (MEMORY - asked) << 20)
-    if (node.cpu_free, node.memory_free) != left:
-        raise Violation(f"L1 {replica.identity} has {left} for the host left on {node}")
+    used_cpu = sum(pod.cpu for pod in pods if pod.node == node.spec.name and not pod.ended)
+    free_host = (CPU - used_cpu, (MEMORY - used_cpu) << 20)
+    if (node.cpu_free, node.memory_free) != free_host:
+        raise Violation(f"L1 {replica.identity} has {free_host} for the host left on {node}")
 
 
 def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> None:
     """Compute is charged where the memory of these pods is, which are all that the node has."""
-    held = [0] * len(node.used)
+    min_cores = [0] * len(node.used)
     for pod in pods:
         for device, units in pod.claim or ():
-            held[device] += pod.asked.cores_on(units)
-    if (any(held) and list(node.cores_used) != held) or (not any(held) and any(node.cores_used)):
-        raise Violation(f"L1 {replica.identity} has {held} % of the compute of {node} in use")
+            min_cores[device] += pod.asked.cores_on(units)
+    if (any(min_cores) and list(node.cores_used) != min_cores) or (
+        not any(min_cores) and any(node.cores_used)
+    ):
+        raise Violation(f"L1 {replica.identity} has {min_cores} % of the compute of {node} in use")
 
 
 def _bind(world: World, pod: PodTruth) -> None:
-    """A pod that fits somewhere has to be bound, by filter and bind as they are asked."""
+    """A pod that fits somewhere has to be bound by calls of filter and bind."""
     answers: list[bytes] = []
     for _ in range(_ATTEMPTS):
         replica = wait(world)
         cards = world.kubelets.cards
         could = [name for name in sorted(cards) if fits(world, replica, pod, name)]
-        said = ask(world, replica, pod)
-        answers += said
-        if pod.node or not (could or said[1:]):
+        error = ask(world, replica, pod)
+        answers += error
+        if pod.node or not (could or error[1:]):
             return
         world.pass_time(2.0)
     raise Violation(f"L3 {pod} fits on {could}, but {answers}")
 
 
 def ask(world: World, replica: Replica, pod: PodTruth) -> list[bytes]:
-    """Have filter and bind called for the pod, as a scheduler does; return what they answer."""
+    """Have filter and bind called for the pod, as a scheduler does; return the answers."""
     names = sorted(world.kubelets.cards)
     record = world.server.registry.get(PODS, pod.namespace, pod.name)
     body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), json.dumps(names).encode())
     answers = [call(world, replica, partial(replica.service.filter, body))]
-    said = json.loads(answers[0])
-    check_partition(said, names, best_only=world.setting.shape.best_only)
-    for node in said["NodeNames"][:1]:
+    answer = json.loads(answers[0])
+    check_partition(answer, names, best_only=world.setting.shape.best_only)
+    for node in answer["NodeNames"][:1]:
         bind = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
         text = json.dumps({**bind, "Node": node}).encode()
         answers.append(call(world, replica, partial(replica.service.bind, text)))
@@ -211,7 +215,7 @@ def ask(world: World, replica: Replica, pod: PodTruth) -> list[bytes]:
 
 
 def _audit(world: World, replica: Replica) -> None:
-    """Whatever an audit would find now is no delay: it looks twice, and the watches come along."""
+    """A finding of an audit now is no delay: an audit looks twice, and the watches catch up."""
     auditor = replica.new_auditor(report=partial(world.oracle.audited, replica.identity))
     for _ in range(2):
         world.bookmark()
@@ -220,7 +224,7 @@ def _audit(world: World, replica: Replica) -> None:
 
 
 def call(world: World, replica: Replica, work: Callable[[], _T], name: str = "rest") -> _T:
-    """What comes of it, as long as it takes."""
+    """The result, however long it takes."""
     answers: list[_T] = []
     replica.call(name, lambda: answers.append(work()))
     while not answers:
@@ -232,7 +236,7 @@ def call(world: World, replica: Replica, work: Callable[[], _T], name: str = "re
 
 
 def _grown(replica: Replica, node: str) -> bool:
-    """Whether it is closed as one whose devices have grown: here cards of another size may come."""
+    """Whether the node is closed because devices have grown: cards of another size may come."""
     view = replica.ledger.snapshot()
     return REASONS[int(view.closed[view.row[node]])] is Reason.GROWN if node in view.row else False
 
@@ -252,31 +256,33 @@ def fits(
     cards = kubelets.cards[node]
     if node in kubelets.forged or pod.forged or pod.refused or _grown(replica, node):
         return False
-    closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
-    room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
-    taken, cores = set[int](), [0] * len(room)
-    known = world.oracle.known[replica.identity]
-    for other in world.oracle.pods.values():
-        if other.node != node or other.ended or without(other) or not other.asked.devices:
+    closed_devices = world.oracle.known[replica.identity].closed.get(node, frozenset())
+    room = [
+        0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))
+    ]
+    taken_devices, cores = set[int](), [0] * len(room)
+    knowledge = world.oracle.known[replica.identity]
+    for holder in world.oracle.pods.values():
+        if holder.node != node or holder.ended or without(holder) or not holder.asked.devices:
             continue
         if (
-            not known.at_home(other)
-            or other.claim is None
-            or any(at >= len(room) for at, _ in other.claim)
+            not knowledge.at_home(holder)
+            or holder.claim is None
+            or any(at >= len(room) for at, _ in holder.claim)
         ):
-            room = [units - other.asked.total for units in room]
-            cores = [percent + other.asked.all_cores for percent in cores]
-            taken.update(range(len(room)))
+            room = [units - holder.asked.total for units in room]
+            cores = [percent + holder.asked.all_cores for percent in cores]
+            taken_devices.update(range(len(room)))
             continue
-        for device, units in other.claim:
+        for device, units in holder.claim:
             room[device] -= units
-            cores[device] += other.asked.cores_on(units)
-            taken.add(device)
-    asked = pod.asked
-    found = [
-        units >= asked.units
-        and cores[device] + max(asked.cores, 1) <= 100
-        and not (asked.cores == 100 and device in taken)
+            cores[device] += holder.asked.cores_on(units)
+            taken_devices.add(device)
+    request = pod.asked
+    fitting = [
+        units >= request.units
+        and cores[device] + max(request.cores, 1) <= 100
+        and not (request.cores == 100 and device in taken_devices)
         for device, units in enumerate(room)
     ]
-    return sum(found) >= asked.devices
+    return sum(fitting) >= request.devices

@@ -1,8 +1,8 @@
-"""kube-scheduler's side: filter, prioritize and bind as it calls them, and as it calls them again.
+"""kube-scheduler's side: calls of filter, prioritize and bind, and retries.
 
-It knows pods by a cache of its own that may be old, gives up after a while and tries again, binds
-several pods at once, and through a Service reaches any of our processes that says it is ready.
-Where pods have priorities it evicts others for one that fits nowhere.
+This scheduler has its own cache of pods that may be old, gives up after a while and retries, binds
+several pods at once, and through a Service reaches any of our processes that is ready.
+With priorities it evicts other pods for one that fits nowhere.
 """
 
 import json
@@ -26,7 +26,7 @@ _NAMES = b'["n0","n1","n2"]'
 
 @dataclass(eq=False, slots=True)
 class Placed:
-    """A pod for which the scheduler has chosen a node; asked: by whose filter."""
+    """A pod with a chosen node; asked: the process whose filter answered."""
 
     pod: PodTruth
     node: str
@@ -37,7 +37,7 @@ class Placed:
 class Scheduler:
     """The calls to our processes. placed: pods to be bound next. binding: binds under way.
 
-    evict: deletes a pod, with so much grace (None: its own); None: nobody is evicted.
+    evict: deletes a pod, with this grace (None: the pod's own); None: no evictions.
     """
 
     server: Server
@@ -54,7 +54,7 @@ class Scheduler:
 
     def reach(self, chance: Chance) -> Replica | None:
         """The process a call gets to: one that is ready, mostly."""
-        awake = [each for each in self.replicas if not (each.frozen or each.ending)]
+        awake = [one for one in self.replicas if not (one.frozen or one.ending)]
         ready = [replica for replica in awake if replica.ready()]
         among = awake if chance.once_in(8) else ready
         return chance.pick(among) if among else None
@@ -74,22 +74,22 @@ class Scheduler:
         return f"{pod.uid} by {replica.identity}"
 
     def bind(self, chance: Chance) -> str:
-        """Have a pod bound that has been placed, mostly by whom filter was asked."""
+        """Have a placed pod bound, mostly by the process whose filter answered."""
         if not self.placed or len(self.binding) >= MOST_BINDS:
             return ""
-        placed = self.placed.pop(chance.below(len(self.placed)))
-        return self._bind(placed, self._by(chance, placed.asked))
+        placement = self.placed.pop(chance.below(len(self.placed)))
+        return self._bind(placement, self._by(chance, placement.asked))
 
     def bind_again(self, chance: Chance) -> str:
         """Ask once more for a bind, after a time-out or for another node."""
         if not self.before or len(self.binding) >= MOST_BINDS:
             return ""
-        placed = self.before[-1 - chance.below(min(4, len(self.before)))]
+        placement = self.before[-1 - chance.below(min(4, len(self.before)))]
         if chance.once_in(3):
             nodes = sorted(self.oracle.known[self.replicas[0].identity].nodes)
             if nodes:
-                placed = Placed(placed.pod, chance.pick(nodes), placed.asked)
-        return self._bind(placed, self._by(chance, placed.asked))
+                placement = Placed(placement.pod, chance.pick(nodes), placement.asked)
+        return self._bind(placement, self._by(chance, placement.asked))
 
     def strange(self, chance: Chance) -> str:
         """A bind of a pod for a node that nobody has filtered, or with another pod's uid."""
@@ -99,19 +99,19 @@ class Scheduler:
         replica = self.reach(chance)
         if replica is None or not pods:
             return ""
-        pod, other = chance.pick(pods), chance.pick(pods)
+        pod, other_pod = chance.pick(pods), chance.pick(pods)
         node = chance.pick(("n0", "n1", "n9"))
-        uid = other.uid if chance.below(2) else pod.uid
+        uid = other_pod.uid if chance.below(2) else pod.uid
         odd = PodTruth(uid, pod.name, pod.asked, namespace=pod.namespace)
         return self._bind(Placed(odd, node, replica), replica)
 
-    def _by(self, chance: Chance, asked: Replica) -> Replica | None:
-        there = asked in self.replicas and not (asked.frozen or asked.ending)
-        same = there and not chance.once_in(6)
-        return asked if same else self.reach(chance)
+    def _by(self, chance: Chance, last_replica: Replica) -> Replica | None:
+        is_up = last_replica in self.replicas and not (last_replica.frozen or last_replica.ending)
+        same = is_up and not chance.once_in(6)
+        return last_replica if same else self.reach(chance)
 
     def _seen(self, chance: Chance, pod: PodTruth) -> Record | None:
-        """The pod as the scheduler's cache has it: as it is, or as it was when first seen."""
+        """The pod in the scheduler's cache: current, or as first seen."""
         try:
             now = self.server.registry.get(PODS, pod.namespace, pod.name)
         except StatusError:
@@ -146,10 +146,10 @@ class Scheduler:
     ) -> None:
         """Evict others for a pod that was refused on these nodes."""
         asked_at = self.oracle.tasks.now
-        found = self.preempt(replica, pod, record, failed, empty=empty)
+        victims = self.preempt(replica, pod, record, failed, empty=empty)
         if self.oracle.tasks.now == asked_at:
-            self.oracle.judge_victims(replica, pod, found)
-        self.evict_for(pod, found)
+            self.oracle.judge_victims(replica, pod, victims)
+        self.evict_for(pod, victims)
 
     def preempt(
         self,
@@ -162,27 +162,27 @@ class Scheduler:
     ) -> dict[str, list[str]]:
         """Ask who is to go for a pod that was refused on these nodes; return the victims by node.
 
-        empty: nodes are sent that by their sums need no victim, as since 1.38.
+        empty: nodes are sent that by sums need no victim, as since 1.38.
         """
         proposed = self._proposed(pod, failed, empty)
         meta = {
-            node: {"Pods": [{"UID": each.uid} for each in victims], "NumPDBViolations": 0}
+            node: {"Pods": [{"UID": victim.uid} for victim in victims], "NumPDBViolations": 0}
             for node, victims in proposed.items()
         }
         if not meta:
             return {}
-        said = json.dumps(meta).encode()
-        body = b'{"Pod":%s,"NodeNameToMetaVictims":%s}' % (record.encoded(), said)
+        request_body = json.dumps(meta).encode()
+        body = b'{"Pod":%s,"NodeNameToMetaVictims":%s}' % (record.encoded(), request_body)
         try:
             answer = _answer(replica.service.preempt(body))["NodeNameToMetaVictims"]
         except (NotReady, MessageError):
             return {}
-        return {node: [each["UID"] for each in of["Pods"]] for node, of in answer.items()}
+        return {node: [victim["UID"] for victim in of["Pods"]] for node, of in answer.items()}
 
     def _proposed(
         self, pod: PodTruth, failed: Iterable[str], empty: bool
     ) -> dict[str, list[PodTruth]]:
-        """The victims by node, by the sums of the nodes: it knows nothing of devices."""
+        """The victims by node, by the sums of the nodes: the scheduler knows no devices."""
         self.oracle.follow()
         proposed = {}
         for name in failed:
@@ -190,24 +190,32 @@ class Scheduler:
                 node = self.server.registry.get(NODES, "", name).body
             except StatusError:
                 continue
-            there = [
-                each for each in self.oracle.pods.values() if each.node == name and not each.ended
+            pods_on_node = [
+                pod_truth
+                for pod_truth in self.oracle.pods.values()
+                if pod_truth.node == name and not pod_truth.ended
             ]
-            lower = [each for each in there if each.priority < pod.priority and each.asked.devices]
-            left = int(node["status"]["allocatable"][RESOURCE]) - pod.asked.total
-            left -= sum(each.asked.total for each in there if each not in lower)
+            lower = [
+                pod_truth
+                for pod_truth in pods_on_node
+                if pod_truth.priority < pod.priority and pod_truth.asked.devices
+            ]
+            free_units = int(node["status"]["allocatable"][RESOURCE]) - pod.asked.total
+            free_units -= sum(
+                pod_truth.asked.total for pod_truth in pods_on_node if pod_truth not in lower
+            )
             victims = []
-            for each in sorted(lower, key=lambda each: -each.priority):
-                if each.asked.total > left:
-                    victims.append(each)
+            for pod_truth in sorted(lower, key=lambda each: -each.priority):
+                if pod_truth.asked.total > free_units:
+                    victims.append(pod_truth)
                 else:
-                    left -= each.asked.total
-            if left >= 0 and (victims or empty):
+                    free_units -= pod_truth.asked.total
+            if free_units >= 0 and (victims or empty):
                 proposed[name] = victims
         return proposed
 
-    def evict_for(self, pod: PodTruth, found: Mapping[str, Sequence[str]]) -> None:
-        """Delete the victims on the node where they are the least loss, and nominate it.
+    def evict_for(self, pod: PodTruth, victims: Mapping[str, Sequence[str]]) -> None:
+        """Delete the victims on the node of the least loss, and nominate that node.
 
         Where there is none the pod waits like any other.
         """
@@ -215,15 +223,15 @@ class Scheduler:
         pods = self.oracle.pods
         loss = {
             node: (max((pods[uid].priority for uid in uids), default=-1), len(uids), node)
-            for node, uids in found.items()
+            for node, uids in victims.items()
         }
         node = min(loss, key=loss.__getitem__, default="")
-        for uid in found.get(node, ()):
+        for uid in victims.get(node, ()):
             if not pods[uid].terminating:
                 self.evict(pods[uid], None)
-        for other in pods.values() if node else ():
-            if other.priority < pod.priority and self._nominated.get(other.uid) == node:
-                self.nominate(other, "")
+        for bound_pod in pods.values() if node else ():
+            if bound_pod.priority < pod.priority and self._nominated.get(bound_pod.uid) == node:
+                self.nominate(bound_pod, "")
         self.nominate(pod, node)
 
     def nominate(self, pod: PodTruth, node: str) -> None:
@@ -238,43 +246,43 @@ class Scheduler:
 
         self.server.registry.revise(PODS, pod.namespace, pod.name, change, part="status")
 
-    def _bind(self, placed: Placed, replica: Replica | None) -> str:
+    def _bind(self, placement: Placed, replica: Replica | None) -> str:
         if replica is None:
             return ""
-        self.before = [*self.before[-7:], placed]
-        self.binding.append(placed)
-        pod = placed.pod
-        replica.call(f"bind {pod.uid}", lambda: self._run(placed, replica))
-        return f"{pod.uid} to {placed.node} by {replica.identity}"
+        self.before = [*self.before[-7:], placement]
+        self.binding.append(placement)
+        pod = placement.pod
+        replica.call(f"bind {pod.uid}", lambda: self._run(placement, replica))
+        return f"{pod.uid} to {placement.node} by {replica.identity}"
 
-    def _run(self, placed: Placed, replica: Replica) -> None:
-        pod = placed.pod
+    def _run(self, placement: Placed, replica: Replica) -> None:
+        pod = placement.pod
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
         try:
-            answer = replica.service.bind(json.dumps({**body, "Node": placed.node}).encode())
+            answer = replica.service.bind(json.dumps({**body, "Node": placement.node}).encode())
         finally:
-            self.binding.remove(placed)
+            self.binding.remove(placement)
         error = _answer(answer)["Error"]
         self.answers[error and "refused"] = self.answers.get(error and "refused", 0) + 1
         self.oracle.follow()
         truth = self.oracle.pods[pod.uid]
-        if not error and truth.node != placed.node:
-            raise Violation(f"X1 bind of {pod.uid} to {placed.node} is said done: {truth}")
+        if not error and truth.node != placement.node:
+            raise Violation(f"X1 bind of {pod.uid} to {placement.node} is said done: {truth}")
 
 
 def check_partition(answer: Any, names: list[str], *, best_only: bool) -> None:
-    """Raise Violation unless filter answers each name that it was asked about exactly once.
+    """Raise Violation unless the answer of filter has each requested name exactly once.
 
-    best_only: of the nodes that fit it names one alone, as it is told to.
+    best_only: filter names only one fitting node, as configured.
     """
-    said = [
+    named_nodes = [
         *answer["NodeNames"],
         *answer["FailedNodes"],
         *answer["FailedAndUnresolvableNodes"],
     ]
     silent = best_only and len(answer["NodeNames"]) == 1
-    once = len(set(said)) == len(said) and set(said) <= set(names)
-    if not once or (len(said) != len(names) and not silent):
+    once = len(set(named_nodes)) == len(named_nodes) and set(named_nodes) <= set(names)
+    if not once or (len(named_nodes) != len(names) and not silent):
         raise Violation(f"X4 filter answers {answer} for {names}")
 
 

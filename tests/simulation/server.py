@@ -1,6 +1,6 @@
 """The API server of the simulation: the local cluster's own, without sockets and in virtual time.
 
-Knows paths, bytes and versions. What goes wrong on the way is network.py's; what is true of the
+Handles paths, bytes and versions. Faults on the way are network.py's; the truth of the
 devices is not known here.
 """
 
@@ -46,13 +46,13 @@ class _Nobody:
 
 def seconds_allowed(query: Mapping[str, str]) -> float:
     """Seconds the server works on a request: kube-apiserver's filter reads the query `timeout`."""
-    named = _SECONDS.fullmatch(query.get("timeout", ""))
-    return min(float(named["number"]), REQUEST_TIMEOUT) if named else REQUEST_TIMEOUT
+    match = _SECONDS.fullmatch(query.get("timeout", ""))
+    return min(float(match["number"]), REQUEST_TIMEOUT) if match else REQUEST_TIMEOUT
 
 
 @dataclass(slots=True)
 class Line:
-    """One line of a watch: its bytes, and the object it shows where it is about one."""
+    """One line of a watch: the bytes, and the object, if any."""
 
     text: bytes
     kind: str = ""
@@ -60,7 +60,7 @@ class Line:
 
 
 class Server:
-    """Objects, and the answers about them."""
+    """Objects, and the answers about these."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -73,12 +73,12 @@ class Server:
         self._rest = Rest(self.registry, PodLogs(), 60.0)
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> bytes:
-        """The body of a 2xx answer. Raises ApiError, as the HTTP client makes them."""
-        found = _PATH.fullmatch(path)
-        assert found, path
+        """The body of a 2xx answer. Raises ApiError, like the HTTP client."""
+        match = _PATH.fullmatch(path)
+        assert match, path
         call = Call(method, query, "", "", body or b"", _Nobody())
         try:
-            answer = self._rest.answer(found["group"] or "", found["version"], found["rest"], call)
+            answer = self._rest.answer(match["group"] or "", match["version"], match["rest"], call)
         except StatusError as error:
             text = json.dumps(error.body()).encode()
             raise response_error(f"{method} {path}", error.code, text) from error
@@ -86,21 +86,21 @@ class Server:
         return answer.body
 
     def watch(self, path: str, query: Mapping[str, str]) -> "Feed":
-        """An open watch. Raises ApiError where its version is gone."""
-        found = _PATH.fullmatch(path)
-        assert found, path
-        target = target_of(found["group"] or "", found["version"], found["rest"])
+        """An open watch. Raises ApiError if the version is compacted."""
+        match = _PATH.fullmatch(path)
+        assert match, path
+        target = target_of(match["group"] or "", match["version"], match["rest"])
         call = Call("GET", query, "", "", b"", _Nobody())
-        shown: list[Record] = []
+        records: list[Record] = []
 
         def encode(record: Record) -> bytes:
-            shown.append(record)
+            records.append(record)
             return record.encoded()
 
         scope = Scope(target.resource, target.namespace, selection(target, call), encode)
         watch = Watch(self.store, scope, call.number("resourceVersion"))
         ends = self._tasks.now + call.number("timeoutSeconds")
-        feed = Feed(watch, lambda: self.store.version, shown, target.resource.kind, ends)
+        feed = Feed(watch, lambda: self.store.version, records, target.resource.kind, ends)
         feed.pull()
         if feed.lost:
             raise ApiGone(f"watch {path}: 410 too old resource version", 410)
@@ -113,11 +113,11 @@ class Server:
 
 @dataclass(repr=False)
 class Feed:
-    """The server's end of a watch: lines on their way to the client. ends: when its time is up."""
+    """The server's end of a watch: lines on the way to the client. ends: the time of the end."""
 
     _watch: Watch
     _version: Callable[[], int]
-    _shown: list[Record]
+    _records: list[Record]
     _kind: str
     ends: float = math.inf
     lines: deque[Line] = field(default_factory=deque)
@@ -125,16 +125,16 @@ class Feed:
     lost: bool = False
 
     def pull(self) -> None:
-        """Put on the way what has changed since."""
+        """Put the new changes on the way."""
         if self.lost or self._watch.cursor == self._version():
             return
-        self._shown.clear()
+        self._records.clear()
         try:
             texts = self._watch.step()
         except StatusError:
             self.lost = True
             return
-        for text, record in zip(texts, self._shown, strict=True):
+        for text, record in zip(texts, self._records, strict=True):
             self.lines.append(Line(text, text[9 : text.index(b'"', 9)].decode(), record))
 
     def behind(self) -> bool:

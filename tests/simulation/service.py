@@ -1,7 +1,7 @@
 """Service: who means no harm is served, whatever those do who mean harm.
 
-L5 while they go on, a pod that fits on an honest node is bound within a minute. The network is well
-meanwhile, and the honest nodes are; a scheduler looks at their pods in turn with those of others.
+L5 during attacks, a pod that fits on an honest node is bound within a minute. The network is well
+meanwhile, and so are the honest nodes; a scheduler takes honest pods in turn with others.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ _COMING = 3
 """Pods that come while others do harm."""
 
 _ACTS = 6
-"""What those who mean harm do from one look at an honest pod to the next."""
+"""Attacks from one look at an honest pod to the next."""
 
 
 def serve_the_honest(world: World, number: int) -> None:
-    """See that honest pods are served beside the others. number: what chance there is."""
+    """Check that honest pods are served during attacks. number: decides the draws."""
     chances = Random(number)
     for _ in range(_COMING):
         world.users.create(Chance(chances.getrandbits(BITS)))
@@ -54,12 +54,12 @@ def _serve(world: World, pod: PodTruth, chances: Random) -> None:
 def _do_harm(world: World, chances: Random) -> None:
     for _ in range(_ACTS):
         chance = Chance(chances.getrandbits(BITS))
-        done = world.machines.lie(chance) if chance.once_in(4) else world.tenant.act(chance)
-        world.tell(f"meanwhile {done}")
+        action = world.machines.lie(chance) if chance.once_in(4) else world.tenant.act(chance)
+        world.tell(f"meanwhile {action}")
         world.oracle.follow()
-        waiting = [pod for pod in world.users.waiting() if pod.namespace != HONEST]
-        if waiting and chance.below(2):
-            ask(world, wait(world), chance.pick(waiting))
+        waiting_pods = [pod for pod in world.users.waiting() if pod.namespace != HONEST]
+        if waiting_pods and chance.below(2):
+            ask(world, wait(world), chance.pick(waiting_pods))
 
 
 def _honest(world: World) -> Sequence[str]:

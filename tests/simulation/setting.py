@@ -1,4 +1,4 @@
-"""How the world of a story is, and what is likely in it.
+"""The setting of a story's world, and the likely events there.
 
 Which of all the things that may happen are likely differs from story to story, so that some
 stories are all crashes and others have none.
@@ -35,9 +35,9 @@ FAULTS = {
     "shake", "hush", "tenant", "lie",
 }  # fmt: skip
 _LATER = ("plugin", "retire", "meddle", "resize", "flap", "shake", "hush")
-"""Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
+"""Faults added later: drawn last, so that most older seeds keep their setting."""
 _HOSTILE = ("tenant", "lie")
-"""What those do who mean harm, in one story of four: drawn last of all."""
+"""The actions of attackers, in one story of four: drawn last of all."""
 _WITH_CORES = 1 / 3
 """Of stories, in how many pods ask for compute too."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
@@ -48,11 +48,11 @@ _STOPS = ("crash", "freeze", "pause")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the world of a story is; all of it comes from the story's first number.
+    """The setting of a story's world; all of it comes from the story's first number.
 
     small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
-    is on every node that can have it. hostile: a tenant and a node mean harm. preempts: some pods
-    are more urgent than others, and some do not end when they are told to. cores: pods may ask for
+    is on every node that can have it. hostile: a tenant and a node attack. preempts: some pods
+    are more urgent than others, and some do not end when told to. cores: pods may ask for
     compute beside memory.
     """
 
@@ -94,7 +94,7 @@ class Setting:
             _scale(weights, _BEGINS, 2)
         if leadership == "scheduler":
             _scale(weights, ("fail_over",), source.choice((1, 4)))
-        # Processes that nothing happens to come to know what those forget that start anew.
+        # Processes without faults learn facts that a restarted process does not have.
         _scale(weights, _STOPS, source.choice((1, 1, 1, 1, 1, 0)))
         for name in _LATER:
             _scale(weights, (name,), source.choice(_FACTORS))
@@ -104,7 +104,7 @@ class Setting:
             shape, audit=source.choice((AUDIT_INTERVAL, AUDIT_INTERVAL, AUDIT_INTERVAL, 3.0))
         )
         if shape.audit < AUDIT_INTERVAL:
-            # What goes and comes in step with the lists is what an audit takes for wrong.
+            # Objects that go and come in step with the lists look wrong to an audit.
             _scale(weights, ("flap",), 3)
         pods = 7 if ends == 1 else 12
         ours = source.choice((True, False, False, False))
@@ -115,7 +115,7 @@ class Setting:
         preempts = source.choice((False, False, False, False, True, False))
         if preempts:
             pods = 12  # Where there is room nobody has to go.
-        # Drawn apart, so that stories without it are told as ever.
+        # Drawn apart, so that older stories do not change.
         cores = Random(f"compute of {number}").random() < _WITH_CORES
         return Setting(
             shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores
@@ -123,5 +123,5 @@ class Setting:
 
 
 def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:
-    """Make what is so called more or less likely."""
+    """Make the events of this name more or less likely."""
     weights.update({name: weights[name] * factor for name in names})

@@ -2,7 +2,7 @@
 
 `gpushare serve` on an API server of this process: pods of random sizes come, are filtered, bound,
 and go; nodes and lists of unhealthy devices change; odd objects, bad input, probes, metrics and
-`inspect` go on beside them, at bounded rates. Ends with 1 where memory, descriptors or threads of
+`inspect` run together, at bounded rates. Ends with 1 if memory, descriptors or threads of
 the process still rise in the second half, or the books are not those of a fresh reading at the end.
 """
 
@@ -32,11 +32,11 @@ from tests.support.figures import PROOF_FIGURES, commit, record, renew
 from tests.support.waiting import poll
 
 NODES_THERE, DEVICES, UNITS = 12, 4, 64
-MOST_PODS = 150
+MAX_PODS = 150
 EVERY = 5.0
 """Seconds from one sample to the next."""
-MOST_GROWN = Sample(mb=4.0, descriptors=4.0, threads=4.0)
-"""What may have come to it in the second half of a run, by its trend."""
+MAX_GROWTH = Sample(mb=4.0, descriptors=4.0, threads=4.0)
+"""The allowed growth in the second half of a run, by the trend."""
 
 _TOLD_EVERY = 30.0
 _RUNS = Path(__file__).parent / "soak_runs.json"
@@ -44,7 +44,7 @@ _RUNS = Path(__file__).parent / "soak_runs.json"
 
 @dataclass
 class Run:
-    """What came of a run. done: what was done how often; samples: (seconds, what was used)."""
+    """The results of a run. done: number of actions by name; samples: (seconds, usage)."""
 
     commit: str
     when: str
@@ -58,7 +58,7 @@ class Run:
 
 
 class Soak:
-    """The cluster, the process, and everybody who calls it."""
+    """The cluster, the process, and all callers of the process."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.cluster = Cluster()
@@ -86,8 +86,8 @@ class Soak:
             (self._look, 1.0),
         )
         threads = [
-            threading.Thread(target=self._guarded, args=(act, every, number))
-            for number, (act, every) in enumerate(actors)
+            threading.Thread(target=self._guarded, args=(act, interval, number))
+            for number, (act, interval) in enumerate(actors)
         ]
         for thread in threads:
             thread.start()
@@ -100,11 +100,11 @@ class Soak:
         assert self.raised == [], self.raised[:3]
 
     def judge(self) -> list[str]:
-        """What is wrong at the end."""
+        """The mistakes at the end."""
         findings = []
         grown = growth(self.samples)
-        for name, most in asdict(MOST_GROWN).items():
-            if asdict(grown)[name] > most:
+        for name, bound in asdict(MAX_GROWTH).items():
+            if asdict(grown)[name] > bound:
                 findings.append(f"{name} grew by {asdict(grown)[name]:.1f} in the second half")
         try:
             self.extender.agrees(self.cluster)
@@ -123,13 +123,13 @@ class Soak:
     def _watch(self, seconds: float) -> None:
         begin = time.monotonic()
         (worker,) = self.extender.children()
-        told = 0.0
+        last_report = 0.0
         while (now := time.monotonic() - begin) < seconds and not self.raised:
             assert not self.extender.ended(), "the process has ended"
             assert self.extender.children() == [worker], "the worker has been exchanged"
             self.samples.append((now, sample(worker)))
-            if now >= told:
-                told = now + _TOLD_EVERY
+            if now >= last_report:
+                last_report = now + _TOLD_EVERY
                 self._tell(now)
             self._ended.wait(EVERY)
 
@@ -141,32 +141,32 @@ class Soak:
         )
         print(f"{now:6.0f} s  {figures}; {did}", flush=True)
 
-    def _guarded(self, act: Callable[[Random], None], every: float, number: int) -> None:
+    def _guarded(self, act: Callable[[Random], None], interval: float, number: int) -> None:
         chance = Random(f"{self._seed}:{number}")
         try:
-            while not self._ended.wait(chance.uniform(0, 2 * every)):
+            while not self._ended.wait(chance.uniform(0, 2 * interval)):
                 act(chance)
         except BaseException as error:
             self.raised.append(error)
 
-    # -- who does what --------------------------------------------------------------------------
+    # -- actors -------------------------------------------------------------------------------
 
     def _pod(self, chance: Random) -> None:
-        """One comes, as kube-scheduler places it; and some go."""
+        """One pod comes, placed like by kube-scheduler; and some pods go."""
         units = [chance.randint(1, 12) for _ in range(chance.choice((1, 1, 1, 2)))]
-        made: Json = {}
+        created: Json = {}
         if chance.random() < 0.05:  # bound past the extender
-            made = {"nodeName": chance.choice(self._nodes)}
-        pod = self.cluster.pod(*units, spec=made)
+            created = {"nodeName": chance.choice(self._nodes)}
+        pod = self.cluster.pod(*units, spec=created)
         self.done["pods"] += 1
         self._pods.append(pod)
-        if not made:
+        if not created:
             self._place(chance, pod)
-        while len(self._pods) > chance.randint(MOST_PODS // 2, MOST_PODS):
-            gone = self._pods.pop(chance.randrange(len(self._pods)))
+        while len(self._pods) > chance.randint(MAX_PODS // 2, MAX_PODS):
+            removed = self._pods.pop(chance.randrange(len(self._pods)))
             if chance.random() < 0.5:
-                self.cluster.set_phase(gone, "Succeeded")
-            self.cluster.delete_pod(gone)
+                self.cluster.set_phase(removed, "Succeeded")
+            self.cluster.delete_pod(removed)
 
     def _place(self, chance: Random, pod: Json) -> None:
         for _ in range(2):
@@ -188,10 +188,10 @@ class Soak:
         if act == 0:
             self.cluster.annotate_node(chance.choice(self._nodes), "turn", str(chance.random()))
         elif act == 1:
-            closed = chance.choice(("", "0", "1,2", "nonsense"))
-            self.cluster.unhealthy(chance.choice(self._nodes), closed)
+            closed_devices = chance.choice(("", "0", "1,2", "nonsense"))
+            self.cluster.unhealthy(chance.choice(self._nodes), closed_devices)
         elif act == 2:
-            # Never one that pods are placed on: whoever places them would name it.
+            # Never a node with placements: the placing thread would name that node.
             node = self._node()
             self.extender.knows(node)
             self.cluster.delete(NODES, "", node)
@@ -199,7 +199,7 @@ class Soak:
             self.cluster.resize(self._nodes[0], mem=chance.choice(("256", "512")))
 
     def _odd_object(self, chance: Random) -> None:
-        """An object of nonsense, for as long as it takes to be seen."""
+        """An invalid object, for long enough to be seen."""
         body = odd.spoiled(chance, odd.POD)
         name = fresh("odd")
         if not isinstance(body, dict):
@@ -257,26 +257,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", action="store_true", help="keep what came of it")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     when = datetime.now(UTC).isoformat(timespec="minutes")
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-soak-") as folder,
-        contextlib.closing(Soak(Path(folder), asked.seed)) as soak,
+        contextlib.closing(Soak(Path(folder), options.seed)) as soak,
     ):
-        soak.run(asked.seconds)
+        soak.run(options.seconds)
         poll(soak.extender.ready, "it is ready at the end")
-        found = soak.judge()
+        findings = soak.judge()
     samples = [used for _, used in soak.samples]
     first, middle, last = (asdict(samples[at]) for at in (0, len(samples) // 2, -1))
     grown = asdict(growth(soak.samples))
-    done = dict(soak.done)
-    run = Run(commit(), when, asked.seconds, done, first, middle, last, grown, found)
-    print(f"the second half by its trend: {grown}; {len(found)} findings")
-    for finding in found:
+    counts = dict(soak.done)
+    run = Run(commit(), when, options.seconds, counts, first, middle, last, grown, findings)
+    print(f"the second half by its trend: {grown}; {len(findings)} findings")
+    for finding in findings:
         print(f"  FOUND {finding}")
-    if asked.record:
+    if options.record:
         renew(PROOF_FIGURES, "the soak", _figures(record(_RUNS, asdict(run))))
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

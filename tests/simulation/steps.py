@@ -1,4 +1,4 @@
-"""A step of a story: what its number says is done, and judged."""
+"""A step of a story: the number decides the event; then the world is judged."""
 
 from collections.abc import Callable
 
@@ -62,17 +62,17 @@ HAPPENINGS: dict[str, Callable[[World, Chance], str]] = {
     "fail_over": processes.fail_over,
 }
 _TRIES = 8
-"""Draws after which a step in which nothing can be done is empty."""
+"""Number of draws after which a step without a possible event is empty."""
 
 
 def take_step(world: World, number: int) -> None:
-    """Do what the number says, and judge. Raises Violation."""
+    """Do the event of the number, and judge. Raises Violation."""
     chance = Chance(number)
     for _ in range(_TRIES):
         name = world.setting.weights.draw(chance)
-        what = HAPPENINGS[name](world, chance)
-        if what:
-            world.tell(f"{name} {what}")
+        event = HAPPENINGS[name](world, chance)
+        if event:
+            world.tell(f"{name} {event}")
             if name in FAULTS and name != "fault":
                 world.fired[name] += 1
             break

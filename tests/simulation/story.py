@@ -1,7 +1,7 @@
-"""Stories: told from a seed, ended well, and made short when they end badly.
+"""Stories: run from a seed, ended well, and made short if they end badly.
 
-`tell` runs a list of numbers; what it raises is the end of the story. `shrink` cuts steps out of a
-story that fails for as long as it fails in the same way.
+`tell` runs a list of numbers; an error of the run is the end of the story. `shrink` cuts steps out
+of a failing story as long as the story fails in the same way.
 """
 
 import logging
@@ -22,20 +22,20 @@ from tests.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A story that has ended. error: "" or the promise it broke; at: the step that broke it."""
+    """An ended story. error: "" or the broken promise; at: the step of the failure."""
 
     error: str
     at: int
     fired: Counter[str]
 
 
-def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
+def tell(story: list[int], listener: Callable[[str], None] | None = None) -> Told:
     """How the story ends."""
     at = 0
     world: World | None = None
     with _alarms() as alarms:
         try:
-            world = World(story[0], told)
+            world = World(story[0], listener)
             for number in story[1:]:
                 at += 1
                 take_step(world, number)
@@ -50,9 +50,9 @@ def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
             come_to_rest(world)
             _raise(alarms)
         except Exception as error:
-            known = isinstance(error, Violation)
-            text = str(error) if known else f"X3 {type(error).__name__}: {error}"
-            if told is not None and not known:
+            is_violation = isinstance(error, Violation)
+            text = str(error) if is_violation else f"X3 {type(error).__name__}: {error}"
+            if listener is not None and not is_violation:
                 logging.getLogger(__name__).exception("the story ends")
             return Told(text, at, world.fired if world else Counter())
         finally:
@@ -79,10 +79,10 @@ def shrink(story: list[int], error: str) -> list[int]:
 
 
 def replay(story: list[int]) -> str:
-    """The story in words, and how it ends."""
+    """The story in words, with the end."""
     lines: list[str] = []
-    told = tell(story, lines.append)
-    return "\n".join([*lines, told.error or "it ends well"])
+    outcome = tell(story, lines.append)
+    return "\n".join([*lines, outcome.error or "it ends well"])
 
 
 def of_seed(seed: int, steps: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Threads in virtual time: production loops run as they are, and stand still where they would wait.
+"""Threads in virtual time: production loops run unchanged, and stop where a thread would wait.
 
-A task is a greenlet: the code of a thread, called as ever, which goes on only when it is resumed.
-Knows nothing of what the tasks do. One of them runs at a time, and only `resume` starts it, so the
+A task is a greenlet: the code of a thread, called as usual, which continues only when resumed.
+Independent of the tasks' work. One task runs at a time, and only `resume` starts a task, so the
 order of everything is the caller's choice. A task of a frozen owner is not resumed by the clock.
 """
 
@@ -15,17 +15,17 @@ from greenlet import GreenletExit, greenlet
 
 
 class Owner(Protocol):
-    """Whose task it is: a process that may be stopped by SIGSTOP."""
+    """The owner of tasks: a process that may be stopped by SIGSTOP."""
 
     @property
     def frozen(self) -> bool:
-        """Whether none of its threads runs."""
+        """Whether the threads of the process are stopped."""
         ...
 
 
 @dataclass(eq=False, repr=False)
 class Task:
-    """One thread. until: when the clock resumes it; what it waits for may come earlier."""
+    """One thread. until: when the clock resumes the thread; the awaited event may come earlier."""
 
     owner: Owner
     name: str
@@ -34,12 +34,12 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the task has ended."""
         return self.body.dead
 
 
 class TimedOut:
-    """What a wait gives when its time is over."""
+    """The result of a wait after the timeout."""
 
 
 TIMED_OUT = TimedOut()
@@ -47,21 +47,21 @@ TIMED_OUT = TimedOut()
 
 @dataclass(repr=False)
 class Tasks:
-    """All tasks, and the clock they share."""
+    """All tasks, and the common clock."""
 
     now: float = 1000.0
     _all: list[Task] = field(default_factory=list)
     _current: Task | None = None
 
     def spawn(self, owner: Owner, name: str, work: Callable[[], object]) -> Task:
-        """A new task, run until it waits for the first time. What it raises is raised here."""
+        """A new task, run until the first wait. Errors of the task are raised here."""
         task = Task(owner, name, greenlet(lambda _: work()))
         self._all.append(task)
         self.resume(task, None)
         return task
 
     def resume(self, task: Task, value: object) -> None:
-        """Let the task go on with what it waited for, until it waits again or ends."""
+        """Resume the task with the awaited value, until the next wait or the end."""
         before, self._current = self._current, task
         task.until = math.inf
         try:
@@ -72,7 +72,7 @@ class Tasks:
                 self._all.remove(task)
 
     def wait(self, until: float) -> object:
-        """What the current task is resumed with; TIMED_OUT by the clock at `until`."""
+        """The value that resumes the current task; TIMED_OUT by the clock at `until`."""
         assert self._current is not None
         self._current.until = until
         hub = self._current.body.parent
@@ -85,12 +85,12 @@ class Tasks:
         return self._current
 
     def sleep(self, seconds: float) -> None:
-        """What time.sleep is to a thread; nothing to one that `kill` is ending."""
+        """time.sleep of a thread; no effect for a task that `kill` is ending."""
         if self._current is not None:
             self.wait(self.now + seconds)
 
     def clock(self) -> float:
-        """What time.monotonic is to a thread."""
+        """time.monotonic of a thread."""
         return self.now
 
     def next_timer(self) -> float:
@@ -106,14 +106,14 @@ class Tasks:
         return False
 
     def kill(self, owner: Owner) -> None:
-        """End all tasks of a process, as SIGKILL does: nothing they do any more is seen."""
+        """End all tasks of a process, like SIGKILL: no further effect of the tasks is seen."""
         for task in [task for task in self._all if task.owner is owner]:
             self._all.remove(task)
             task.body.throw(GreenletExit)
 
 
 class Wake(threading.Event):
-    """An event whose waiting is a task's."""
+    """An event that tasks can wait for."""
 
     def __init__(self, tasks: Tasks) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Wake(threading.Event):
         return self.is_set()
 
     def set(self) -> None:
-        """Set it; who waits goes on with the next look at the clock."""
+        """Set the event; waiting tasks continue with the next look at the clock."""
         super().set()
         if self._waiter is not None:
             self._waiter.until = self._tasks.now

@@ -1,8 +1,8 @@
 """A tenant who means harm to others: he may create, edit and delete pods of his namespace.
 
-He has no quota, and makes pods at a high rate that cost whoever looks at them: odd, gated,
-impossible, huge, of no scheduler, never to end. What they ask of the host is a mark of his, so that
-what is made of them can be told from what is made of others.
+The tenant has no quota, and creates pods at a high rate that cost every reader: odd, gated,
+impossible, huge, of no scheduler, never to end. The host request of these pods is a mark, so that
+placements of these pods can be told from placements of others.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tests.simulation.server import Server
 from tests.simulation.truth import (
     AGES,
     COUNT,
-    LARGEST_ANNOTATIONS,
+    MAX_ANNOTATIONS,
     POLICY,
     TENANT,
     UNCOUNTED_CPU,
@@ -37,7 +37,7 @@ _KINDS = (
 @dataclass(repr=False)
 class Tenant:
     """He who does all that. scoped: our processes know which schedulers' pods are ours. names: of
-    his pods, each one at a time. lasting: those with much grace take it.
+    the tenant's pods, each one at a time. lasting: pods with a long grace period use all of it.
     """
 
     server: Server
@@ -61,10 +61,10 @@ class Tenant:
     def act(self, chance: Chance) -> str:
         """Create a pod, mostly; or edit or delete one."""
         pods = self.pods()
-        what = chance.below(8)
-        if pods and (what >= 6 or len(pods) == len(self.names)):
+        action = chance.below(8)
+        if pods and (action >= 6 or len(pods) == len(self.names)):
             pod = chance.pick(pods)
-            if what == 6:
+            if action == 6:
                 return self._edit(pod, chance)
             grace = chance.pick((0, None, AGES))
             self.kubelets.delete(pod, grace)
@@ -72,21 +72,21 @@ class Tenant:
         return self._create(chance)
 
     def _create(self, chance: Chance) -> str:
-        taken = {pod.name for pod in self.pods()}
-        name = next(name for name in self.names if name not in taken)
+        names = {pod.name for pod in self.pods()}
+        name = next(name for name in self.names if name not in names)
         kind = chance.pick(_KINDS)
         units = 5000 + chance.below(3) if kind == "impossible" else 1 + chance.below(2)
-        asked = Asked(units, 1, (units,))
-        annotations, refused = self._annotations(kind, chance)
+        request = Asked(units, 1, (units,))
+        annotations, is_refused = self._annotations(kind, chance)
         uncounted = kind == "gated" or (kind == "unserved" and self.scoped)
         cpu = UNCOUNTED_CPU if uncounted else 0
-        body = pod_body(name, asked, annotations, cpu)
+        body = pod_body(name, request, annotations, cpu)
         spec = body["spec"]
         if kind == "gated":
             spec["schedulingGates"] = [{"name": "example.com/never"}]
         if kind == "unserved":
             spec["schedulerName"] = "nobody"
-            refused = "of another scheduler" if self.scoped else ""
+            is_refused = "of another scheduler" if self.scoped else ""
         if kind == "lingering":
             spec["terminationGracePeriodSeconds"] = AGES
         record = self.server.registry.create(PODS, TENANT, body)
@@ -94,24 +94,26 @@ class Tenant:
         self.oracle.pods[uid] = PodTruth(
             uid,
             name,
-            asked,
+            request,
             forged=kind == "mistaken",
             cpu=cpu,
             namespace=TENANT,
-            refused=refused,
+            refused=is_refused,
             unseen=kind in ("gated", "unserved"),
             lasts=self.lasting and kind == "lingering",
         )
-        return f"creates {name} ({uid}), {kind}, {asked}"
+        return f"creates {name} ({uid}), {kind}, {request}"
 
     @staticmethod
     def _annotations(kind: str, chance: Chance) -> tuple[dict[str, str], str]:
-        """The annotations of a pod of this kind, and why it is to be refused, "" if it is not."""
+        """The annotations of a pod of this kind, and the reason of the expected refusal, "" if
+        none.
+        """
         if kind == "mistaken":
             return {COUNT: f"many-{chance.below(1000)}"}, "mistaken"
         if kind == "huge":
-            left = chance.pick((0, 100, 2000))
-            note = "x" * (LARGEST_ANNOTATIONS - len("note") - left)
+            spare_bytes = chance.pick((0, 100, 2000))
+            note = "x" * (MAX_ANNOTATIONS - len("note") - spare_bytes)
             return {"note": note}, "too large to be written to"
         if kind == "choosy":
             policy = chance.pick(("binpack", "spread", "of-nobody"))

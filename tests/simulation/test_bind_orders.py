@@ -14,7 +14,7 @@ RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")]
 
 
 @pytest.mark.parametrize(
-    ("world", "least"),
+    ("world", "min_states"),
     [
         (replace(RIVALS, relists=1, deletes=["a"], faults=1), 5000),
         (replace(RIVALS, faults=2), 700),
@@ -24,8 +24,8 @@ RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")]
     ],
     ids=["rivals-relist-delete-fault", "rivals-faults", "retried", "retried-delete", "recreated"],
 )
-def test_no_order_of_steps_over_commits_or_leaks(world: World, least: int) -> None:
-    assert explore(world) > least
+def test_no_order_of_steps_over_commits_or_leaks(world: World, min_states: int) -> None:
+    assert explore(world) > min_states
 
 
 NAMES = ("a", "b", "c", "d")

@@ -1,4 +1,4 @@
-"""Stories of groups that wait at the gate, and mutants that they must find."""
+"""Stories of groups that wait at the gate, and mutants that these must find."""
 
 import math
 from collections import Counter
@@ -35,10 +35,10 @@ def test_stories_keep_every_promise() -> None:
             total.update(tell(seed).counts)
         except Violation as error:
             pytest.fail(f"seed {seed}: {error}")
-    # They are about something.
+    # The stories exercise the subject.
     assert min(total["whole"], total["waited"], total["bound"], total["refused"]) > 10 * SEEDS
     rare = ("bind refused", "killed with waits", "lead lost with waits", "woken")
-    assert min(total[what] for what in (*rare, "refused by the API server")) > SEEDS / 10
+    assert min(total[event] for event in (*rare, "refused by the API server")) > SEEDS / 10
 
 
 def compete() -> GateStory:
@@ -108,9 +108,9 @@ def _pods_pass_before_they_are_shown(original: Any) -> Any:
 
     def judge(self: Any, attempt: Any) -> None:
         if self._is_complete(attempt.group, self.size_of(attempt.group)):
-            arrivals = tuple(attempt.waiting.values())
+            arrivals = tuple(attempt.arrivals.values())
             attempt.sent_uids.update(attempt.arrivals)
-            attempt.waiting.clear()
+            attempt.arrivals.clear()
             self._add(Verdict(attempt.group.key, arrivals))
 
     return judge
@@ -132,9 +132,9 @@ def _stops_without_an_answer(original: Any) -> Any:
 
 def _binds_whether_it_leads_or_not(original: Any) -> Any:
     def init(
-        self: Any, api: Any, resources: Any, leads_until: Any, *more: Any, **named: Any
+        self: Any, api: Any, resources: Any, leads_until: Any, *more: Any, **kwargs: Any
     ) -> None:
-        original(self, api, resources, lambda: math.inf, *more, **named)
+        original(self, api, resources, lambda: math.inf, *more, **kwargs)
 
     return init
 
@@ -145,14 +145,14 @@ def _lists_end_nothing(original: Any) -> Any:
 
 
 def _a_refusal_stands_whatever_changes(original: Any) -> Any:
-    refused: dict[str, bool] = {}
+    refusals: dict[str, bool] = {}
 
     def fits(self: Any, pod: Any, *more: Any) -> bool:
         key = f"{id(self)} {pod.group.key}"
-        if key not in refused:
+        if key not in refusals:
             if original(self, pod, *more):
                 return True
-            refused[key] = True
+            refusals[key] = True
         return False
 
     return fits

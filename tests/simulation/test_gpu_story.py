@@ -1,4 +1,4 @@
-"""Stories of GPUs that come and go, and mutants that they must find."""
+"""Stories of GPUs that come and go, and mutants that these must find."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -68,10 +68,10 @@ def _reads_no_more_after_a_failure(original: Any) -> Any:
 
 def _loses_a_card(original: Any) -> Any:
     def read(self: GpuStory) -> Any:
-        found = original(self)
-        if any(gpu.problem for gpu in found):
+        gpus = original(self)
+        if any(gpu.problem for gpu in gpus):
             raise SettingsError("one of them cannot be read")
-        return found
+        return gpus
 
     return read
 

@@ -1,4 +1,4 @@
-"""Stories of pods that wait between filter and bind, and mutants that they must find."""
+"""Stories of pods that wait between filter and bind, and mutants that these must find."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_stories_keep_every_promise() -> None:
             total.update(tell(seed).counts)
         except Violation as error:
             pytest.fail(f"seed {seed}: {error}")
-    # They are about something.
+    # The stories exercise the subject.
     assert total["bound"] > 8 * SEEDS
     assert min(total["refused"], total["given up"], total["refused bind"]) > SEEDS / 10
 
@@ -49,14 +49,14 @@ def _blocks_its_own_pod(original: Any) -> Any:
 
 
 def _counts_in_bind(original: Any) -> Any:
-    def bind(self: Any, ref: Any, node: str, *found: Any, **more: Any) -> Any:
-        (managed,) = self._resources
+    def bind(self: Any, ref: Any, node: str, *args: Any, **more: Any) -> Any:
+        (resource,) = self._resources
         stranger = Claimant(PodRef("team", "stranger", "uid-stranger"), Request(UNITS, 1))
-        books = managed.ledger.snapshot()
-        seen = offers.offers_of(managed).to(stranger, books, self._clock())
-        if not (seen.free[seen.row[node]] >= UNITS).any():
+        books = resource.ledger.snapshot()
+        view = offers.offers_of(resource).to(stranger, books, self._clock())
+        if not (view.free[view.row[node]] >= UNITS).any():
             return BindResult("it is held", "held")
-        return original(self, ref, node, *found, **more)
+        return original(self, ref, node, *args, **more)
 
     return bind
 

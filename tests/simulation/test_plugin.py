@@ -30,31 +30,31 @@ def bound(name: str, device: int, uid: str = "") -> Json:
 
 @pytest.fixture
 def plugin() -> OurPlugin:
-    made = OurPlugin("n", PODS.__getitem__)
-    made.count(("a", "b"), {"a": 4, "b": 4}, frozenset())
-    return made
+    new_plugin = OurPlugin("n", PODS.__getitem__)
+    new_plugin.count(("a", "b"), {"a": 4, "b": 4}, frozenset())
+    return new_plugin
 
 
 def test_a_pod_is_given_its_own_card_by_watch_or_by_a_read(plugin: OurPlugin) -> None:
     for name, card, weather in (("p", "b", FAIR), ("q", "a", LATE)):
         pod = bound(name, "ab".index(card))
-        (given,) = plugin.serve(pod, (), weather).values()
-        assert (given.told, given.units) == (frozenset(card), {card: 2})
+        (allocation,) = plugin.serve(pod, (), weather).values()
+        assert (allocation.told, allocation.units) == (frozenset(card), {card: 2})
         assert plugin.complete(pod)
 
 
 def test_of_several_that_are_to_have_different_cards_none_is_guessed(plugin: OurPlugin) -> None:
     with pytest.raises(AdmissionError, match="2 containers wait for as many"):
         plugin.serve(bound("p", 0), (bound("q", 1),), CROWD)
-    (given,) = plugin.serve(bound("r", 1), (bound("s", 1),), CROWD).values()
-    assert given.told == {"b"}
+    (allocation,) = plugin.serve(bound("r", 1), (bound("s", 1),), CROWD).values()
+    assert allocation.told == {"b"}
 
 
 def test_a_pod_that_comes_again_under_its_name_is_read_anew(plugin: OurPlugin) -> None:
     plugin.serve(bound("p", 0, "first"), (), FAIR)
     plugin.remove("first")
-    (given,) = plugin.serve(bound("p", 1, "second"), (), LATE).values()
-    assert given.told == {"b"}
+    (allocation,) = plugin.serve(bound("p", 1, "second"), (), LATE).values()
+    assert allocation.told == {"b"}
 
 
 def test_a_pod_that_came_again_and_cannot_be_read_is_refused(plugin: OurPlugin) -> None:
@@ -67,7 +67,7 @@ def test_a_pod_that_came_again_and_cannot_be_read_is_refused(plugin: OurPlugin) 
 def test_who_was_served_by_a_late_watch_alone_does_not_start(plugin: OurPlugin) -> None:
     waits = bound("q", 1)
     plugin.serve(bound("p", 0), (waits,), FAIR)
-    deaf = Weather(told=False, api=False, listed=False)
+    deaf = Weather(told=False, api=False, is_listed=False)
     with pytest.raises(AdmissionError, match="PreStartContainer: the pod is not known"):
         plugin.serve(bound("r", 0), (), deaf)
 
@@ -75,12 +75,12 @@ def test_who_was_served_by_a_late_watch_alone_does_not_start(plugin: OurPlugin) 
 def test_units_that_an_init_container_has_are_used_again() -> None:
     init = Given({"a": 3}, frozenset("a"), frozenset(), init=True)
     one = Given({"a": 1}, frozenset("a"), frozenset(), init=False)
-    other = Given({"a": 1, "b": 2}, frozenset("ab"), frozenset(), init=False)
-    assert units_by_card([init, one, other]) == {"a": 3, "b": 2}
+    second = Given({"a": 1, "b": 2}, frozenset("ab"), frozenset(), init=False)
+    assert units_by_card([init, one, second]) == {"a": 3, "b": 2}
 
 
 @pytest.mark.parametrize(
-    ("told", "units", "device", "own_ids", "wrong"),
+    ("announced", "units", "device", "own_ids", "wrong"),
     [
         ("a", 2, "a-_-1", True, ""),
         ("a", 2, "b-_-1", False, ""),
@@ -90,14 +90,14 @@ def test_units_that_an_init_container_has_are_used_again() -> None:
     ],
 )
 def test_the_judge_sees_what_is_wrong(
-    told: str, units: int, device: str, own_ids: bool, wrong: str
+    announced: str, units: int, device: str, own_ids: bool, wrong: str
 ) -> None:
     pod = PodTruth("u", "p", Asked(2, 1, (2,)))
-    given = Given({told: units}, frozenset(told), frozenset({device}), init=False)
-    assert wrongly_given(pod, {"a": 2}, [given], own_ids=own_ids) == wrong
+    allocation = Given({announced: units}, frozenset(announced), frozenset({device}), init=False)
+    assert wrongly_given(pod, {"a": 2}, [allocation], own_ids=own_ids) == wrong
 
 
 def test_the_judge_sees_a_container_that_was_told_of_another_card() -> None:
     pod = PodTruth("u", "p", Asked(2, 1, (2,)))
-    given = Given({"a": 2}, frozenset("b"), frozenset({"a-_-1"}), init=False)
-    assert "told of other cards" in wrongly_given(pod, {"a": 2}, [given], own_ids=True)
+    allocation = Given({"a": 2}, frozenset("b"), frozenset({"a-_-1"}), init=False)
+    assert "told of other cards" in wrongly_given(pod, {"a": 2}, [allocation], own_ids=True)

@@ -1,4 +1,4 @@
-"""The simulation runs, keeps its promises, replays, and finds what it must find."""
+"""The simulation runs, keeps the promises, replays, and finds the mutants."""
 
 import inspect
 import json
@@ -21,9 +21,9 @@ ONCE_BROKEN = {int(seed): run["steps"] for run in RUNS for seed in run["violatio
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_story_keeps_every_promise(seed: int) -> None:
-    told = tell(of_seed(seed, STEPS))
-    assert not told.error
-    assert told.fired
+    outcome = tell(of_seed(seed, STEPS))
+    assert not outcome.error
+    assert outcome.fired
 
 
 @pytest.mark.parametrize(("seed", "steps"), sorted(ONCE_BROKEN.items()))
@@ -37,7 +37,7 @@ def test_a_seed_tells_the_same_story_each_time() -> None:
 
 
 def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
-    mutant = next(each for each in all_mutants() if each.name == "frees_what_has_landed")
+    mutant = next(one for one in all_mutants() if one.name == "frees_what_has_landed")
     with mutant.at_large():
         seed = next(seed for seed in range(50) if tell(of_seed(seed, STEPS)).error)
         story = of_seed(seed, STEPS)
@@ -61,10 +61,10 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
     ],
 )
 def test_a_mutant_is_found(name: str) -> None:
-    mutant = next(each for each in all_mutants() if each.name == name)
-    known = last_found(RUNS)[name]
-    assert isinstance(known, int)
-    assert hunt(mutant, STEPS, SEEDS, known).by is not None
+    mutant = next(one for one in all_mutants() if one.name == name)
+    last_seed = last_found(RUNS)[name]
+    assert isinstance(last_seed, int)
+    assert hunt(mutant, STEPS, SEEDS, last_seed).by is not None
 
 
 def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:
@@ -87,14 +87,18 @@ def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:
 def test_every_mutant_changes_something_that_is_there(mutant: Mutant) -> None:
     before = [vars(home)[attribute] for home, attribute, _ in mutant.patches]
     with mutant.at_large():
-        changed = [vars(home)[attribute] for home, attribute, _ in mutant.patches]
-    for one, other in zip(before, changed, strict=True):
-        assert one is not other
-        if inspect.isfunction(one) and inspect.isfunction(other):
-            # Where its caller survives any error, nobody would see that it does not fit.
-            every = inspect.signature(one).parameters.values()
-            by_name = {each.name: None for each in every if each.kind is each.KEYWORD_ONLY}
-            inspect.signature(other).bind(*[None] * (len(every) - len(by_name)), **by_name)
+        patched = [vars(home)[attribute] for home, attribute, _ in mutant.patches]
+    for one, two in zip(before, patched, strict=True):
+        assert one is not two
+        if inspect.isfunction(one) and inspect.isfunction(two):
+            # A caller that survives any error would hide a wrong signature.
+            parameters = inspect.signature(one).parameters.values()
+            by_name = {
+                one_mutant.name: None
+                for one_mutant in parameters
+                if one_mutant.kind is one_mutant.KEYWORD_ONLY
+            }
+            inspect.signature(two).bind(*[None] * (len(parameters) - len(by_name)), **by_name)
 
 
 def test_the_museum_has_every_mutant_once() -> None:

@@ -20,9 +20,9 @@ def test_what_rises_at_first_and_is_flat_later_does_not_grow() -> None:
 def test_a_leak_is_seen_through_noise(noise: float) -> None:
     chance = Random(1)
     rising = [60 + turn / 10 + chance.uniform(-noise, noise) for turn in range(400)]
-    found = growth(samples(*rising))
-    assert found.mb == pytest.approx(20, abs=2)
-    assert (found.descriptors, found.threads) == (0, 0)
+    trend = growth(samples(*rising))
+    assert trend.mb == pytest.approx(20, abs=2)
+    assert (trend.descriptors, trend.threads) == (0, 0)
 
 
 def test_peaks_are_no_growth() -> None:

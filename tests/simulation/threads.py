@@ -2,7 +2,7 @@
 
 The production objects, with threads switched as often as Python can: filter, bind (now and then two
 of one pod), pods deleted at any time, watches that list anew, the settling of doubts, audits. Every
-change of the API server's own log is judged: no device may ever hold more than it has.
+change of the API server's own log is judged: no device may ever hold more than its capacity.
 """
 
 import argparse
@@ -50,20 +50,20 @@ DEVICES, UNITS = 4, 16
 
 @dataclass
 class Truth:
-    """What pods hold, change by change, by the API server's log alone."""
+    """The units that pods hold, change by change, by the API server's log alone."""
 
     store: Store
     wrong: list[str] = field(default_factory=list)
     changes: int = 0
     _holding: dict[str, tuple[str, dict[int, int]]] = field(default_factory=dict)
     _used: Counter[tuple[str, int]] = field(default_factory=Counter)
-    _seen: int = 1
+    _position: int = 1
 
     def follow(self) -> None:
         """Take over all changes since the last call."""
-        found, self._seen = self.store.since(PODS.table, self._seen)
-        self.changes += len(found)
-        for change in found:
+        records, self._position = self.store.since(PODS.table, self._position)
+        self.changes += len(records)
+        for change in records:
             self._take(change)
 
     def _take(self, change: Change) -> None:
@@ -75,18 +75,18 @@ class Truth:
                 self._used[before[0], device] -= units
         if change.type == "DELETED" or not node:
             return
-        held = placement(pod, MEM, asked(pod, MEM))
-        if before and before != (node, held):
-            self.wrong.append(f"{uid} moved from {before} to {node} {held}")
-        self._holding[uid] = (node, held)
-        for device, units in held.items():
+        shares = placement(pod, MEM, asked(pod, MEM))
+        if before and before != (node, shares):
+            self.wrong.append(f"{uid} moved from {before} to {node} {shares}")
+        self._holding[uid] = (node, shares)
+        for device, units in shares.items():
             self._used[node, device] += units
             if self._used[node, device] > UNITS:
                 self.wrong.append(f"{node}/{device} holds {self._used[node, device]} with {uid}")
 
 
 class Crowd:
-    """The cluster, our process, and everybody who calls it. bound: how many binds were answered."""
+    """The cluster, our process, and all callers. bound: number of answered binds."""
 
     def __init__(self, nodes: int, threads: int, faults: float) -> None:
         self.store = Store(history=10_000_000)
@@ -104,8 +104,8 @@ class Crowd:
         )
         pods = ListWatch("/api/v1/pods", POD_OBJECTS, _LIVE, _QUICK)
         self.pods = Reflector(self.api, pods, PodEventHandler(resources))
-        listed = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
-        reflector = Reflector(self.api, listed, NodeEventHandler(resources, "GiB"))
+        list_watch = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
+        reflector = Reflector(self.api, list_watch, NodeEventHandler(resources, "GiB"))
         self.readiness = Readiness({"nodes": Source(reflector), "pods": Source(self.pods)}, None)
         self.binder = Binder(self.api, resources, lambda: math.inf)
         self.service = Service(
@@ -136,7 +136,7 @@ class Crowd:
     def _loose(self, seconds: float) -> None:
         work: list[Callable[[], None]] = [self._judge, self._settle, self._audit, self._relist]
         work += [self._client(number) for number in range(self._threads)]
-        threads = [threading.Thread(target=self._guarded, args=(each,)) for each in work]
+        threads = [threading.Thread(target=self._guarded, args=(task,)) for task in work]
         for thread in threads:
             thread.start()
         self._ended.wait(seconds)
@@ -151,7 +151,7 @@ class Crowd:
             self.raised.append(error)
             self._ended.set()
 
-    # -- who does what --------------------------------------------------------------------------
+    # -- actors -------------------------------------------------------------------------------
 
     def _client(self, number: int) -> Callable[[], None]:
         chance = Random(number)
@@ -211,7 +211,7 @@ class Crowd:
     def _audit(self) -> None:
         while not self._ended.wait(0.01):
             # Not whether a device is overfull in the books: a pod that was read to be gone may be
-            # shown once more by a watch that is behind, when its room is another's already.
+            # delivered once more by a late watch, when the room belongs to another pod already.
             self.ledger.check()
             with suppress(NotReady):
                 self.service.inspect(None, None)
@@ -242,7 +242,7 @@ class Crowd:
 
 @contextmanager
 def switching_often() -> Iterator[None]:
-    """Threads take turns as often as Python can, and what goes wrong on order is not logged."""
+    """Threads switch as often as Python can, and intended errors are not logged."""
     before, log = sys.getswitchinterval(), logging.getLogger("gpushare")
     level = log.level
     sys.setswitchinterval(1e-6)
@@ -264,8 +264,8 @@ def main() -> int:
         crowd = Crowd(nodes, options.threads, 0.1)
         with switching_often():
             crowd.run(options.seconds / 2)
-        told = ", ".join(f"{count} {what}" for what, count in sorted(crowd.answers.items()))
-        print(f"{options.threads} threads, {nodes} nodes: {told}; {crowd.truth.changes} changes")
+        summary = ", ".join(f"{count} {event}" for event, count in sorted(crowd.answers.items()))
+        print(f"{options.threads} threads, {nodes} nodes: {summary}; {crowd.truth.changes} changes")
     return 0
 
 

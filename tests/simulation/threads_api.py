@@ -1,7 +1,7 @@
 """The local cluster's API server as an object that many threads call, and that answers badly.
 
-It is what production code takes for its API server (gpushare.kube.api.Api), without sockets, so
-that all the time goes into the threads. Knows requests, answers, faults; not what they mean.
+The API server of production code (gpushare.kube.api.Api), without sockets, so
+that all the time goes into the threads. Handles requests, answers, faults; not their meaning.
 """
 
 import json
@@ -24,7 +24,7 @@ from gpushare_localcluster.api.store import Store
 
 _PATH = re.compile(r"/apis?/(?:(?P<group>[^/]+\.[^/]+)/)?(?P<version>v[^/]+)/(?P<rest>.+)")
 _LATE = 0.2
-"""Seconds by which a late write is late, at most."""
+"""Upper bound of the delay of a late write, in seconds."""
 
 
 class Reader:
@@ -117,12 +117,12 @@ class ThreadsApi:
     def _pieces(
         self, method: str, path: str, query: Mapping[str, str], body: bytes | None, reader: Reader
     ) -> bytes | Iterator[bytes]:
-        found = _PATH.fullmatch(path)
-        assert found, path
+        match = _PATH.fullmatch(path)
+        assert match, path
         call = Call(method, query, "", "", body or b"", reader)
         try:
             return self._rest.answer(
-                found["group"] or "", found["version"], found["rest"], call
+                match["group"] or "", match["version"], match["rest"], call
             ).body
         except StatusError as error:
             text = json.dumps(error.body()).encode()
@@ -158,6 +158,6 @@ class _Stream(AbstractContextManager["_Stream"]):
             yield from (line for line in piece.splitlines() if line)
 
     def close(self) -> None:
-        """End it: who waits for the next line is woken."""
+        """End the stream: a reader of the next line wakes."""
         self._reader.gone = True
         self._store.wake()

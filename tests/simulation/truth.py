@@ -1,7 +1,7 @@
-"""What is true of pods, nodes and devices, whatever anybody's books say.
+"""The truth about pods, nodes and devices, independent of any books.
 
 Plain values, filled by those who make things true: the API server's log, the kubelets, the users.
-Nothing of production code is used here, so that it cannot be wrong in the same way.
+Nothing of production code is used here, so that the same mistake cannot be on both sides.
 """
 
 import json
@@ -23,22 +23,22 @@ UNHEALTHY = "unhealthy-gpu-"
 POLICY = "gpushare.io/policy"
 
 HONEST, TENANT = "default", "tenant"
-"""The namespaces of pods: of those whose owners mean no harm to others, and of one who does."""
+"""The namespaces of pods: of honest owners, and of one attacker."""
 
-LARGEST_ANNOTATIONS = 262_144
+MAX_ANNOTATIONS = 262_144
 """Bytes; an object with more can never be updated again."""
 
 AGES = 10**9
 """Seconds of grace that nobody can wait for."""
 
-MOST_GRACE, MOST_LATE = 600.0, 60.0
-"""Seconds for which a pod that is being deleted may still be there, and may be overdue, to count
+MAX_GRACE, MAX_LATE = 600.0, 60.0
+"""Seconds for which a deleted pod may still exist, and may be overdue, to count
 as one that ends by itself."""
 
 UNCOUNTED_CPU = 7777
-"""What each container of pods asks for that must not count among those that come."""
+"""The request of each container of pods that must not count among those that come."""
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Sizes of cards that an inventory may have."""
 
 Json = dict[str, Any]
@@ -48,9 +48,9 @@ Shares = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a pod asks for: units on each device, devices, units of each regular container.
+    """The request of a pod: units on each device, devices, units of each regular container.
 
-    inits: (units, whether it is a sidecar) of each init container; they may be all there is.
+    inits: (units, whether it is a sidecar) of each init container; perhaps only these exist.
     cores: percent of the compute of each device.
     """
 
@@ -62,7 +62,7 @@ class Asked:
 
     @property
     def calls(self) -> tuple[int, ...]:
-        """Units of each call of the kubelet to its device plug-in: init containers come first."""
+        """Units of each call of the kubelet to the device plug-in: init containers come first."""
         return (*(units for units, _ in self.inits), *self.containers)
 
     @property
@@ -76,10 +76,10 @@ class Asked:
         return min(self.cores * self.devices, 100)
 
     def cores_on(self, units: int) -> int:
-        """The percent of a device on which it has so many units.
+        """The percent of a device with so many units of the pod.
 
         Compute is where the memory is. Of several containers the first one has all the compute, and
-        no device tells which containers it has.
+        the containers of a device are unknown.
         """
         if not self.cores or units == self.units:
             return self.cores
@@ -88,34 +88,34 @@ class Asked:
         return min(-(-self.cores * self.devices * units // self.total), 100)
 
     def on(self, devices: tuple[int, ...]) -> Shares:
-        """The shares it has on these devices."""
+        """The shares on these devices."""
         return tuple((device, self.total // len(devices)) for device in sorted(devices))
 
     def on_cards(self, cards: tuple[str, ...]) -> dict[str, int]:
-        """The units it has on each of these cards."""
+        """The units on each of these cards."""
         return dict.fromkeys(cards, self.total // len(cards))
 
 
 @dataclass(slots=True)
 class PodTruth:
-    """A pod from its creation to its end.
+    """A pod from creation to end.
 
-    by: the process of ours that bound it, "" for anybody else. claim: where its annotations put it
-    when it got its node, None where they name no usable device. edited: the version that changed
-    them afterwards, 0 for none; unstamped: its assume time too. runs: by its phase. ended: its
-    memory is free, by its phase or because it is gone. cpu: thousandths of a CPU it asks for, and
-    as many MiB of memory.
+    by: the process of ours that bound the pod, "" for anybody else. claim: the placement of the
+    annotations at binding, None if these name no usable device. edited: the version that changed
+    the annotations afterwards, 0 for none; unstamped: the assume time too. runs: by phase. ended:
+    the memory is free, by phase or deletion. cpu: requested thousandths of a CPU, and as many MiB
+    of memory.
 
-    put: units by card where it was put, None where that names no cards. home: at which index each
-    of them was then. named: by the cards' uuids, not by index alone. odd: its annotations
-    contradict each other. uuids: those that its annotations name. cards: units by card that its
-    containers truly hold, None until they are admitted (or where their plug-in took them for
+    put: units by card at binding, None if no cards are named. home: the index of each
+    of these cards then. named: by the cards' uuids, not by index alone. odd: the annotations
+    contradict each other. uuids: those of the annotations. cards: units by card that the
+    containers truly hold, None until admission (or if the plug-in mistook the containers for
     another pod's).
 
-    namespace: of whose it is. refused: why none of ours may ever bind it, "" for a pod that may be
-    bound. unseen: no scheduler asks us about it. priority: as its class says. lasts: its containers
-    go on when they are told to end. ends_by: when it must be gone that is terminating, by the clock
-    of the server.
+    namespace: of the owner. refused: the reason why none of ours may ever bind the pod, "" if
+    allowed. unseen: no scheduler calls us for the pod. priority: by the class. lasts: the
+    containers continue when told to end. ends_by: the time when a terminating pod must be gone, by
+    the clock of the server.
     """
 
     uid: str
@@ -150,10 +150,10 @@ class PodTruth:
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The devices of a node, as its object tells them: units and health of each.
+    """The devices of a node, by the node object: units and health of each.
 
-    closed: nothing may be placed there. plugin: how its device plug-in finds devices, see kubelet.
-    ids: which card each device is. tells: what the object says: "uuids" and "devices" have an
+    closed: no placements there. plugin: how the device plug-in finds devices, see kubelet.
+    ids: the card of each device. tells: the content of the object: "uuids" and "devices" have an
     inventory, with and without the cards' uuids; "totals" a total and a count; "memory" a total.
     """
 
@@ -171,7 +171,7 @@ class Cards:
 
     @property
     def exact(self) -> bool:
-        """Whether the node's object says that its plug-in gives cards by their uuids."""
+        """Whether the node's object says that the plug-in serves cards by uuid."""
         return self.plugin == "exact" and self.tells == "uuids"
 
     def card(self, device: int) -> str:
@@ -180,24 +180,24 @@ class Cards:
 
     def room(self, device: int) -> int:
         """Units the device has for pods; 0 where none may be placed."""
-        known = device < len(self.units) and self.healthy[device] and not self.closed
-        return self.units[device] if known else 0
+        is_open = device < len(self.units) and self.healthy[device] and not self.closed
+        return self.units[device] if is_open else 0
 
 
-def claim_of(annotations: Mapping[str, str], asked: Asked) -> Shares | None:
-    """Where annotations put the pod: IDX, if it names devices among which its total can be split.
+def claim_of(annotations: Mapping[str, str], request: Asked) -> Shares | None:
+    """The placement of the annotations: IDX, if it names devices that can share the total.
 
-    Device plug-ins read it; what else the annotations say is `mapped` and `uuids_of`.
+    Device plug-ins read IDX; the rest of the annotations is `mapped` and `uuids_of`.
     """
-    if not asked.devices:
+    if not request.devices:
         return None
     tokens = annotations.get(IDX, "").split(",")
     if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in tokens):
         return None
     devices = tuple(sorted({int(token) for token in tokens}))
-    if len(devices) != len(tokens) or asked.total % len(devices):
+    if len(devices) != len(tokens) or request.total % len(devices):
         return None
-    return asked.on(devices)
+    return request.on(devices)
 
 
 def granted(annotations: Mapping[str, str]) -> dict[int, int]:
@@ -210,8 +210,8 @@ def granted(annotations: Mapping[str, str]) -> dict[int, int]:
     return sums
 
 
-def mapped(annotations: Mapping[str, str], asked: Asked) -> frozenset[int] | None:
-    """The devices of an allocation map that gives each container what it asks for."""
+def mapped(annotations: Mapping[str, str], request: Asked) -> frozenset[int] | None:
+    """The devices of an allocation map that gives each container the requested units."""
     try:
         grants = {
             int(container): {int(device): int(units) for device, units in grant.items()}
@@ -219,8 +219,8 @@ def mapped(annotations: Mapping[str, str], asked: Asked) -> frozenset[int] | Non
         }
     except (ValueError, AttributeError):
         return None
-    wanted = dict(enumerate(asked.containers))
-    if {container: sum(grant.values()) for container, grant in grants.items()} != wanted:
+    expected = dict(enumerate(request.containers))
+    if {container: sum(grant.values()) for container, grant in grants.items()} != expected:
         return None
     return frozenset(device for grant in grants.values() for device in grant)
 
@@ -232,13 +232,15 @@ def uuids_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -> None:
-    """Note on which cards a pod is put that none of ours bound, as its plug-in would read that."""
+    """Record the cards of a pod that somebody else bound, as the plug-in would read the
+    annotations.
+    """
     pod.uuids, claim = uuids_of(annotations), pod.claim
     by_map = mapped(annotations, pod.asked)
     by_map_alone = by_map is not None and not by_map <= {device for device, _ in claim or ()}
     pod.odd = by_map_alone or bool(pod.uuids)
-    there = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
-    if claim is None or cards is None or not there:
+    is_on_node = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
+    if claim is None or cards is None or not is_on_node:
         return
     pod.put = {cards.ids[device]: units for device, units in claim}
     pod.home = {cards.ids[device]: device for device, _ in claim}
@@ -252,39 +254,41 @@ def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -
 def least_charged(
     pod: PodTruth, cards: Cards, loose: frozenset[str], names: bool
 ) -> dict[int, int]:
-    """Units by index that books must charge for the pod, which know its node to have these cards.
+    """Units by index that books must charge for the pod, if the books know these cards of the node.
 
-    What its containers hold, or will by where it was put. A card that the node does not have any
-    more holds nothing. By index alone a card is known for as long as it stays there. loose: the
-    other cards that count, see Known; nobody can know that a pod holds one that is not among them.
-    names: whether the node ever named its cards to these books.
+    The units that the containers hold, or will hold by the placement. A card that has left the
+    node holds nothing. By index alone a card is known as long as the card stays there. loose: the
+    other cards that count, see Known; nobody can know that a pod holds a card outside these.
+    names: whether the node ever named cards to these books.
     """
     beyond = pod.claim is None or any(device >= len(cards.units) for device, _ in pod.claim)
     if pod.claim is None or (beyond and not (pod.named or names)):
-        # What names another device besides is charged there: its plug-in gives it none. Where the
-        # cards had names, those at its indices may have been known by them before they went: one
-        # device is then one of them, and does not hold the units of all.
+        # A pod that also names another device is charged there: the plug-in serves none. If the
+        # cards had names, the cards at the indices may have been known by name before they went:
+        # one device is then one of these cards, and does not hold the units of all.
         return {} if pod.odd else dict.fromkeys(range(len(cards.units)), pod.asked.total)
     if pod.put is None:
         return {}
     if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
         return {}
-    held = pod.put if pod.cards is None else pod.cards
-    found = {}
+    cards_held = pod.put if pod.cards is None else pod.cards
+    units_by_index = {}
     for device, card in enumerate(cards.ids):
-        if card in held and ((cards.named and pod.named) or pod.home.get(card) == device):
-            found[device] = held[card]
+        if card in cards_held and ((cards.named and pod.named) or pod.home.get(card) == device):
+            units_by_index[device] = cards_held[card]
     if pod.cards is None:
-        found |= {device: units for device, units in pod.claim if cards.card(device) in loose}
-    return found
+        units_by_index |= {
+            device: units for device, units in pod.claim if cards.card(device) in loose
+        }
+    return units_by_index
 
 
 def can_find(pod: PodTruth, cards: Cards, order: tuple[str, ...], indexed: bool) -> bool:
-    """Whether books can know on which devices of its node, which has these cards, the pod's are.
+    """Whether books can know the devices of the pod on the node, which has these cards.
 
-    order: of the cards as the node named them last. Where it names them no more they are believed
-    to be where they were. indexed: see Known. Where the plug-in gives cards by uuid, books that
-    have never known it otherwise believe the uuids, though an earlier one may have read the index.
+    order: the cards in the last order of the node. Without names now, the cards are believed to be
+    at the old places. indexed: see Known. If the plug-in serves cards by uuid, books that have
+    never known another plug-in believe the uuids, though an earlier one may have read the index.
     """
     if pod.uuids and not pod.named and cards.exact:
         return indexed
@@ -293,17 +297,17 @@ def can_find(pod: PodTruth, cards: Cards, order: tuple[str, ...], indexed: bool)
 
 @dataclass(slots=True)
 class Known:
-    """What one process has been shown, by the lines and lists that reached it.
+    """The knowledge of one process, by the lines and lists that reached it.
 
-    identity: of the process. pods: uid -> the version that first showed it with a node. nodes,
-    closed: the devices of each node, by its object and by the last ConfigMap that could be read.
-    led: when it was last seen to lead, as it sees it. admitted: pods whose kubelet has admitted
-    them. changes: how often what the nodes' objects tell of their cards has changed. since: pods,
-    and how often it had on their node when they were put there, or first shown. loose: for pods not
-    known to be admitted, the cards told since at the indices where they were put: a plug-in that
-    reads indices may give them those. orders: the cards of each node in the order in which its
-    object named them last. named: the nodes whose objects ever named their cards. indexed: pods
-    that were there while their node's object said that its plug-in reads indices. ending: pods that
+    identity: of the process. pods: uid -> the first version with a node. nodes,
+    closed: the devices of each node, by the object and by the last readable ConfigMap.
+    led: the last time of leading, by the process's own account. admitted: pods that the kubelet has
+    admitted. changes: how often the node object's report of cards has changed. since: pods,
+    and the count of changes at the placement or first sight. loose: for pods not
+    known to be admitted, the cards reported since at the indices of the placement: a plug-in that
+    reads indices may serve those. orders: the cards of each node in the last order of the
+    object. named: the nodes whose objects ever named cards. indexed: pods
+    that existed while the node's object said that the plug-in reads indices. ending: pods that
     are being deleted.
     """
 
@@ -322,14 +326,14 @@ class Known:
     named: set[str] = field(default_factory=set)
     indexed: set[str] = field(default_factory=set)
     ending: set[str] = field(default_factory=set)
-    _told: dict[str, Cards | None] = field(default_factory=dict)
+    _reported: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:
-        """Take over what a node's object tells; None: the node is gone."""
-        before = self._told.get(name)
+        """Take over a node's object; None: the node is gone."""
+        before = self._reported.get(name)
         same = before and cards and (before.ids, before.tells) == (cards.ids, cards.tells)
         self.changes[name] += not same
-        self._told[name] = cards
+        self._reported[name] = cards
         if cards is None:
             self.nodes.pop(name, None)
             self.orders.pop(name, None)
@@ -340,20 +344,20 @@ class Known:
                 self.named.add(name)
 
     def can_find(self, pod: PodTruth, cards: Cards) -> bool:
-        """Whether it can know on which devices of its node the pod's cards are."""
+        """Whether the process can know the devices of the pod's cards."""
         return can_find(pod, cards, self.orders.get(pod.node, cards.ids), pod.uid in self.indexed)
 
     def show_pod(self, pod: PodTruth) -> None:
-        """Take over that a pod is on its node."""
+        """Take over that a pod is on the node."""
         self.meet(pod.uid, pod.node)
         self.loosen(pod)
 
     def meet(self, uid: str, node: str) -> None:
-        """Take over that it is on its way to be known that the pod is on this node."""
+        """Take over that the news of the pod's node is on the way."""
         self.since.setdefault(uid, self.changes[node])
 
     def at_home(self, pod: PodTruth) -> bool:
-        """Whether the pod is where it was put, and the node has been the same since."""
+        """Whether the pod is at the placement, and the node has been the same since."""
         cards = self.nodes.get(pod.node)
         return (
             cards is not None
@@ -372,12 +376,12 @@ class Known:
         if cards is None or pod.put is None or pod.ended or pod.uid in self.admitted:
             return
         now = frozenset(cards.card(device) for device in pod.home.values())
-        found = now - {*pod.home, ""}
-        if found and cards.named and pod.named and not cards.exact:
-            self.loose[pod.uid] = found | self.loose.get(pod.uid, frozenset())
+        uncertain = now - {*pod.home, ""}
+        if uncertain and cards.named and pod.named and not cards.exact:
+            self.loose[pod.uid] = uncertain | self.loose.get(pod.uid, frozenset())
 
     def room(self, node: str, device: int) -> int:
-        """Units the device has for pods, as it has been shown."""
+        """Units of the device for pods, by the last report."""
         cards = self.nodes.get(node)
         if cards is None or device in self.closed.get(node, frozenset()):
             return 0

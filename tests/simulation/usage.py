@@ -1,4 +1,4 @@
-"""What a process uses, and whether it uses more and more.
+"""Resource usage of a process, and its growth.
 
 Knows Linux's /proc; pure arithmetic besides.
 """
@@ -20,16 +20,16 @@ class Sample:
 
 
 def sample(pid: str) -> Sample:
-    """What the process uses now."""
+    """The current usage of the process."""
     folder = Path("/proc") / pid
     lines = (folder / "status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines)
+    fields = dict(line.split(":", 1) for line in lines)
     descriptors = len(list((folder / "fd").iterdir()))
-    return Sample(int(found["VmRSS"].split()[0]) / 1024, descriptors, int(found["Threads"]))
+    return Sample(int(fields["VmRSS"].split()[0]) / 1024, descriptors, int(fields["Threads"]))
 
 
 def growth(samples: Sequence[tuple[float, Sample]]) -> Sample:
-    """By how much each rises in the second half of the samples (seconds, sample), by its trend.
+    """The rise of each figure in the second half of the samples (seconds, sample), by the trend.
 
     The trend is the median of the slopes between any two samples (Theil and Sen): a peak that is
     over when the next sample is taken counts for nothing.

@@ -1,7 +1,7 @@
 """Those who make, change and delete pods: users, and other schedulers.
 
-Some of them mean no good: they name nodes and devices in their pods, and edit annotations that are
-not theirs. What they do goes straight into the API server; nobody asks them to be consistent.
+Some users attack: they name nodes and devices in their pods, and edit annotations of
+others. The actions go straight to the API server; nobody forces consistency.
 """
 
 import json
@@ -40,7 +40,7 @@ PRIORITIES = {"": 0, URGENT: 1000, "system-cluster-critical": 2_000_000_000}
 """By priority class; the last one every cluster has."""
 
 _LASTING = 0.25
-"""Of ranked pods, how many do not end when they are told to."""
+"""One in so many ranked pods does not end when told to."""
 
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 
@@ -50,7 +50,7 @@ class Users:
     """Everybody who writes to the API server besides us and the kubelets.
 
     small: pods ask for little. names: those that pods may have, each one at a time. ranked: some
-    are more urgent than others, and some go on when they are told to end. cores: they may ask for
+    are more urgent than others, and some continue when told to end. cores: pods may ask for
     compute too.
     """
 
@@ -70,7 +70,7 @@ class Users:
     # -- pods -----------------------------------------------------------------------------------
 
     def alive(self) -> list[PodTruth]:
-        """The pods whose objects are there."""
+        """The pods with objects."""
         return [pod for pod in self.oracle.pods.values() if not pod.gone]
 
     def waiting(self) -> list[PodTruth]:
@@ -83,26 +83,27 @@ class Users:
 
     def create(self, chance: Chance, forge: bool = False) -> str:
         """Create a pod under a name that is free; recreation is nothing else."""
-        taken = {pod.name for pod in self.alive()}
-        free = [name for name in self.names if name not in taken]
+        names = {pod.name for pod in self.alive()}
+        free = [name for name in self.names if name not in names]
         if not free:
             return ""
-        asked = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
+        request = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
         if self.cores:
-            asked = _with_cores(asked, chance.apart())
+            request = _with_cores(request, chance.apart())
         annotations: dict[str, str] = {}
         node = ""
         if forge:
-            annotations |= self._forgery(chance, asked)
-            if asked.devices and chance.once_in(3):
-                # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                asked = replace(asked, units=asked.total, devices=1, cores=asked.all_cores)
+            annotations |= self._forgery(chance, request)
+            if request.devices and chance.once_in(3):
+                # Without a number of devices the pod is invalid, and holds the request on some
+                # device.
+                request = replace(request, units=request.total, devices=1, cores=request.all_cores)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
         name, cpu = chance.pick(free), chance.pick((0, 0, 100, 2000))
         rank, lasts = self._rank(chance.apart())
-        return self.add(PodTruth("", name, asked, cpu=cpu, lasts=lasts), rank, annotations, node)
+        return self.add(PodTruth("", name, request, cpu=cpu, lasts=lasts), rank, annotations, node)
 
     def add(
         self,
@@ -111,7 +112,7 @@ class Users:
         annotations: Mapping[str, str] = MappingProxyType({}),
         node: str = "",
     ) -> str:
-        """Create this pod, which has no uid yet; rank: its priority class. cpu: of a container."""
+        """Create this pod, which has no uid yet; rank: the priority class. cpu: of a container."""
         count = {COUNT: str(pod.asked.devices)} if pod.asked.devices > 1 else {}
         annotations = {**count, **annotations}
         body = pod_body(pod.name, pod.asked, annotations, pod.cpu)
@@ -124,11 +125,15 @@ class Users:
         pod.cpu *= len(body["spec"]["containers"])
         pod.priority = PRIORITIES[rank]
         self.oracle.pods[pod.uid] = pod
-        said = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
-        return f"{said} {rank} {'lasts' if pod.lasts else 'ends'}" if self.ranked else said
+        description = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
+        return (
+            f"{description} {rank} {'lasts' if pod.lasts else 'ends'}"
+            if self.ranked
+            else description
+        )
 
     def _rank(self, chances: Random) -> tuple[str, bool]:
-        """A priority class, and whether its containers go on when they are told to end."""
+        """A priority class, and whether the containers continue when told to end."""
         if not self.ranked:
             return "", False
         return chances.choice(("", "", *PRIORITIES)), chances.random() < _LASTING
@@ -148,7 +153,7 @@ class Users:
         return f"{pod.name} ({pod.uid}) to {node}"
 
     def delete(self, chance: Chance, grace: int | None) -> str:
-        """Delete a pod; with no grace it is gone at once."""
+        """Delete a pod; without grace the pod is gone at once."""
         pods = self.alive()
         if not pods:
             return ""
@@ -165,12 +170,12 @@ class Users:
         pod = chance.pick(pods)
         forged = self._forgery(chance, pod.asked)
         if not pod.node and chance.once_in(3):
-            # The pod makes no sense from now on, though a bind of it may be under way.
+            # The pod is invalid from now on, though a bind may be running.
             forged = {COUNT: "x"}
 
         def change(body: Json) -> Json:
-            kept = body["metadata"].get("annotations", {})
-            return with_metadata(body, annotations={**kept, **forged})
+            annotations = body["metadata"].get("annotations", {})
+            return with_metadata(body, annotations={**annotations, **forged})
 
         if not self.kubelets.revise(pod, change):
             return ""
@@ -182,7 +187,7 @@ class Users:
         return f"{pod.name} ({pod.uid}) {forged}"
 
     def resize(self, chance: Chance) -> str:
-        """Resize what a pod on a node asks of the host, in place."""
+        """Resize the host request of a running pod, in place."""
         pods = [pod for pod in self.alive() if pod.node and pod.cpu]
         if not pods:
             return ""
@@ -211,25 +216,30 @@ class Users:
         if total == 1 or not chance.once_in(3):
             return Asked(units, devices, (total,))
         first = 1 + chance.below(total - 1)
-        rest = total - first
+        second_part = total - first
         return chance.pick(
             (
-                Asked(units, devices, (first, rest)),
-                Asked(units, devices, (first, rest)),
+                Asked(units, devices, (first, second_part)),
+                Asked(units, devices, (first, second_part)),
                 Asked(units, devices, (total,), ((first, False),)),
-                Asked(units, devices, (rest,), ((total, False),)),
-                Asked(units, devices, (rest,), ((first, True),)),
-                Asked(units, devices, (rest,), ((rest, False), (first, True), (rest, False))),
+                Asked(units, devices, (second_part,), ((total, False),)),
+                Asked(units, devices, (second_part,), ((first, True),)),
+                Asked(
+                    units,
+                    devices,
+                    (second_part,),
+                    ((second_part, False), (first, True), (second_part, False)),
+                ),
             )
         )
 
-    def _forgery(self, chance: Chance, asked: Asked) -> dict[str, str]:
+    def _forgery(self, chance: Chance, request: Asked) -> dict[str, str]:
         forged = {IDX: chance.pick(_FORGED)}
         if chance.once_in(4):
-            forged |= self._contradiction(chance, asked)
+            forged |= self._contradiction(chance, request)
             return forged
         if chance.below(2):
-            forged[POD] = str(chance.pick((0, 1, asked.total, 99)))
+            forged[POD] = str(chance.pick((0, 1, request.total, 99)))
         if chance.below(2):
             forged[ASSIGNED] = chance.pick(("true", "false"))
         if chance.below(2):
@@ -238,20 +248,24 @@ class Users:
             forged[ASSUMED] = chance.pick(("1", "99999999999999999999", "soon"))
         return forged
 
-    def _contradiction(self, chance: Chance, asked: Asked) -> dict[str, str]:
-        """What says two things: an index, and another device by a map, or a card by its uuid."""
-        first, other = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
-        said = {IDX: first}
+    def _contradiction(self, chance: Chance, request: Asked) -> dict[str, str]:
+        """Contradictory annotations: an index, and another device by a map, or a card by uuid."""
+        first, second = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
+        annotations = {IDX: first}
         if chance.below(2):
-            grants = {str(number): {other: units} for number, units in enumerate(asked.containers)}
-            said[ALLOCATION] = json.dumps(grants)
-        if chance.below(2) or ALLOCATION not in said:
-            said[UUIDS] = chance.pick((f"GPU-n0-{other}", f"GPU-n1-{other}", "GPU-nobody", "x,"))
-        return said
+            grants = {
+                str(number): {second: units} for number, units in enumerate(request.containers)
+            }
+            annotations[ALLOCATION] = json.dumps(grants)
+        if chance.below(2) or ALLOCATION not in annotations:
+            annotations[UUIDS] = chance.pick(
+                (f"GPU-n0-{second}", f"GPU-n1-{second}", "GPU-nobody", "x,")
+            )
+        return annotations
 
 
-def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
-    """A pod as its owner writes it; cpu: what each container asks of the host, see Users."""
+def pod_body(name: str, request: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
+    """A pod as the owner writes it; cpu: host request of each container, see Users."""
 
     def container(name: str, units: int, sidecar: bool = False, cores: int = 0) -> Json:
         limits = {RESOURCE: str(units)} if units else {}
@@ -260,35 +274,40 @@ def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) 
         resources = {"limits": limits} if limits else {}
         return {"name": name, "image": "i", "resources": resources, **restarts}
 
-    regular = enumerate(asked.containers or (0,))
+    regular = enumerate(request.containers or (0,))
     # The first one that has memory asks for all the compute.
-    cores = {0: asked.cores * asked.devices}
+    cores = {0: request.cores * request.devices}
     spec: Json = {
         "containers": [
             container(f"c{index}", units, cores=cores.get(index, 0)) for index, units in regular
         ],
-        "initContainers": [container(f"i{index}", *each) for index, each in enumerate(asked.inits)],
+        "initContainers": [
+            container(f"i{index}", *init) for index, init in enumerate(request.inits)
+        ],
     }
     metadata = {"name": name, "annotations": dict(annotations)}
     return {"metadata": metadata, "spec": _with_requests(spec, cpu)}
 
 
-def _with_cores(asked: Asked, chances: Random) -> Asked:
+def _with_cores(request: Asked, chances: Random) -> Asked:
     """The same with a share of compute, or none.
 
     Over several devices compute goes with memory, container by container: there only a pod of one
     container asks for some.
     """
     may = (
-        asked.containers and not asked.inits and (asked.devices == 1 or len(asked.containers) == 1)
+        request.containers
+        and not request.inits
+        and (request.devices == 1 or len(request.containers) == 1)
     )
-    return replace(asked, cores=chances.choice((0, 20, 50, 100))) if may else asked
+    return replace(request, cores=chances.choice((0, 20, 50, 100))) if may else request
 
 
 def _with_requests(spec: Json, cpu: int) -> Json:
     """The pod's spec with so much asked of the host by each container; 0: nothing."""
     requests = {"requests": {"cpu": f"{cpu}m", "memory": f"{cpu}Mi"}} if cpu else {}
     containers = [
-        {**each, "resources": {**each["resources"], **requests}} for each in spec["containers"]
+        {**container_body, "resources": {**container_body["resources"], **requests}}
+        for container_body in spec["containers"]
     ]
     return {**spec, "containers": containers}

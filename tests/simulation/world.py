@@ -1,7 +1,7 @@
 """A whole cluster in one thread and virtual time: server, network, processes, nodes and people.
 
-Here is what there is, and how time passes; what may happen in it is in calls.py, people.py and
-processes.py. All of it comes from numbers (see chance.py).
+This module has the parts and the passing of time; the events are in calls.py, people.py and
+processes.py. All events come from numbers (see chance.py).
 """
 
 from collections import Counter
@@ -32,15 +32,15 @@ _STEP = 0.005
 """Seconds one step takes."""
 
 _BOOKMARK_EVERY = 60.0
-"""Seconds between the bookmarks of a quiet watch, as kube-apiserver sends them."""
+"""Seconds between the bookmarks of a quiet watch, as in kube-apiserver."""
 
 
 class World:
     """Everything there is in a story."""
 
-    def __init__(self, number: int, told: Callable[[str], None] | None = None) -> None:
+    def __init__(self, number: int, listener: Callable[[str], None] | None = None) -> None:
         self.setting = setting = Setting.of(number)
-        self._told = told
+        self._told = listener
         self.fired: Counter[str] = Counter()
         self.tasks = Tasks()
         self.server = Server(self.tasks)
@@ -91,10 +91,10 @@ class World:
             self.settle()
             self.pass_time(1.0)
 
-    def tell(self, what: str) -> None:
-        """Say what has happened, to whom wants to know."""
+    def tell(self, message: str) -> None:
+        """Report an event to the listener."""
         if self._told is not None:
-            self._told(f"{self.tasks.now:9.3f} {what}")
+            self._told(f"{self.tasks.now:9.3f} {message}")
 
     def end_step(self) -> None:
         """Let a moment pass, and judge. Raises Violation."""
@@ -104,16 +104,16 @@ class World:
         self.judge()
 
     def replace_ended(self) -> None:
-        """Take away the processes that have come to their end by themselves."""
+        """Remove the processes that have ended by themselves."""
         for replica in [replica for replica in self.replicas if replica.ended]:
             self.take_away(replica)
 
     def take_away(self, replica: Replica) -> None:
-        """A process is no more; another starts in its place, unless that one is there already."""
+        """A process is gone; another starts instead, unless one is there already."""
         self.tasks.kill(replica)
         self.network.drop(replica)
         self.replicas.remove(replica)
-        if all(other.host != replica.host for other in self.replicas):
+        if all(remaining.host != replica.host for remaining in self.replicas):
             self.start(replica.host)
 
     def close(self) -> None:
@@ -135,12 +135,12 @@ class World:
         )
 
     def run_timers(self) -> None:
-        """Let those go on whose time has come."""
+        """Resume the tasks that are due."""
         while self.tasks.run_due():
             pass
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and those go on whose time comes meanwhile."""
+        """Let time pass, and resume the tasks that become due."""
         end = self.tasks.now + seconds
         while True:
             self.run_timers()
@@ -180,7 +180,7 @@ class World:
         ]
 
     def answer(self, request: Request) -> str:
-        """Serve it, where that has not been done, and deliver the answer."""
+        """Handle the request if that has not been done, and deliver the answer."""
         if request.answer is None:
             request.answer = self.network.serve(request)
         return self.deliver(request)
@@ -189,9 +189,9 @@ class World:
         """The answer reaches the process."""
         if isinstance(request.client, Replica):
             self.oracle.shown_list(request.client, request)
-        shown = told(request)
+        description = told(request)
         self.network.deliver(request)
-        return shown
+        return description
 
     def bookmark(self) -> bool:
         """Whether a bookmark was put on any watch."""
@@ -201,7 +201,7 @@ class World:
         return bool(streams)
 
     def waiting(self, answered: bool) -> list[Request]:
-        """The requests under way, whose answer is (or is not) on its way back."""
+        """The running requests with the answer (or nothing) on the way back."""
         return [
             request
             for request in self.network.waiting
@@ -211,7 +211,7 @@ class World:
         ]
 
     def streams(self) -> list[Stream]:
-        """The watches whose processes read."""
+        """The watches with reading processes."""
         return [stream for stream in self.network.streams if not stream.client.frozen]
 
     def show(self, stream: Stream, line: Line | ApiUnavailable) -> None:
@@ -221,7 +221,7 @@ class World:
         stream.show(line)
 
     def thaw(self, replica: Replica) -> None:
-        """Let a stopped process go on: what came meanwhile lies in its sockets, and is read."""
+        """Continue a stopped process: deliveries meanwhile lie in the sockets, and are read."""
         replica.frozen = False
         for request in self.waiting(answered=True):
             if request.client is replica and request in self.network.waiting:
@@ -232,10 +232,10 @@ class World:
         self._started += 1
         identity = f"{host}-{self._started}"
         skew = 3.0 * (self._started % 3)
-        told = partial(self.oracle.audited, identity)
+        audit = partial(self.oracle.audited, identity)
         replica = Replica(
             *(identity, host, self.setting.shape, self.tasks, self.network, skew),
-            tell=told,
+            tell=audit,
             created=partial(self.oracle.counted, identity),
         )
         self.oracle.known[identity] = Known(identity)
@@ -243,10 +243,11 @@ class World:
         replica.start()
 
     def _end_overdue(self) -> None:
-        """Writes the server works on no more: their time is up, or their sender leads no more.
+        """Writes that the server no longer handles: the timeout is over, or the sender leads no
+        more.
 
-        A server that takes longer than it was told is survived by the process that sent the
-        write; the one that leads after it cannot know of it.
+        A server that exceeds the timeout is survived by the process that sent the
+        write; the next leader cannot know of the write.
         """
         if not self.network.late:
             return
@@ -256,7 +257,7 @@ class World:
             request = late.request
             overrun = self.tasks.now > request.sent + late.allowed
             succeeded = any(leader is not request.client for leader in leaders)
-            gone = request.client not in self.replicas
-            return self.tasks.now >= late.until or (overrun and (succeeded or gone))
+            is_gone = request.client not in self.replicas
+            return self.tasks.now >= late.until or (overrun and (succeeded or is_gone))
 
         self.network.late = [late for late in self.network.late if not over(late)]

@@ -1,6 +1,6 @@
-"""Threads of the service start after gunicorn's fork, so nothing may make one before it.
+"""Threads of the service start after gunicorn's fork, so no constructor may make a thread.
 
-Python 3.13 does not start a thread that was made before a fork; older ones take it for ended.
+Python 3.13 does not start a thread that was made before a fork; older Pythons treat it as ended.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pytest
 import gpushare
 
 FORKED = ("extender", "kube", "ledger")
-"""What runs in gunicorn's worker; it is made in the process that forks."""
+"""The parts that run in gunicorn's worker; the parent process makes them."""
 MADE = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor"})
 
 _FORKS = """
@@ -58,13 +58,13 @@ def test_no_constructor_makes_a_thread() -> None:
         for area in FORKED
         for path in ((package / area).rglob("*.py") if "." not in area else [package / area])
     ]
-    found = [
+    threads = [
         f"{path.relative_to(package)}:{line} makes a thread before the fork; make it in start()"
         for path in sorted(files)
         for line in made_too_early(path.read_text(encoding="utf-8"))
     ]
     assert files
-    assert not found, "\n".join(found)
+    assert not threads, "\n".join(threads)
 
 
 @pytest.mark.parametrize(

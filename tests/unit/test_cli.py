@@ -1,4 +1,4 @@
-"""The program `gpushare`: its commands, its exit codes, and what it does not import."""
+"""The program `gpushare`: commands, exit codes, and modules that are not imported."""
 
 import json
 import os
@@ -40,27 +40,28 @@ def run(*argv: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_the_version_is_said(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
     assert capsys.readouterr().out == f"gpushare {__version__}\n"
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
 def test_help_names_every_command(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("usage: gpushare COMMAND")
+    output = capsys.readouterr().out
+    assert output.startswith("usage: gpushare COMMAND")
     for command in COMMANDS:
-        assert f"\n  {command}" in told
+        assert f"\n  {command}" in output
 
 
 def test_a_word_that_is_no_command_ends_with_2_and_those_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["fly", "--high"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
         f"gpushare: no command is called 'fly'; there are: {', '.join(COMMANDS)}\n"
         "See 'gpushare --help' for usage.\n"
     )
@@ -99,8 +100,8 @@ def test_ctrl_c_ends_a_command_that_waits_in_silence(tmp_path: Path) -> None:
             silent.accept()[0],
         ):
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "")
+            _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
 
 
 @pytest.mark.parametrize("words", ["help", "demo 1-binpack"])
@@ -115,8 +116,8 @@ def test_output_that_finds_no_room_is_one_line(command: str) -> None:
     words = [sys.executable, "-P", "-m", "gpushare.cli.main", *command.split()]
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
-    said = "gpushare: the output cannot be written: No space left on device\n"
-    assert (ran.returncode, ran.stderr) == (1, said)
+    message = "gpushare: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (1, message)
 
 
 def test_a_reader_that_has_gone_ends_a_command_in_silence() -> None:
@@ -137,7 +138,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.mark.parametrize(
-    ("environment", "shown"),
+    ("environment", "letters"),
     [
         (ASCII, "ok NOT +- # ?"),
         (C_LOCALE, "ok NOT +- # ?"),
@@ -146,7 +147,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ],
 )
 def test_output_that_cannot_show_a_sign_gets_plain_letters(
-    environment: dict[str, str], shown: str
+    environment: dict[str, str], letters: str
 ) -> None:
     signs = r"\u2713 \u2717 \u00b1 \u2588 \u4e2d"
     program = f"from gpushare.cli.exit_codes import ended; ended(lambda: print('{signs}') or 0)"
@@ -157,7 +158,7 @@ def test_output_that_cannot_show_a_sign_gets_plain_letters(
         check=True,
         env={**inherited, **environment},
     )
-    assert ran.stdout.decode(environment.get("PYTHONIOENCODING", "ascii")) == f"{shown}\n"
+    assert ran.stdout.decode(environment.get("PYTHONIOENCODING", "ascii")) == f"{letters}\n"
 
 
 def test_the_command_ends_with_what_main_returns() -> None:
@@ -167,7 +168,7 @@ def test_the_command_ends_with_what_main_returns() -> None:
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the text of `--help`, its lines joined."""
+    """Return the text of `--help` with joined lines."""
     with pytest.raises(SystemExit):
         main([command, "--help"])
     return " ".join(capsys.readouterr().out.split())
@@ -177,10 +178,10 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_help_has_a_default_once_and_no_default_that_is_nothing(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = help_of(command, capsys)
-    assert re.findall(r"\(default: [^)]*\) \(default", told) == []
-    assert "(default: none)" not in told
-    assert "(default: )" not in told
+    help_text = help_of(command, capsys)
+    assert re.findall(r"\(default: [^)]*\) \(default", help_text) == []
+    assert "(default: none)" not in help_text
+    assert "(default: )" not in help_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -189,11 +190,10 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, *NEEDED.get(command, []), "--high"])
-    # What `kubectl inspect gpushare` has too speaks as kubectl does.
-    first, code = f"gpushare {command}", 2
-    if command in ("explain", "inspect", "whatif"):
-        first, code = "error", 1
-    assert end.value.code == code
+    # Commands of `kubectl inspect gpushare` have kubectl's prefix and exit code; whatif needs 1 for
+    # pods that do not fit.
+    first = "error" if command in ("explain", "inspect", "whatif") else f"gpushare {command}"
+    assert end.value.code == (1 if command in ("explain", "inspect") else 2)
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"
     )
@@ -241,10 +241,10 @@ def test_serve_refuses_a_bad_file_with_2_and_one_line(
     if content is not None:
         path.write_bytes(content)
     assert main(["serve", "--config", str(path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("gpushare serve: ")
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("gpushare serve: ")
+    assert output.err.count("\n") == 1
 
 
 def test_serve_shows_no_traceback(tmp_path: Path) -> None:

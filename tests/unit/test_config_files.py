@@ -1,4 +1,4 @@
-"""What the README tells people to apply is read by the code that reads it in earnest."""
+"""The files that the README tells users to apply can be read by the code that reads them."""
 
 import json
 from pathlib import Path
@@ -25,8 +25,10 @@ def test_kube_scheduler_would_take_the_file_without_a_warning(file: Path) -> Non
     assert extender.url_prefix == "http://127.0.0.1:32766/gpushare-scheduler"
     verbs = (extender.filter_verb, extender.prioritize_verb, extender.bind_verb)
     assert verbs == ("filter", "prioritize", "bind")
-    managed = {each.name: each.ignored_by_scheduler for each in extender.managed_resources}
-    assert managed == {ALIYUN.resource: False, ALIYUN.cores: False}
+    ignored_by_name = {
+        resource.name: resource.ignored_by_scheduler for resource in extender.managed_resources
+    }
+    assert ignored_by_name == {ALIYUN.resource: False, ALIYUN.cores: False}
 
 
 def test_a_policy_names_priorities_without_which_1_22_does_not_start() -> None:
@@ -60,9 +62,9 @@ def test_every_sample_is_tried_here() -> None:
 def test_the_pod_in_the_readme_is_the_sample() -> None:
     blocks = (ROOT / "README.md").read_text().split("```yaml\n")[1:]
     documents = [yaml.safe_load(block.split("```")[0]) for block in blocks]
-    (shown,) = (document for document in documents if document["kind"] == "Pod")
+    (readme_pod,) = (document for document in documents if document["kind"] == "Pod")
     sample = yaml.safe_load((ROOT / "config" / "samples" / "one-device.yaml").read_text())
-    assert shown["spec"] == sample["spec"]
+    assert readme_pod["spec"] == sample["spec"]
 
 
 def test_the_serve_of_the_readme_leads_where_its_scheduler_does() -> None:

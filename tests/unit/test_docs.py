@@ -45,11 +45,11 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_the_settings_table_has_every_setting_with_its_default_and_no_other() -> None:
     table = {cells[0]: cells[1] for cells in rows("Settings")[2:]}
-    wanted = {
+    defaults = {
         "--" + setting.name.replace("_", "-"): setting.metadata["default"] or "none"
         for setting in fields(Settings)
     }
-    assert table == wanted
+    assert table == defaults
 
 
 def test_the_reasons_table_has_every_reason_and_the_map_it_is_answered_in() -> None:
@@ -61,8 +61,8 @@ def test_the_reasons_table_has_every_reason_and_the_map_it_is_answered_in() -> N
 
 
 def test_the_names_are_those_that_are_derived() -> None:
-    other = Names.for_resource("example.com/npu-mem")
-    for names in (ALIYUN, other):
+    npu_names = Names.for_resource("example.com/npu-mem")
+    for names in (ALIYUN, npu_names):
         for name in (names.resource, names.count, names.cores, names.idx, names.allocation):
             assert f"`{name}`" in PROTOCOL, name
         for name in (names.core_allocation, names.uuids, names.given, names.inventory):
@@ -95,14 +95,19 @@ def test_every_metric_is_listed() -> None:
     ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), request, "n", ((0, 4),)))
     resources = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
-    own = (*Gate().state(), "bind_conflicts_total", "events_written_total", "events_dropped_total")
+    process_metrics = (
+        *Gate().state(),
+        "bind_conflicts_total",
+        "events_written_total",
+        "events_dropped_total",
+    )
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(
         ScriptedApi(), resources, "GiB", not_ready=str, watch_version=str, report=print
     )
-    running, marks, placed = Shown[ObservedPod](), Shown[Mark](), Shown[Placeholder]()
+    running, marks, shown_placeholders = Shown[ObservedPod](), Shown[Mark](), Shown[Placeholder]()
     guard = ScaleDownGuard(ScriptedApi(), resources, marks, running, not_ready=str)
-    placeholders = Placeholders(ScriptedApi(), resources, placed, "asks", not_ready=str)
+    placeholders = Placeholders(ScriptedApi(), resources, shown_placeholders, "asks", not_ready=str)
     messages = EventMessages(NullRecorder(), resources, "GiB")
     mover = Mover(
         ScriptedApi(),
@@ -114,8 +119,8 @@ def test_every_metric_is_listed() -> None:
         not_ready=str,
     )
     parts = (auditor, guard, placeholders, mover)
-    told = [name for part in parts for name in part.state()]
-    state = (*process, *own, *told, *(f"nodes_{of}" for of in watch))
+    metric_names = [name for part in parts for name in part.state()]
+    state = (*process, *process_metrics, *metric_names, *(f"nodes_{of}" for of in watch))
     shadow = Shadow(resources, "binpack")
     metrics = Metrics(
         resources,
@@ -149,11 +154,11 @@ def test_a_link_leads_to_a_file_and_a_heading_that_are_there(document: Path) -> 
 
 def test_the_files_that_contributing_names_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:gpushare|tests|docs)/[\w/.]+)`", text))
+    paths = set(re.findall(r"`((?:gpushare|tests|docs)/[\w/.]+)`", text))
     missing = {
-        path for path in named if not (ROOT / re.sub(r"/(NAME|AREA)\..*", "", path)).exists()
+        path for path in paths if not (ROOT / re.sub(r"/(NAME|AREA)\..*", "", path)).exists()
     }
-    assert len(named) > 20
+    assert len(paths) > 20
     assert not missing
 
 
@@ -180,22 +185,22 @@ def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
         owner, _, function = name.rpartition(".")
         source = (ROOT / "gpushare" / file).read_text(encoding="utf-8")
         assert re.search(rf"^ *def {function}\(", source, re.MULTILINE), (name, file)
-        # What a base class has is in the file of the base class.
+        # The fields of a base class are in the file of the base class.
         assert not owner or owner == "Ledger" or f"class {owner}" in source, (name, file)
 
 
 def prose(text: str) -> list[str]:
-    """The lines of a document outside fences, tables and what is generated."""
-    found, fenced, made = [], False, False
+    """The lines of a document outside fences, tables and generated parts."""
+    lines, fenced, generated = [], False, False
     for line in text.splitlines():
         start = line.lstrip()
         if start.startswith("```"):
             fenced = not fenced
         elif start.startswith("<!--"):
-            made = bool(re.match(r"<!-- (figures of|simulate:)", start))
-        elif not (fenced or made or start.startswith("|")):
-            found.append(line)
-    return found
+            generated = bool(re.match(r"<!-- (figures of|simulate:)", start))
+        elif not (fenced or generated or start.startswith("|")):
+            lines.append(line)
+    return lines
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each module has tests that a newcomer finds: by its name, or by what its docstring says.
+"""A newcomer finds the tests of each module: by name, or by the docstring of the module.
 
 A test file is found by name if it is called `test_MODULE.py` or `test_ROOM_MODULE.py`. Else the
 docstring of the module has a sentence "Tested in `tests/...`"; in the local cluster, whose tests
@@ -44,11 +44,11 @@ def named_tests(docstring: str) -> list[str]:
 
 @cache
 def _tests_by_name() -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = defaultdict(list)
+    files: dict[str, list[Path]] = defaultdict(list)
     for folder in (ROOT / "tests", ROOT / "localcluster" / "tests"):
         for path in folder.rglob("test_*.py"):
-            found[path.stem].append(path)
-    return found
+            files[path.stem].append(path)
+    return files
 
 
 def by_name(module: Path) -> list[Path]:
@@ -62,11 +62,11 @@ def _docstring(path: Path) -> str:
 
 
 def by_docstring(module: Path) -> list[Path]:
-    """What the module names, else its package of the local cluster."""
+    """The tests that the module names, or else its package in the local cluster."""
     package = [module.parent / "__init__.py"] if module.is_relative_to(PACKAGES[1]) else []
     for path in (module, *package):
-        if found := named_tests(_docstring(path)):
-            places = [ROOT / name for name in found]
+        if tests_named := named_tests(_docstring(path)):
+            places = [ROOT / name for name in tests_named]
             assert all(place.exists() for place in places), f"{path} names tests that are not there"
             return [
                 file
@@ -85,7 +85,7 @@ def _entry_points() -> tuple[str, ...]:
 
 
 def _names(source: str) -> Iterator[str]:
-    """What may be modules: what is imported, and texts that look like one of ours."""
+    """Possible module names: imports, and strings that look like a module of ours."""
     for module, parts, whole in _IMPORT.findall(source):
         yield from re.findall(r"[\w.]+", whole)
         if module:
@@ -107,15 +107,15 @@ def _imports(path: Path) -> frozenset[Path]:
 
 def reaches(tests: list[Path], module: Path) -> bool:
     area = ROOT.joinpath(*module.relative_to(ROOT).parts[:2])
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     todo = list(tests)
     while todo:
         path = todo.pop()
         if path == module:
             return True
-        if path in seen:
+        if path in visited:
             continue
-        seen.add(path)
+        visited.add(path)
         # The command line imports every area, for its verb: a test of one area is none of another.
         todo += (
             file for file in _imports(path) if path != _COMMAND_LINE or file.is_relative_to(area)

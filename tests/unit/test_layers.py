@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses", "logline"),
     "daemon": ("errors", "addresses", "logline", "turns", "wire", "kube"),
-    # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
+    # Texts about a pod or a plan: the extender has the books, the command line has lists.
     "explain": ("errors", "turns", "core", "wire", "ledger"),
     "extender": (
         *("errors", "addresses", "logline", "turns", "yamlfile", "core", "wire", "ledger", "kube"),
@@ -74,15 +74,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),
 }
-"""What each area may know besides itself: siblings do not know each other."""
+"""The modules that each area may import besides itself: siblings do not import each other."""
 
 
 def as_text() -> str:
     """The table of the page."""
     lines = ["| part | may import |", "| --- | --- |"]
     lines += [
-        f"| `{area}` | {', '.join(f'`{below}`' for below in allowed) or 'nothing of ours'} |"
-        for area, allowed in LAYERS.items()
+        f"| `{area}` | {', '.join(f'`{below}`' for below in parts_below) or 'nothing of ours'} |"
+        for area, parts_below in LAYERS.items()
         if area != "__init__"
     ]
     return "\n".join(lines)
@@ -141,7 +141,7 @@ IMPURE = frozenset({"time", "threading", "logging", "socket", "os", "random"})
 
 @dataclass(frozen=True)
 class Import:
-    """One import: by which module, of what, and whether inside a function.
+    """One import: importing module, imported module, whether inside a function.
 
     Modules of gpushare are named without `gpushare.`, those of gpushare_localcluster wholly.
     """
@@ -153,8 +153,8 @@ class Import:
     @property
     def own(self) -> str:
         """The module or name of ours that is imported, without `gpushare.`; "" for a guest."""
-        ours = within(self.of, ("gpushare", "gpushare_localcluster"))
-        return self.of.removeprefix("gpushare.") if ours else ""
+        inside = within(self.of, ("gpushare", "gpushare_localcluster"))
+        return self.of.removeprefix("gpushare.") if inside else ""
 
 
 def imports(by: str, source: str) -> Iterator[Import]:
@@ -238,25 +238,25 @@ def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config) -> None:
 
 
 def test_every_import_keeps_to_the_layers_and_doors() -> None:
-    found = [
+    violations = [
         f"{item.by} imports {item.of}: {rule}" for item in _all_imports() if (rule := broken(item))
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_every_layer_and_door_is_used() -> None:
-    every = _all_imports()
-    layers = [(area, below) for area, allowed in LAYERS.items() for below in allowed]
-    doors = [(guest, door) for guest, allowed in DOORS.items() for door in allowed]
+    imports = _all_imports()
+    layers = [(area, below) for area, parts_below in LAYERS.items() for below in parts_below]
+    doors = [(guest, door) for guest, parts_below in DOORS.items() for door in parts_below]
     unused = [
         f"{area} does not import {below}"
         for area, below in layers
-        if not any(within(item.by, (area,)) and within(item.own, (below,)) for item in every)
+        if not any(within(item.by, (area,)) and within(item.own, (below,)) for item in imports)
     ]
     unused += [
         f"{door} does not import {guest}"
         for guest, door in doors
-        if not any(within(item.by, (door,)) and within(item.of, (guest,)) for item in every)
+        if not any(within(item.by, (door,)) and within(item.of, (guest,)) for item in imports)
     ]
     assert not unused, "\n".join(unused)
 

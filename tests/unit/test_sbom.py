@@ -1,4 +1,4 @@
-"""The check of the bill of materials tells what is missing."""
+"""The check of the bill of materials names missing components."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_lock_file_names_versions_and_hashes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("components", "told"),
+    ("components", "messages"),
     [
         (WHOLE, []),
         (WHOLE[1:], ["flask 3.1.2 is not named"]),
@@ -50,8 +50,8 @@ def test_a_lock_file_names_versions_and_hashes() -> None:
         ([*WHOLE, component("x", "1")], ["x 1 is named, but not locked"]),
     ],
 )
-def test_what_is_missing_is_told(components: list[object], told: list[str]) -> None:
-    assert list(missing({"components": components}, locked(LOCK))) == told
+def test_what_is_missing_is_told(components: list[object], messages: list[str]) -> None:
+    assert list(missing({"components": components}, locked(LOCK))) == messages
 
 
 def test_it_ends_with_1_where_something_is_missing(tmp_path: Path) -> None:

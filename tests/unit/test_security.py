@@ -1,4 +1,4 @@
-"""SECURITY.md names tests: they are there."""
+"""The tests that SECURITY.md names exist."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,9 @@ TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def test_every_test_that_is_named_is_there() -> None:
-    named = re.findall(r"`(tests/[\w/.]+?)(?:::(\w+))?`", TEXT)
-    assert len(named) > 30
-    for file, name in named:
+    test_names = re.findall(r"`(tests/[\w/.]+?)(?:::(\w+))?`", TEXT)
+    assert len(test_names) > 30
+    for file, name in test_names:
         path = ROOT / file
         assert path.exists(), file
         assert not name or f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name}"

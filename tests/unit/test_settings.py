@@ -1,4 +1,4 @@
-"""Where each setting comes from, and what is refused in one line."""
+"""The sources of settings, and the refusals of one line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -21,12 +21,12 @@ def read(
 ) -> Settings:
     """The settings from these; `file` is the document at `path`."""
 
-    def read_file(asked: str) -> object:
-        assert asked == path
+    def read_file(requested_path: str) -> object:
+        assert requested_path == path
         return file
 
-    given = ["--config", path] if file is not None else []
-    return read_settings([*given, *argv], environ or {}, read_file)
+    arguments = ["--config", path] if file is not None else []
+    return read_settings([*arguments, *argv], environ or {}, read_file)
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -85,13 +85,13 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(setting: Any) -> None:
     }.get(setting.type, "[::1]:9" if "listen" in setting.name else "kube")
     value = setting.metadata["choices"][-1] if setting.metadata["choices"] else value
     flag = "--" + setting.name.replace("_", "-")
-    rest: dict[str, Any] = dict.fromkeys(TLS, "x") if "tls" in setting.name else {}
-    rest.pop(flag[2:], None)
+    more_settings: dict[str, Any] = dict.fromkeys(TLS, "x") if "tls" in setting.name else {}
+    more_settings.pop(flag[2:], None)
     argv = [flag] if value is True else [flag, str(value)]
-    from_flag = read(*argv, file=rest)
+    from_flag = read(*argv, file=more_settings)
     variable = f"GPUSHARE_{setting.name.upper()}"
-    from_environ = read(environ={variable: str(value)}, file=rest)
-    from_file = read(file={**rest, flag[2:]: value})
+    from_environ = read(environ={variable: str(value)}, file=more_settings)
+    from_file = read(file={**more_settings, flag[2:]: value})
     assert from_flag == from_environ == from_file
     assert getattr(from_flag, setting.name) == value
 
@@ -152,14 +152,14 @@ def test_on_and_off_may_be_said_in_a_file_and_in_the_environment(key: str) -> No
 def test_a_value_of_the_wrong_kind_is_refused_by_file_and_key(
     key: str, value: object, text: str
 ) -> None:
-    said = refused(lambda: read(file={key: value}))
-    assert said.startswith(f"f.yaml: {key}: ")
-    assert text in said
+    message = refused(lambda: read(file={key: value}))
+    assert message.startswith(f"f.yaml: {key}: ")
+    assert text in message
     if isinstance(value, str):
         variable = f"GPUSHARE_{key.replace('-', '_').upper()}"
-        said = refused(lambda: read(environ={variable: value}))
-        assert said.startswith(f"{variable}: ")
-        assert text in said
+        message = refused(lambda: read(environ={variable: value}))
+        assert message.startswith(f"{variable}: ")
+        assert text in message
 
 
 @pytest.mark.parametrize("argv", [["--threads", "many"], ["--pairing", "maybe"], ["--nothing"]])
@@ -178,15 +178,15 @@ def test_a_file_that_is_no_mapping_is_refused(document: object) -> None:
 
 
 def test_an_empty_file_is_refused_too() -> None:
-    said = refused(lambda: read_settings(["--config", "f"], {}, lambda _path: None))
-    assert said == "f: must be a mapping of settings"
+    message = refused(lambda: read_settings(["--config", "f"], {}, lambda _path: None))
+    assert message == "f: must be a mapping of settings"
 
 
 @pytest.mark.parametrize("key", ["thread", "body_limit", "config", 7, ""])
 def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -> None:
-    said = refused(lambda: read(file={key: 1}))
-    assert said.startswith(f"f.yaml: {str(key)!r} is no setting; there are: ")
-    assert "body-limit" in said
+    message = refused(lambda: read(file={key: 1}))
+    assert message.startswith(f"f.yaml: {str(key)!r} is no setting; there are: ")
+    assert "body-limit" in message
 
 
 @pytest.mark.parametrize(
@@ -249,11 +249,11 @@ def test_blanks_around_the_names_that_may_call_do_not_count() -> None:
 
 def test_tls_without_the_names_that_may_call_is_refused_with_the_reason() -> None:
     everywhere = ("--insecure-listen", "--listen", f"{EVERYWHERE}:1")
-    told = refused(lambda: read(file=NAMELESS))
-    assert told == refused(lambda: read(*everywhere, file=NAMELESS))
-    assert "tls-client-names is missing" in told
-    assert "every kubelet" in told
-    assert "system:kube-scheduler" in told
+    message = refused(lambda: read(file=NAMELESS))
+    assert message == refused(lambda: read(*everywhere, file=NAMELESS))
+    assert "tls-client-names is missing" in message
+    assert "every kubelet" in message
+    assert "system:kube-scheduler" in message
 
 
 @pytest.mark.parametrize("names", [",", " ", "a,", "a,,b"])
@@ -270,10 +270,10 @@ def test_there_is_no_page_unless_it_is_asked_for() -> None:
 
 def test_a_page_that_others_can_reach_needs_certificates_and_the_names_that_may_see_it() -> None:
     listen = ("--ui-listen", f"{EVERYWHERE}:32768")
-    told = refused(lambda: read(*listen))
-    assert told == refused(lambda: read(*listen, "--insecure-listen"))
-    assert told.startswith("ui-listen: ")
-    assert "kubectl port-forward" in told
+    message = refused(lambda: read(*listen))
+    assert message == refused(lambda: read(*listen, "--insecure-listen"))
+    assert message.startswith("ui-listen: ")
+    assert "kubectl port-forward" in message
     assert "ui-listen" in refused(lambda: read(*listen, file=TLS))
     names = ("--ui-tls-client-names", "operator, auditor")
     assert read(*listen, *names, file=TLS).ui_callers == {"operator", "auditor"}
@@ -319,5 +319,5 @@ def test_addresses_are_host_and_port(text: str, expected: tuple[str, int]) -> No
     ],
 )
 def test_other_texts_are_no_addresses(text: str) -> None:
-    said = refused(lambda: address(text, "listen"))
-    assert said == f"listen: {text!r} is not HOST:PORT (of IPv6: [HOST]:PORT)"
+    message = refused(lambda: address(text, "listen"))
+    assert message == f"listen: {text!r} is not HOST:PORT (of IPv6: [HOST]:PORT)"

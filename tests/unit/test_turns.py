@@ -18,8 +18,8 @@ def test_every_item_is_taken_once_and_each_owner_keeps_its_order(
 ) -> None:
     turns = in_turns(items, lambda item: item[0])
     for owner in "abc":
-        own = [item for item in items if item[0] == owner]
-        assert [item for item in turns if item[0] == owner] == own
+        owner_items = [item for item in items if item[0] == owner]
+        assert [item for item in turns if item[0] == owner] == owner_items
     assert len(turns) == len(items)
 
 

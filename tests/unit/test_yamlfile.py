@@ -29,10 +29,10 @@ def test_what_cannot_be_read_is_said_in_one_line_with_its_place(
 ) -> None:
     file = tmp_path / "odd.yaml"
     file.write_bytes(content)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as raised:
         read_yaml(str(file))
-    assert str(refused.value).startswith(str(file))
-    assert "\n" not in str(refused.value)
+    assert str(raised.value).startswith(str(file))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_text_from_elsewhere_is_refused_with_its_place() -> None:
@@ -74,14 +74,14 @@ def as_kubernetes(folder: Path, text: str) -> object:
 def test_a_scalar_is_what_kubernetes_programs_take_it_for(
     text: str, value: object, tmp_path: Path
 ) -> None:
-    found = as_kubernetes(tmp_path, f"a: {text}\n---\nanother: document\n")
-    assert found == {"a": value}
-    assert isinstance(found, dict)
-    assert type(found["a"]) is type(value)
+    document = as_kubernetes(tmp_path, f"a: {text}\n---\nanother: document\n")
+    assert document == {"a": value}
+    assert isinstance(document, dict)
+    assert type(document["a"]) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", "line 3: the key 'a' stands twice"),
         ("a:\n- b: 1\n  b: 2\n", "line 3: the key 'b' stands twice"),
@@ -93,14 +93,14 @@ def test_a_scalar_is_what_kubernetes_programs_take_it_for(
     ],
 )
 def test_what_kubernetes_programs_refuse_is_refused(
-    text: str, said: str | None, tmp_path: Path
+    text: str, message: str | None, tmp_path: Path
 ) -> None:
-    if said is None:
+    if message is None:
         assert as_kubernetes(tmp_path, text) == {"a": 8}
         return
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=message) as raised:
         as_kubernetes(tmp_path, text)
-    assert str(refused.value).startswith(str(tmp_path))
+    assert str(raised.value).startswith(str(tmp_path))
 
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -132,8 +132,8 @@ def test_what_stands_for_more_than_it_is_gets_refused(text: str, words: str) -> 
 
 
 def test_aliases_within_the_bounds_are_read_and_long_texts_too() -> None:
-    found = parse_yaml(f"a: &a {{x: 1}}\nb: [*a, *a]\nc: {'y' * 1000}\nd: {{<<: *a}}", "here")
-    assert found == {"a": {"x": 1}, "b": [{"x": 1}] * 2, "c": "y" * 1000, "d": {"x": 1}}
+    document = parse_yaml(f"a: &a {{x: 1}}\nb: [*a, *a]\nc: {'y' * 1000}\nd: {{<<: *a}}", "here")
+    assert document == {"a": {"x": 1}, "b": [{"x": 1}] * 2, "c": "y" * 1000, "d": {"x": 1}}
 
 
 @pytest.mark.parametrize("text", ['{"a":' * 100_000, "[" * 100_000], ids=["objects", "lists"])

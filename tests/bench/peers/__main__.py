@@ -2,7 +2,7 @@
 
 Run as `python -m tests.bench.peers`; many minutes, a few with `--quick`. It needs the programs
 of `make controlplane`. The original's binary is given by `--original` or GPUSHARE_ORIGINAL; without
-one its column stays empty. docs/research/performance.md says what came out.
+one the column stays empty. docs/research/performance.md has the results.
 Compare within one run only.
 """
 
@@ -32,7 +32,7 @@ _SIZES = {
     "repeat": (3, "runs of each part; their median counts"),
     "seconds": (20, "how long the original may bind, and place"),
 }
-"""Figure by flag, and what it is."""
+"""Figure by flag, with a description."""
 _QUICK = {
     "nodes": 1000,
     "pods": 1000,
@@ -47,7 +47,7 @@ _QUICK = {
 
 def main() -> int:
     """The exit status."""
-    # Being told to end must end what was started, too.
+    # A signal to end must end the started processes, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     programs = {name: program(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
@@ -82,8 +82,8 @@ def main() -> int:
             print(f"{name} ...", file=sys.stderr, flush=True)
             with _plane(etcd, apiserver) as (plane, folder):
                 parts[name](plane, folder)
-    finally:  # what was measured is shown, whatever ends it
-        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    finally:  # measures so far are shown, whatever ends the run
+        load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
         print(f"Kubernetes {RELEASE}, {os.cpu_count()} cores, load at the end {load}")
         print(table.text())
     return 0
@@ -91,9 +91,11 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
-    given = os.environ.get("GPUSHARE_ORIGINAL")
+    original_path = os.environ.get("GPUSHARE_ORIGINAL")
     parser.add_argument("parts", nargs="*", choices=("filter", "bind", "place", []))
-    parser.add_argument("--original", type=_program, default=given, help="the original's binary")
+    parser.add_argument(
+        "--original", type=_program, default=original_path, help="the original's binary"
+    )
     parser.add_argument("--quick", action="store_true", help="with small figures")
     parser.add_argument(
         "--settled", action="store_true", help="place pods once our policies are made and tried"
@@ -117,7 +119,7 @@ def _program(text: str) -> Path:
 
 @contextmanager
 def _plane(etcd: Path, apiserver: Path) -> Iterator[tuple[Plane, Path]]:
-    """A control plane of its own for each part, so that none is slowed by what another left."""
+    """A new control plane for each part, so that no part is slowed by leftovers of another."""
     with tempfile.TemporaryDirectory() as name:
         plane = Plane(Path(name), etcd, apiserver)
         try:

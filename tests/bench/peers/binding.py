@@ -27,12 +27,12 @@ _MANY = 100
 _ROOMY = 2000
 """Units a device, so that one node has room for all."""
 _LEAST = 20
-"""Binds a second that the original stays under: its client sends 5 requests a second."""
+"""Binds a second as an upper bound for the original: the client there sends 5 requests a second."""
 
 
 @dataclass
 class Target:
-    """Whom to ask for binds; message: what to send for a pod and a node."""
+    """The receiver of binds; message: the request for a pod and a node."""
 
     port: int
     message: Callable[[Json, str], bytes]
@@ -61,12 +61,16 @@ def measure(
                 crowd = Crowd(direct, cluster.pending(), nodes)
                 asyncio.run(crowd.bind(seconds))
                 _fill(table, title, ALONE, crowd)
-                for each in contenders(plane, folder, original, (ALL, ORIGINAL)):
+                for contender in contenders(plane, folder, original, (ALL, ORIGINAL)):
                     cluster.delete_pods()
                     count = min(binds, int(_AT_ONCE + _LEAST * seconds))
-                    cluster.pods([1] * (count if each.title == ORIGINAL else binds))
+                    cluster.pods([1] * (count if contender.title == ORIGINAL else binds))
                     _run(
-                        table, title, each, Crowd(_target(each), cluster.pending(), nodes), seconds
+                        table,
+                        title,
+                        contender,
+                        Crowd(_target(contender), cluster.pending(), nodes),
+                        seconds,
                     )
     finally:
         cluster.close()
@@ -121,7 +125,7 @@ class Crowd:
         _close(streams)
 
     async def bind(self, seconds: float) -> None:
-        """Have them bound, until they all are or the time is over."""
+        """Have the pods bound, until all are or the time is over."""
         todo = self._todo()
         streams = [await Stream.open(self.target) for _ in range(_AT_ONCE)]
         start = time.perf_counter()
@@ -130,22 +134,22 @@ class Crowd:
             while todo:
                 message = self.target.message(*todo.pop())
                 begin = time.perf_counter()
-                made = await stream.ask(message)
+                answer = await stream.ask(message)
                 end = time.perf_counter()
                 self.seconds = end - start
-                if made:
+                if answer:
                     self.taken.append((end - begin) * 1000)
                 else:
                     self.refused += 1
 
         tasks = [asyncio.create_task(one(stream)) for stream in streams]
-        done, late = await asyncio.wait(tasks, timeout=seconds)
+        finished, late = await asyncio.wait(tasks, timeout=seconds)
         for task in late:
             task.cancel()
             self.seconds = seconds
         await asyncio.gather(*late, return_exceptions=True)
         _close(streams)
-        for task in done:
+        for task in finished:
             task.result()
 
     def _todo(self) -> list[tuple[Json, str]]:
@@ -196,7 +200,7 @@ def _target(contender: Contender) -> Target:
 
 
 def _direct(plane: Plane) -> Target:
-    """The API server, asked as the extenders' user and with what an extender writes."""
+    """The API server, called as the extenders' user with the extender's writes."""
     api = plane.api(plane.token(EXTENDER))
     headers = "".join(f"{name}: {value}\r\n" for name, value in api.headers.items())
 

@@ -24,7 +24,7 @@ UNITS = 16
 _AT_ONCE = 8
 _TIMEOUT = 300.0
 _ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-# Lines of a watch with a name and little else; a pod enters this one when it gets a node.
+# Lines of a watch with a name and little else; a pod gets a line here when bound.
 _METADATA = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
 _BOUND = f"{PODS}?watch=true&fieldSelector=spec.nodeName!%3D"
 
@@ -62,12 +62,12 @@ class Cluster:
         self._all(bodies, lambda body: self._create(PODS, body))
 
     def pending(self) -> list[Json]:
-        """Pods without a node, as kube-scheduler keeps them: without their managedFields."""
+        """Pods without a node, as in kube-scheduler's cache: without managedFields."""
         answer = self._call("GET", f"{PODS}?fieldSelector=spec.nodeName%3D", None)
-        found: list[Json] = answer["items"]
-        for pod in found:
+        pods: list[Json] = answer["items"]
+        for pod in pods:
             del pod["metadata"]["managedFields"]
-        return found
+        return pods
 
     def delete_pods(self) -> None:
         """Return when all pods are gone."""
@@ -119,7 +119,7 @@ class Cluster:
 
 def _node(name: str, units: int) -> Json:
     amounts = {MEM: str(DEVICES * units), COUNT: str(DEVICES)}
-    # What else a pod may ask for is plenty, so that GPU memory alone decides.
+    # All other resources are plenty, so that GPU memory alone decides.
     amounts |= {"cpu": "960", "memory": "7680Gi", "pods": "10000"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
@@ -137,7 +137,7 @@ def _pod(name: str, units: int) -> Json:
 
 
 def _place(body: Json, node: str, device: int) -> None:
-    """Have the pod bound where it is made, with the annotations that the original gives."""
+    """Have the pod bound at creation, with the original's annotations."""
     units = body["spec"]["containers"][0]["resources"]["limits"][MEM]
     body["spec"]["nodeName"] = node
     body["metadata"]["annotations"] = {

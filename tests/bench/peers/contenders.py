@@ -28,25 +28,25 @@ ALONE, ALL, BEST, ORIGINAL = "no extender", "ours, all", "ours, best", "original
 
 
 class Contender(ABC):
-    """An extender that can be started and stopped; `port` is where it is called."""
+    """An extender that can be started and stopped; `port` is where kube-scheduler calls."""
 
     def __init__(self, title: str, port: int, mark: str) -> None:
         self.title, self.port, self._mark = title, port, mark
 
     @abstractmethod
     def start(self) -> None:
-        """Return once it answers."""
+        """Return after the first answer."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End it."""
+        """End the extender."""
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
-        """What kube-scheduler's configuration says about it."""
+        """The extender's entry in kube-scheduler's configuration."""
 
     def pids(self) -> list[int]:
-        """All its processes."""
+        """All processes of the extender."""
         return usage.started(self._mark)
 
     def own_pids(self) -> list[int]:
@@ -81,7 +81,7 @@ class Ours(Contender):
 
 
 class Original(Contender):
-    """The aliyun extender, entered as its own documentation does it."""
+    """The aliyun extender, with the entry of its own documentation."""
 
     def __init__(self, plane: Plane, folder: Path, program: Path) -> None:
         super().__init__(ORIGINAL, free_port(), program.name)
@@ -106,7 +106,7 @@ class Original(Contender):
             "filterVerb": "filter",
             "bindVerb": "bind",
             "enableHTTPS": False,
-            # Its bind takes longer than the default of 5 s when some are under way.
+            # The bind takes longer than the default of 5 s if some are running.
             "httpTimeout": "60s",
             "nodeCacheCapable": True,
             "ignorable": False,
@@ -114,7 +114,7 @@ class Original(Contender):
         }
 
     def _answers(self) -> bool:
-        """It listens once its caches are full."""
+        """The extender listens when the caches are full."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         with suppress(OSError):
             connection.request("GET", "/version")
@@ -144,10 +144,10 @@ def contenders(
     plane: Plane, folder: Path, original: Path | None, titles: Sequence[str]
 ) -> list[Contender]:
     """Those of the titles that there are."""
-    found: list[Contender] = []
+    all_contenders: list[Contender] = []
     for title in titles:
         if title == ORIGINAL and original:
-            found.append(Original(plane, folder, original))
+            all_contenders.append(Original(plane, folder, original))
         elif title in {ALL, BEST}:
-            found.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
-    return found
+            all_contenders.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
+    return all_contenders

@@ -1,8 +1,8 @@
-"""How long filter takes by the number of nodes named, and what memory all those nodes take.
+"""The time of filter by the number of named nodes, and the memory of all those nodes.
 
 One extender runs at a time, all of them several times in turn: side by side, each would wait for
-what the others still do after their answers. Knows the verb's JSON; the answer is read to its end,
-not decoded.
+the leftover work of others after their answers. Uses the verb's JSON; the answer is read to the
+end, not decoded.
 """
 
 import http.client
@@ -40,18 +40,18 @@ def measure(
     names = cluster.nodes(nodes)
     cluster.pods((_SIZES[number % len(_SIZES)] for number in range(pods)), names)
     cluster.pods(_SIZES)
-    asked = cluster.pending()
+    pending = cluster.pending()
     cluster.close()
     for _ in range(repeat):
-        for each in contenders(plane, folder, original, (ALL, BEST, ORIGINAL)):
-            each.start()
+        for contender in contenders(plane, folder, original, (ALL, BEST, ORIGINAL)):
+            contender.start()
             try:
                 time.sleep(_MADE)
                 for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
-                    _row(table, each, asked, names[:count], rounds)
-                _memory(table, each, f"{nodes:,} nodes, {pods:,} pods")
+                    _row(table, contender, pending, names[:count], rounds)
+                _memory(table, contender, f"{nodes:,} nodes, {pods:,} pods")
             finally:
-                each.stop()
+                contender.stop()
 
 
 def _row(
@@ -59,14 +59,14 @@ def _row(
 ) -> None:
     arguments = [{"Pod": pod, "Nodes": None, "NodeNames": names} for pod in pods]
     # Without blanks, as Go writes it.
-    bodies = [json.dumps(each, separators=(",", ":")).encode() for each in arguments]
+    bodies = [json.dumps(argument, separators=(",", ":")).encode() for argument in arguments]
     client = Client(contender.port)
     # The first calls are not counted: they open connections and fill caches.
-    taken = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][
+    answers = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][
         _WARM:
     ]
     client.close()
-    row = summary(taken, 0, 1)
+    row = summary(answers, 0, 1)
     for part in ("p50", "p99"):
         name = f"filter, {len(names):,} names: {part}"
         table.put(name, "ms", contender.title, row[part])

@@ -1,8 +1,8 @@
 """How many pods a real kube-scheduler places in a second: alone, and with each extender.
 
 All pods are there before kube-scheduler starts; time runs from the first bind that is seen to the
-last. Knows kube-scheduler's command line. What each process used of the CPU is counted too, because
-on few cores that is what the rate comes down to.
+last. Uses kube-scheduler's command line. The CPU of each process is counted too, because
+on few cores the CPU decides the rate.
 
 Our extender makes and tries its policies while it places the pods; with `settled` before, for it
 tries them once an hour and makes them once a minute at most, and a run takes some seconds.
@@ -49,13 +49,13 @@ class Placing:
     ) -> None:
         """Fill in the rows of pods placed; the original's runs end after so many seconds."""
         self._cluster.nodes(nodes)
-        every = (ALL, BEST, ORIGINAL)
+        modes = (ALL, BEST, ORIGINAL)
         try:
             for _ in range(rounds):
                 self._run(None, nodes, pods, _PATIENCE)
-                for each in contenders(self._plane, self._folder, original, every):
-                    patience = seconds if each.title == ORIGINAL else _PATIENCE
-                    self._run(each, nodes, pods, patience)
+                for contender in contenders(self._plane, self._folder, original, modes):
+                    patience = seconds if contender.title == ORIGINAL else _PATIENCE
+                    self._run(contender, nodes, pods, patience)
         finally:
             self._cluster.close()
 
@@ -92,13 +92,17 @@ class Placing:
 
     def _used(self, contender: Contender | None) -> dict[str, float]:
         """CPU seconds by part."""
-        found = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
-        found["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
+        cpu_by_process = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
+        cpu_by_process["API server, etcd"] = sum(
+            usage.cpu_seconds(usage.started(name)) for name in _PLANE
+        )
         if contender:
-            own = contender.own_pids()
-            found["extender"] = usage.cpu_seconds(own)
-            found["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own))
-        return found
+            pids = contender.own_pids()
+            cpu_by_process["extender"] = usage.cpu_seconds(pids)
+            cpu_by_process["extender's policies"] = usage.cpu_seconds(
+                set(contender.pids()) - set(pids)
+            )
+        return cpu_by_process
 
 
 def _settle(contender: Contender) -> None:

@@ -1,7 +1,7 @@
-"""What processes that we have started cost: CPU time and memory, as Linux counts them.
+"""The cost of processes that we have started: CPU time and memory, as Linux counts.
 
 Knows /proc only. Processes are told apart by a word of their command line, and count together with
-all that they have started.
+all their descendants.
 """
 
 import os
@@ -18,7 +18,7 @@ def started(word: str) -> list[int]:
 
 
 def called(word: str) -> list[int]:
-    """The same without what they have started under other names."""
+    """The same without descendants of other names."""
     return sorted(_called(word, dict(_parents())))
 
 
@@ -30,12 +30,12 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def peak_mib(pids: Iterable[int]) -> float:
-    """The most memory that any one of them ever held (VmHWM)."""
+    """The peak memory of the largest process (VmHWM)."""
     return max(_kib(pid, "status", "VmHWM") for pid in pids) / 1024
 
 
 def together_mib(pids: Iterable[int]) -> float:
-    """The memory that they hold now, what they share counted once (Pss)."""
+    """The current memory, with shared pages counted once (Pss)."""
     return sum(_kib(pid, "smaps_rollup", "Pss") for pid in pids) / 1024
 
 
@@ -44,11 +44,11 @@ def _called(word: str, parents: Mapping[int, int]) -> set[int]:
 
 
 def _below(roots: set[int], parents: Mapping[int, int]) -> set[int]:
-    """The roots and all that descend from them."""
-    found = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    """The roots and all descendants."""
+    pids = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def _parents() -> Iterable[tuple[int, int]]:

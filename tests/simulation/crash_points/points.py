@@ -1,8 +1,8 @@
-"""The ten points of a bind at which a process may be stopped, and how to get there.
+"""The ten points of a bind where a process may be stopped, and how to reach each.
 
-Knows where in the production code each of them lies: a function is called through a wrapper that
-tells before, or after, it does its work. Nothing else of the code is changed. K6 and K7 lie in the
-API server, so whoever plays it tells of them.
+Each point is a place in the production code: a function is called through a wrapper that
+signals before, or after, the call. No other code is changed. K6 and K7 lie in the
+API server, so the simulated API server signals these.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Point(Enum):
-    """Points in the order in which a bind comes by them."""
+    """Points in the order of a bind."""
 
     K0 = "the request is decoded"
     K1 = "the books were not looked at"
@@ -46,8 +46,8 @@ _SEAMS = {
 @contextmanager
 def passing(point: Point, reached: Callable[[], None]) -> Iterator[None]:
     """Call `reached` in whatever thread comes by the point, while the `with` lasts."""
-    where, name, when = _SEAMS[point]
-    owner = _owner(where)
+    owner_path, name, when = _SEAMS[point]
+    owner = _owner(owner_path)
     work = getattr(owner, name)
 
     def before(*args: Any, **options: Any) -> Any:
@@ -66,10 +66,10 @@ def passing(point: Point, reached: Callable[[], None]) -> Iterator[None]:
         setattr(owner, name, work)
 
 
-def _owner(where: str) -> Any:
+def _owner(path: str) -> Any:
     """The module or class of that name."""
     try:
-        return import_module(where)
+        return import_module(path)
     except ModuleNotFoundError:
-        module, _, name = where.rpartition(".")
+        module, _, name = path.rpartition(".")
         return getattr(import_module(module), name)

@@ -1,7 +1,7 @@
-"""A cluster of one GPU over HTTP with real extender processes, in which one bind can be stopped.
+"""A cluster of one GPU over HTTP with real extender processes, where one bind can be stopped.
 
 A scheduler asks for every pod that waits, again and again, through whichever process is ready.
-After every write it is judged what pods truly hold, by their objects alone.
+After every write the units that pods truly hold are checked, from the objects alone.
 """
 
 import signal
@@ -91,7 +91,7 @@ class RealStage:
         self.running.append(self.victim)
 
     def has_acted(self) -> bool:
-        """Whether the bind that was stopped is over: it says so, or its worker has been ended."""
+        """Whether the stopped bind is over: the answer came, or the worker was ended."""
         log = self.victim.log
         return "pod=default/web" in log.partition(" bind ")[2] or "WORKER TIMEOUT" in log
 
@@ -115,22 +115,23 @@ class RealStage:
         """The names of the pods."""
         return [str(pod["metadata"]["name"]) for pod in self.cluster.all(PODS)]
 
-    def told(self, what: str) -> str:
-        """What is wrong, with all that the processes have logged."""
-        return "\n".join([what, *(extender.log for extender in self._started)])
+    def told(self, pattern: str) -> str:
+        """The failure, with the logs of all processes."""
+        return "\n".join([pattern, *(extender.log for extender in self._started)])
 
     def ready(self) -> list[Extender]:
-        """The processes that say they are."""
+        """The processes that are ready."""
         return [extender for extender in list(self.running) if extender.ready()]
 
     def _schedule(self) -> None:
         while not self._ended.wait(0.5):
-            # The rival first: a device that is promised to the other would be given to it.
+            # The rival first: a device that is promised to the other pod would be handed out to the
+            # rival.
             for pod in sorted(self.cluster.all(PODS), key=lambda pod: str(pod["metadata"]["name"])):
                 if pod["spec"].get("nodeName"):
                     continue
                 for extender in self.ready()[:1]:
-                    # It may end, and the API server too, at any time.
+                    # The process may end, and the API server too, at any time.
                     with suppress(OSError, HTTPException):
                         if extender.filter(pod, [self.node])["NodeNames"]:
                             extender.bind(pod, self.node)

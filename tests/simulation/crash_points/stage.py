@@ -1,8 +1,8 @@
-"""A cluster of one GPU and processes of ours in virtual time, in which one bind can be stopped.
+"""A cluster of one GPU and extender processes in virtual time, where one bind can be stopped.
 
-The API server answers at once, except what is stopped there; the scheduler asks again and again for
-every pod that waits, through whichever process says it is ready. After every write it is judged
-what pods truly hold, by their objects alone.
+The API server answers at once, except at the stop; the scheduler retries every pending
+pod through any process that is ready. After every write the units
+that pods truly hold are checked, from the objects alone.
 """
 
 import json
@@ -31,13 +31,13 @@ UNITS = 16
 NAMESPACE = "default"
 _BOOKMARK_EVERY = 60.0
 _LONGEST = 150.0
-"""Seconds in which everything must come right."""
+"""Seconds until the cluster must be right."""
 
 _ROUND = 2.0
 """Seconds between two rounds of the scheduler."""
 
 _GIVES_UP = 5.0
-"""Seconds after which kube-scheduler asks again (its httpTimeout)."""
+"""Seconds after which kube-scheduler retries (httpTimeout)."""
 
 
 _GIVEN_AWAY = {
@@ -51,9 +51,9 @@ def _none(_: Request) -> bool:
 
 
 class Stage:
-    """The cluster. wiring: "lease" or "scheduler", as --leadership has them.
+    """The cluster. wiring: "lease" or "scheduler", as for --leadership.
 
-    keep: requests that the server does not work on now. carry: whose answers are still on the way.
+    keep: requests that the server does not handle yet. carry: requests with answers on the way.
     cut: processes that nothing comes from and nothing gets to.
     """
 
@@ -102,20 +102,20 @@ class Stage:
         """A new process on that host."""
         self._started += 1
         name = f"{host}-{self._started}"
-        told = partial(self._audited, name)
-        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0, told)
+        audit = partial(self._audited, name)
+        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0, audit)
         self.replicas.append(replica)
         replica.start()
         return replica
 
     def kill(self, replica: Replica) -> None:
-        """SIGKILL: its connections are closed; what is on its way may still be applied."""
+        """SIGKILL: the connections are closed; requests on the way may still be applied."""
         self.tasks.kill(replica)
         self.replicas.remove(replica)
         self.network.drop(replica)
 
     def leader(self) -> Replica | None:
-        """The process that says it is ready."""
+        """The process that is ready."""
         awake = [replica for replica in self.replicas if not replica.frozen]
         return next((replica for replica in awake if replica.ready()), None)
 
@@ -134,7 +134,7 @@ class Stage:
         return str(record.body["metadata"]["uid"])
 
     def delete(self, name: str) -> None:
-        """Take the pod away at once, if it is there."""
+        """Delete the pod at once, if present."""
         if self.pod(name):
             self.server.registry.delete(PODS, NAMESPACE, name, DeleteOptions(0))
 
@@ -146,7 +146,7 @@ class Stage:
             return {}
 
     def node_of(self, name: str) -> str:
-        """Where the pod is bound; "" where it is not, or is gone."""
+        """The node of the pod; "" if unbound or deleted."""
         return str(self.pod(name).get("spec", {}).get("nodeName", ""))
 
     def there(self) -> list[str]:
@@ -221,12 +221,12 @@ class Stage:
         self.tasks.now = end
         self.turn()
 
-    def until(self, condition: Callable[[], object], what: str, first: str = "") -> None:
-        """Let time pass until it holds; fail where it does not come true."""
+    def until(self, condition: Callable[[], object], condition_name: str, first: str = "") -> None:
+        """Let time pass until the condition is true; fail if it never is."""
         end = self.tasks.now + _LONGEST
         self.turn()
         while not condition():
-            assert self.tasks.now < end, f"L4 not within {_LONGEST} s: {what}"
+            assert self.tasks.now < end, f"L4 not within {_LONGEST} s: {condition_name}"
             self.pass_time(0.5, first)
 
     def _serve(self) -> bool:
@@ -258,7 +258,7 @@ class Stage:
         self._shown = state
         return True
 
-    # -- what must be true ----------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     def _applied(self, request: Request, answer: object) -> None:
         if request.method == "POST" and request.path.endswith("/binding"):

@@ -1,5 +1,5 @@
 """`python -m tests.simulation.crash_points.stoppable POINT SIGNAL serve FLAG...`: the real program,
-whose first bind sends that signal to the whole process group when it comes by the point.
+and the first bind sends that signal to the whole process group at the point.
 
 Knows where the points are and how gpushare is started; everything else is the program itself.
 """

@@ -1,7 +1,8 @@
 """One case: a bind is stopped at a point, something happens, and in the end nothing may be wrong.
 
-The device has room for one of the two pods. So whoever forgets what the stopped bind has promised,
-or promises it again, gives the device out twice; who never gives it up again loses it.
+The device has room for one of the two pods. So a process that forgets the promise of the stopped
+bind, or promises the device again, hands the device out twice; a process that never releases it
+loses it.
 """
 
 import math
@@ -27,7 +28,7 @@ _STALL = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """end: what becomes of the process. fault: what happens meanwhile."""
+    """end: how the process ends. fault: the event meanwhile."""
 
     point: Point
     end: str
@@ -42,8 +43,8 @@ class Case:
 class Turn:
     """How a case may turn out.
 
-    fate: of what is on its way: the API server applies it "soon" (before the fault), "late" (as
-    late as it may), "overdue" (after a minute, whatever it was told; only where nobody else leads
+    fate: of the request on the way: the API server applies it "soon" (before the fault), "late" (as
+    late as possible), "overdue" (after a minute, despite the timeout; only if nobody else leads
     meanwhile) or "never". first: the pod the scheduler asks for first. wake: which of the stopped
     process's threads runs first, "bind" or the "others"; "stalled": long after all others.
     """
@@ -58,11 +59,11 @@ def _no_request(_: Request) -> bool:
     return False
 
 
-CASES = [Case(*each) for each in product(Point, ENDS, FAULTS)]
+CASES = [Case(*values) for values in product(Point, ENDS, FAULTS)]
 
 
 def turns(case: Case) -> Iterator[Turn]:
-    """All ways in which a case may turn out."""
+    """All possible courses of a case."""
     fates = ["soon"]
     if case.point is Point.K6:
         alone = case.end == "pause" and case.fault != "failover"
@@ -72,7 +73,8 @@ def turns(case: Case) -> Iterator[Turn]:
         # Who holds the lock of the books holds up all others.
         wakes = wakes[:1]
     if case.point in SERVED:
-        # The thread waits for the answer: when it wakes that is there, or its time is over.
+        # The thread waits for the answer: when the thread wakes the answer is there, or the time is
+        # over.
         wakes = wakes[:2]
     for wiring, fate, wake in product(("lease", "scheduler"), fates, wakes):
         yield Turn(wiring, fate, "rival", wake)
@@ -81,7 +83,7 @@ def turns(case: Case) -> Iterator[Turn]:
 
 
 class Story:
-    """A case as it turns out."""
+    """One course of a case."""
 
     def __init__(self, case: Case, turn: Turn) -> None:
         self._case, self._turn = case, turn
@@ -91,7 +93,7 @@ class Story:
         self._kept: Request | None = None
 
     def tell(self) -> None:
-        """Tell it to its end. Raises AssertionError where a promise is broken."""
+        """Run the case to the end. Raises AssertionError for a broken promise."""
         with closing(self._stage) as stage:
             stage.until(self._leader.ready, "the first leads")
             self._prepare()
@@ -141,7 +143,7 @@ class Story:
                 request.answer = self._stage.network.serve(request)
         return True
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def _kill(self) -> None:
         stage, fault = self._stage, self._case.fault
@@ -182,15 +184,15 @@ class Story:
             self._land_overdue()
 
     def _land_overdue(self) -> None:
-        """The server has worked on it for longer than it was told."""
-        network, kept = self._stage.network, self._kept
-        assert kept is not None
+        """The server handled the request for longer than the timeout."""
+        network, facts = self._stage.network, self._kept
+        assert facts is not None
         self._stage.keep = _no_request
-        network.late[:] = [Late(kept, math.inf)]
+        network.late[:] = [Late(facts, math.inf)]
         network.apply_late(network.late[0])
 
     def _end_request(self) -> None:
-        """The server has worked on it for as long as it was told."""
+        """The server handled the request for exactly the timeout."""
         assert self._kept is not None
         if self._turn.fate == "late":
             self._apply()
@@ -215,9 +217,9 @@ class Story:
             self._kept.answer = self._stage.network.serve(self._kept)
 
     def _pass_to_the_last_moment(self) -> None:
-        kept, stage = self._kept, self._stage
-        assert kept is not None
-        last = kept.sent + seconds_allowed(kept.query) - 0.01
+        facts, stage = self._kept, self._stage
+        assert facts is not None
+        last = facts.sent + seconds_allowed(facts.query) - 0.01
         stage.pass_time(max(0.0, last - stage.tasks.now), self._turn.first)
 
     def _wake(self) -> None:
@@ -237,11 +239,11 @@ class Story:
             self._go_on()
 
     def _go_on(self) -> None:
-        stage, kept = self._stage, self._kept
+        stage, facts = self._stage, self._kept
         if self._stopped is not None:
             stage.tasks.resume(self._stopped, None)
-        elif kept in stage.network.waiting and kept is not None and kept.answer is not None:
-            stage.network.deliver(kept)
+        elif facts in stage.network.waiting and facts is not None and facts.answer is not None:
+            stage.network.deliver(facts)
 
     # -- the end --------------------------------------------------------------------------------
 

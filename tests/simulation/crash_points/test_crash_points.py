@@ -1,6 +1,6 @@
 """Wherever a bind is stopped, killed or put to sleep: no device twice, nothing lost, no doubt left.
 
-Ten points x two ends x five faults, each as it may turn out (see story.py). Mistakes that were made
+Ten points x two ends x five faults, each in all courses (see story.py). Mistakes that were made
 elsewhere, made here on purpose, show that the cases would notice.
 """
 
@@ -42,11 +42,11 @@ def _list_drops(replace: Callable[..., Any]) -> Callable[..., Any]:
     def drop(
         self: Ledger, pods: Iterable[ObservedPod], keep: Iterable[str], started: float
     ) -> Changes:
-        listed = list(pods)
-        changes: Changes = replace(self, listed, keep, started)
-        bound = {pod.ref.uid for pod in listed if pod.node}
+        listed_pods = list(pods)
+        changes: Changes = replace(self, listed_pods, keep, started)
+        bound_uids = {pod.ref.uid for pod in listed_pods if pod.node}
         for entry in self.entries_and_specs()[0].values():
-            if entry.ref.uid not in bound:
+            if entry.ref.uid not in bound_uids:
                 self.pod_gone(entry.ref.uid)
         return changes
 
@@ -54,7 +54,7 @@ def _list_drops(replace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noticed(name: str) -> bool:
-    """Whether the case of that name fails in one of its turns."""
+    """Whether the case of that name fails in one of the courses."""
     case = next(case for case in CASES if str(case) == name)
     for turn in turns(case):
         try:

@@ -1,4 +1,4 @@
-"""Bugs about answers: what somebody in between says is taken for the API server's word."""
+"""Bugs about answers: the word of an intermediary is mistaken for the API server's."""
 
 from typing import Any
 
@@ -58,7 +58,9 @@ def forgets_the_other_nodes(original: Any) -> Any:
 
     def refusals(self: Any, names: Any) -> Any:
         busy, never, counts = original(self, names)
-        told = {name: why for name, why in never.items() if why != Reason.BEING_BOUND.value}
-        return Refusals(busy, told, counts)
+        final_reasons = {
+            name: reason for name, reason in never.items() if reason != Reason.BEING_BOUND.value
+        }
+        return Refusals(busy, final_reasons, counts)
 
     return refusals

@@ -1,4 +1,4 @@
-"""Bugs of an audit: it takes what is late, or under way, for a mistake in the books."""
+"""Bugs of an audit: late or unfinished changes are mistaken for mistakes in the books."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,8 +48,8 @@ def _frees_leaks(original: Any) -> Any:
 )
 def frees_binds_under_way(original: Any) -> Any:
     def compare_pods(resource: str, entries: Any, listed: Any, unread: Any) -> Any:
-        bound = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
-        return original(resource, bound, listed, unread)
+        bound_entries = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
+        return original(resource, bound_entries, listed, unread)
 
     return compare_pods
 

@@ -1,4 +1,4 @@
-"""Bugs in binding: who is charged when, and what becomes of an answer that does not come."""
+"""Bugs in binding: the time of the charge, and answers that do not come."""
 
 # ruff: noqa: SLF001 -- a bug is put where it would stand
 
@@ -32,8 +32,8 @@ def charges_after_success(original: Any) -> Any:
     def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
         self._store.check_fits(ref.uid, request, allocation)
         uuids = self._store.nodes[allocation.node].spec.uuids
-        named = tuple(uuids[each] for each in allocation.devices) if any(uuids) else ()
-        return replace(allocation, uuids=named)
+        device_uuids = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
+        return replace(allocation, uuids=device_uuids)
 
     del original
     return assume
@@ -43,9 +43,11 @@ def charges_after_success(original: Any) -> Any:
 def takes_by_an_old_look(original: Any) -> Any:
     del original
 
-    def charge(asked: Any, ref: Any, node: str, *, now: float, stamp: str, at_gate: bool) -> Any:
+    def charge(
+        allocation_request: Any, ref: Any, node: str, *, now: float, stamp: str, at_gate: bool
+    ) -> Any:
         del at_gate
-        books, request = asked
+        books, request = allocation_request
         ledger = books.ledger
         looks = vars(ledger).setdefault("looks", [])
         looks.append(ledger.snapshot())
@@ -60,9 +62,9 @@ def takes_by_an_old_look(original: Any) -> Any:
 
 
 def _assumes_unseen(original: Any) -> Any:
-    def assume(self: Any, *told: Any, seen: Any = None, **named: Any) -> Any:
+    def assume(self: Any, *args: Any, seen: Any = None, **kwargs: Any) -> Any:
         del seen
-        return original(self, *told, **named)
+        return original(self, *args, **kwargs)
 
     return assume
 
@@ -96,10 +98,10 @@ def places_anew_on_retry(original: Any) -> Any:
 
 @mutant("A2", "a bind takes the place of one under way", Ledger, "assume")
 def binds_one_pod_twice(original: Any) -> Any:
-    def assume(self: Any, ref: Any, *told: Any, **named: Any) -> Any:
+    def assume(self: Any, ref: Any, *args: Any, **kwargs: Any) -> Any:
         if self._store.entry(ref.uid):
             self._store.put(ref.uid, None)
-        return original(self, ref, *told, **named)
+        return original(self, ref, *args, **kwargs)
 
     return assume
 
@@ -162,8 +164,8 @@ def filters_by_capacity(original: Any) -> Any:
 
 @mutant("A13", "the Python client raises after a successful Binding", Binder, "_write")
 def takes_success_for_failure(original: Any) -> Any:
-    def write(*told: Any) -> Any:
-        return original(*told) or ApiError("ValueError: Invalid value for `target`", 0)
+    def write(*args: Any) -> Any:
+        return original(*args) or ApiError("ValueError: Invalid value for `target`", 0)
 
     return write
 
@@ -193,8 +195,8 @@ def frees_what_has_landed(original: Any) -> Any:
     "C13", "assume times by the second are the same for several pods", binder, "BindTransaction"
 )
 def stamps_by_the_second(original: Any) -> Any:
-    def begun(**told: Any) -> Any:
-        bind = original(**told)
+    def begun(**kwargs: Any) -> Any:
+        bind = original(**kwargs)
         bind.stamp = str(int(bind.stamp) // 10**9)
         return bind
 
@@ -208,9 +210,9 @@ def stamps_by_the_second(original: Any) -> Any:
     "charge",
 )
 def tells_the_size_of_device_0(original: Any) -> Any:
-    def charge(asked: Any, ref: Any, node: str, **told: Any) -> Any:
-        allocation, _ = original(asked, ref, node, **told)
-        view = asked[0].ledger.snapshot()
+    def charge(request: Any, ref: Any, node: str, **kwargs: Any) -> Any:
+        allocation, _ = original(request, ref, node, **kwargs)
+        view = request[0].ledger.snapshot()
         return allocation, int(view.capacity[view.row[node], 0])
 
     return charge

@@ -1,4 +1,4 @@
-"""Bugs about cards: an index is taken for a device, and what a node or a pod says for the truth."""
+"""Bugs about cards: an index is mistaken for a device, and a report for the truth."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 )
 def takes_an_index_for_a_device(original: Any) -> Any:
     def resolve_devices(cover: Any, spec: Any) -> Any:
-        written = cover.written or ()
-        there = all(device < len(spec.capacity) for device, _ in written)
-        return (cover, cover.written) if written and there else original(cover, spec)
+        shares = cover.written or ()
+        all_on_node = all(device < len(spec.capacity) for device, _ in shares)
+        return (cover, cover.written) if shares and all_on_node else original(cover, spec)
 
     return resolve_devices
 
@@ -29,8 +29,8 @@ def takes_an_index_for_a_device(original: Any) -> Any:
     "_resolve_share",
 )
 def believes_the_uuid_alone(original: Any) -> Any:
-    def share(cards: Any, card: Any, *told: Any) -> Any:
-        return original(cards, None if cards else card, *told)
+    def share(cards: Any, card: Any, *args: Any) -> Any:
+        return original(cards, None if cards else card, *args)
 
     return share
 
@@ -67,9 +67,9 @@ def makes_one_giant_device(original: Any) -> Any:
 
 @mutant("C18", "ours, once: a map of containers wins over the index", pods, "placement")
 def believes_the_map_alone(original: Any) -> Any:
-    def placed(written: Any, request: Any, names: Any) -> Any:
-        by_map = {key: text for key, text in written.items() if key != IDX}
-        found = original(by_map, request, names) if ALLOCATION in written else None
-        return found or original(written, request, names)
+    def placed(annotations: Any, request: Any, names: Any) -> Any:
+        by_map = {key: text for key, text in annotations.items() if key != IDX}
+        placement = original(by_map, request, names) if ALLOCATION in annotations else None
+        return placement or original(annotations, request, names)
 
     return placed

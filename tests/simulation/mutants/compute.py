@@ -1,4 +1,4 @@
-"""Bugs about compute, which pods ask for beside memory: where it counts, who fits beside whom."""
+"""Bugs about compute beside memory: where compute counts, and which pods fit together."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,14 +43,14 @@ def keeps_cores_of_the_gone(original: Any) -> Any:
 
 
 def _reserves_by_memory(original: Any) -> Any:
-    """What is reserved has to fit by its memory, whatever compute is left."""
+    """Reserved room has to fit by memory, regardless of free compute."""
 
     def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
         row, (cores,) = self.row[node], self._percents
-        held = cores[row].copy()
+        cores_before = cores[row].copy()
         cores[row] = 0
         fits = bool(original(self, node, device, units, _beside_others(request)))
-        cores[row] = held
+        cores[row] = cores_before
         return fits
 
     return has_room
@@ -59,8 +59,8 @@ def _reserves_by_memory(original: Any) -> Any:
 def _looks_at_two_devices(original: Any) -> Any:
     def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
         memory = original(snapshot, rows, replace(request, percents=compute(0)))
-        left = ALL_CORES - snapshot.cores_used[rows]
-        return memory & np.any(left >= request.cores, axis=1)[:, None]
+        free_cores = ALL_CORES - snapshot.cores_used[rows]
+        return memory & np.any(free_cores >= request.cores, axis=1)[:, None]
 
     return has_room
 
@@ -103,9 +103,9 @@ def counts_memory_that_is_no_use(original: Any) -> Any:
     del original
 
     def left(self: Any, rows: Any) -> Any:
-        found = np.maximum(self.capacity[rows] - self.used[rows], 0)
-        found[~self.open[rows]] = 0
-        return found
+        free_units = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        free_units[~self.open[rows]] = 0
+        return free_units
 
     return left
 

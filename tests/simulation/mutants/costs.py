@@ -1,6 +1,6 @@
-"""What facts from outside cost before they were bounded; each is found by a test of its own.
+"""Costs of facts from outside before bounds existed; each mutant is found by a test of its own.
 
-Of the objects of tenants, of what nodes say, of files, and of who may ask for what.
+Of the objects of tenants, of node reports, of files, and of rights.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _LABELS = (
 _HUGE = 10**9
 
 
-# -- what is read, and what is kept of it --------------------------------------------------------
+# -- reading and keeping ------------------------------------------------------------------------
 
 
 @mutant("T11", "a line of a watch may be as long as it likes", LineSplitter, "_hold",
@@ -91,7 +91,7 @@ def looks_at_every_kind(original: Any) -> Any:
     return _without_bound(original, group_members, "MOST_KINDS")
 
 
-# -- what a node says ----------------------------------------------------------------------------
+# -- reports of nodes ----------------------------------------------------------------------------
 
 
 @mutant("T13", "prices are made in a request, for the sizes that nodes bring",
@@ -118,7 +118,7 @@ def scales_by_the_largest_card(original: Any) -> Any:
     return common_nodes
 
 
-# -- what pods are expected ----------------------------------------------------------------------
+# -- expected pods -------------------------------------------------------------------------------
 
 
 @mutant("T15", "a namespace counts for what it creates", WorkloadEstimator, "_weighted",
@@ -126,8 +126,8 @@ def scales_by_the_largest_card(original: Any) -> Any:
         "test_a_namespace_counts_for_what_it_holds_and_not_for_what_it_creates")  # fmt: skip
 def counts_what_is_created(original: Any) -> Any:
     def weighted(self: Any) -> Any:
-        found = original(self)
-        return [(sum(counts.values()), mixture, counts) for _, mixture, counts in found]
+        weighted_mixtures = original(self)
+        return [(sum(counts.values()), mixture, counts) for _, mixture, counts in weighted_mixtures]
 
     return weighted
 
@@ -140,7 +140,7 @@ def remembers_as_much_of_each(original: Any) -> Any:
     return lambda self: WINDOW
 
 
-# -- what we write -------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 
 @mutant("T16", "annotations that are written later are not counted", pods, "lacks_room",
@@ -182,7 +182,7 @@ def unpacks_to_any_size(original: Any) -> Any:
     return _without_bound(original, rows, "_MAX_BYTES")
 
 
-# -- who may do what -----------------------------------------------------------------------------
+# -- rights --------------------------------------------------------------------------------------
 
 
 @mutant("T18", "pods of any namespace tell of the control plane", objects, "_is_of_control_plane",
@@ -205,11 +205,11 @@ def believes_any_nodes_static_pod(original: Any) -> Any:
         "test_a_pod_chooses_only_among_the_policies_that_the_operator_allows")  # fmt: skip
 def lets_pods_choose_any_policy(original: Any) -> Any:
     def ranking(self: Any, request: Any) -> Any:
-        allowed, self.pod_policies = self.pod_policies, None
+        allowed_policies, self.pod_policies = self.pod_policies, None
         try:
             return original(self, request)
         finally:
-            self.pod_policies = allowed
+            self.pod_policies = allowed_policies
 
     return ranking
 
@@ -220,10 +220,12 @@ def lets_pods_choose_any_policy(original: Any) -> Any:
         "test_without_a_file_everything_is_as_documented")  # fmt: skip
 def serves_all_without_a_file(original: Any) -> Any:
     def read(path: str, *of: Any) -> Any:
-        found = original(path, *of)
+        file_settings = original(path, *of)
         if path:
-            return found
-        return replace(found, entry=replace(found.entry, managed_resources=()), schedulers=())
+            return file_settings
+        return replace(
+            file_settings, entry=replace(file_settings.entry, managed_resources=()), schedulers=()
+        )
 
     return read
 
@@ -245,10 +247,10 @@ def holds_for_ever(original: Any) -> Any:
 
 
 def _without_bound(original: Any, home: Any, constant: str) -> Callable[..., Any]:
-    """The function as it is where that constant is huge."""
+    """The function with a huge constant instead."""
 
-    def boundless(*of: Any, **named: Any) -> Any:
+    def boundless(*of: Any, **kwargs: Any) -> Any:
         with patch.object(home, constant, _HUGE):
-            return original(*of, **named)
+            return original(*of, **kwargs)
 
     return boundless

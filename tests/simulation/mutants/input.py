@@ -1,4 +1,4 @@
-"""Bugs about what others write: sizes, indices and marks that users can forge or edit."""
+"""Bugs about data of others: sizes, indices and marks that users can forge or edit."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,21 +32,21 @@ def reads_numbers_loosely(original: Any) -> Any:
 )
 def believes_the_annotated_size(original: Any) -> Any:
     def observe(pod: Any, names: Any) -> Any:
-        seen = original(pod, names)
+        pod_ = original(pod, names)
         text = (pod.metadata.annotations or {}).get(_POD, "")
-        if seen.node and seen.request.devices == 1 and text.isdigit() and int(text) > 0:
-            request = replace(seen.request, units=int(text))
-            return seen._replace(request=request)
-        return seen
+        if pod_.node and pod_.request.devices == 1 and text.isdigit() and int(text) > 0:
+            request = replace(pod_.request, units=int(text))
+            return pod_._replace(request=request)
+        return pod_
 
     return observe
 
 
 @mutant("E6", "the original skips a pod that says it holds nothing", Ledger, "replace_pods")
 def skips_who_says_nothing(original: Any) -> Any:
-    def replace_pods(self: Any, seen: Any, keep: Any, started: float) -> Any:
-        placed = (pod for pod in seen if pod.placement is not None or not pod.node)
-        return original(self, placed, keep, started)
+    def replace_pods(self: Any, all_pods: Any, keep: Any, started: float) -> Any:
+        kept_pods = (pod for pod in all_pods if pod.placement is not None or not pod.node)
+        return original(self, kept_pods, keep, started)
 
     return replace_pods
 
@@ -64,11 +64,11 @@ def moves_with_an_edit(original: Any) -> Any:
 
 @mutant("E6", "a pod that says it is assigned is not told apart", pods, "placement")
 def places_by_index_alone(original: Any) -> Any:
-    def placed(written: Any, request: Any, names: Any) -> Any:
-        found = original(written, request, names)
-        if found is None and written.get(names.idx):
+    def placed(pod_annotations: Any, request: Any, names: Any) -> Any:
+        placement = original(pod_annotations, request, names)
+        if placement is None and pod_annotations.get(names.idx):
             return ((0, request.total),)
-        return found
+        return placement
 
     return placed
 

@@ -55,8 +55,8 @@ def does_not_list_anew(original: Any) -> Any:
 
 @mutant("D8", "begins to lead as soon as its scheduler does", SchedulerLease, "_observe_own")
 def follows_without_a_fence(original: Any) -> Any:
-    def see_ours(self: Any, *seen: Any) -> None:
-        original(self, *seen)
+    def see_ours(self: Any, *args: Any) -> None:
+        original(self, *args)
         self._fence = -math.inf
 
     return see_ours
@@ -83,9 +83,9 @@ def always_gives_the_lease_away(original: Any) -> Any:
 @mutant("D9", "a term counts from the answer to a renewal", Elector, "on_written")
 def leads_from_the_answer_on(original: Any) -> Any:
     def on_written(self: Any, body: bytes, now: float) -> None:
-        sent, self._sent_at = self._sent_at, now
+        sent_at, self._sent_at = self._sent_at, now
         original(self, body, now)
-        self._sent_at = sent
+        self._sent_at = sent_at
 
     return on_written
 

@@ -1,7 +1,7 @@
 """The museum: bugs of peers, each as a patch of our production code that can be switched on.
 
-A mutant replaces one function or method, and must be found by the simulation within its seeds: that
-is how we know that a story without a violation says something. What no story can see names the test
+A mutant replaces one function or method, and must be found by the simulation within the seeds: so
+a story without a violation has a meaning. A mutant that no story can find names the test
 that must find it. Numbers (A1, B3, ...) are those of
 docs/research/proof-figures.md.
 """
@@ -17,9 +17,9 @@ SEEDS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces.
+    """One bug. fault: number of the fault; where: who has or had the bug. patches: replacements.
 
-    test: what finds it where no story can, as pytest names it; "" for a story.
+    test: the test that finds the bug if no story can, as pytest names it; "" for a story.
     """
 
     fault: str
@@ -33,9 +33,9 @@ class Mutant:
         """Have production code behave so."""
         with ExitStack() as stack:
             for home, attribute, change in self.patches:
-                held = vars(home)[attribute]
-                stack.callback(setattr, home, attribute, held)
-                setattr(home, attribute, change(held))
+                original = vars(home)[attribute]
+                stack.callback(setattr, home, attribute, original)
+                setattr(home, attribute, change(original))
             yield
 
 
@@ -43,25 +43,25 @@ Change = Callable[[Any], Any]
 """Gets the original, and gives the bug."""
 
 Patch = tuple[Any, str, Change]
-"""The class or module, the name of what is replaced there, and by what."""
+"""(class or module, name of the replaced attribute, replacement)."""
 
 MUSEUM: list[Mutant] = []
 
 
 def mutant(
     fault: str,
-    where: str,
+    attribute_path: str,
     home: Any,
     attribute: str,
     also: Sequence[Patch] = (),
     *,
     test: str = "",
 ) -> Callable[[Change], Change]:
-    """Put a mutant on show, under the name of the function that is its first patch."""
+    """Register a mutant under the name of the function that is the first patch."""
 
     def show(change: Change) -> Change:
         patches = ((home, attribute, change), *also)
-        MUSEUM.append(Mutant(fault, change.__name__, where, patches, test))
+        MUSEUM.append(Mutant(fault, change.__name__, attribute_path, patches, test))
         return change
 
     return show

@@ -36,8 +36,8 @@ def drops_pods_with_their_node(original: Any) -> Any:
 @mutant("C2", "the original takes a node over from zero devices alone", Store, "set_spec")
 def never_reshapes(original: Any) -> Any:
     def set_spec(self: Any, spec: Any) -> None:
-        known = self.nodes.get(spec.name)
-        if known is None or not known.spec.capacity:
+        old_node = self.nodes.get(spec.name)
+        if old_node is None or not old_node.spec.capacity:
             original(self, spec)
 
     return set_spec
@@ -137,10 +137,10 @@ def _pairs_after(original: Any) -> Any:
     [(Pins, "_renew", _pairs_after)],
 )
 def pairs_too_late(original: Any) -> Any:
-    def put(self: Any, uid: str, record: Any, *told: Any) -> None:
+    def put(self: Any, uid: str, record: Any, *args: Any) -> None:
         if isinstance(record, Entry) and record.assigned:
             vars(self.pins).setdefault("seen", set()).add(record.node)
-        original(self, uid, record, *told)
+        original(self, uid, record, *args)
 
     return put
 
@@ -178,8 +178,8 @@ def forgets_init_containers(original: Any) -> Any:
 @mutant("C12", "a pod holds memory once its plug-in has marked it", records, "observed")
 def charges_the_assigned(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
-        known = isinstance(record, Entry)
-        if known or pod.assigned or not pod.node or not pod.request.devices:
+        is_entry = isinstance(record, Entry)
+        if is_entry or pod.assigned or not pod.node or not pod.request.devices:
             return original(record, pod)
         return Step(record)
 
@@ -199,7 +199,7 @@ def ignores_the_unplaced(original: Any) -> Any:
 @mutant("C15", "the original ignores an index it does not know", books, "resolve_devices")
 def ignores_unknown_devices(original: Any) -> Any:
     def resolved(cover: Any, spec: Any) -> Any:
-        learned, held = original(cover, spec)
-        return learned, held if cover.written is None else held or ()
+        learned, shares = original(cover, spec)
+        return learned, shares if cover.written is None else shares or ()
 
     return resolved

@@ -47,9 +47,9 @@ def evicts_by_the_sum(original: Any) -> Any:
         "frees")  # fmt: skip
 def frees_more_than_is_held(original: Any) -> Any:
     def frees(self: Any, entry: Any) -> Any:
-        found = original(self, entry)
+        freed = original(self, entry)
         total = entry.request.total
-        return {part: found[part] if part[1] in PERCENTS else total for part in found}
+        return {part: freed[part] if part[1] in PERCENTS else total for part in freed}
 
     return frees
 
@@ -58,8 +58,8 @@ def frees_more_than_is_held(original: Any) -> Any:
         "trim_victims")  # fmt: skip
 def adds_no_victims(original: Any) -> Any:
     def trim(books: Any, preemptor: Any, proposed: Any, *of: Any) -> Any:
-        found = original(books, preemptor, proposed, *of)
-        return found if found is None or set(found.uids) <= set(proposed.uids) else None
+        victims = original(books, preemptor, proposed, *of)
+        return victims if victims is None or set(victims.uids) <= set(proposed.uids) else None
 
     return trim
 

@@ -1,6 +1,6 @@
-"""Bugs of device plug-ins, in ours: whose turn it is, which cards, what a container is told.
+"""Bugs of our device plug-in: the turn of pods, the cards, and the environment of a container.
 
-C3, C4, C5 and C7 are of what reads GPUs, which no story has; ours reads no assume time (C13).
+C3, C4, C5 and C7 concern reading GPUs, which no story has; ours reads no assume time (C13).
 """
 
 from dataclasses import replace
@@ -36,8 +36,8 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     del original
 
     def find(self: Any, *of: Any) -> Any:
-        found = self.unlisted(*of)
-        return Candidates(found.candidates[:1], True, found.changes)
+        pods = self.unlisted(*of)
+        return Candidates(pods.candidates[:1], True, pods.changes)
 
     return find
 
@@ -59,7 +59,7 @@ def prefers_any_ids(original: Any) -> Any:
     del original
 
     def choose(grant: Any, available: Any, must_include: Any, in_use: Any) -> Any:
-        free = [each for each in sorted(available) if each not in must_include]
+        free = [device_id for device_id in sorted(available) if device_id not in must_include]
         return (*must_include, *free)[: grant.units], True
 
     return choose

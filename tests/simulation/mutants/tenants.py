@@ -1,4 +1,4 @@
-"""Bugs that let one tenant, or one node, cost the others: what was so before it was bounded."""
+"""Bugs that let one tenant, or one node, cost the others: the behaviour before bounds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -128,10 +128,10 @@ def tells_mistakes_in_turn(original: Any) -> Any:
 
     def take(self: Any) -> Any:
         now = self._clock()
-        for uid, known in self._mistakes.items():
-            if known.due <= now:
-                self._mistakes[uid] = replace(known, due=float("inf"))
-                return known.mistake.ref, known.mistake.text
+        for uid, entry in self._mistakes.items():
+            if entry.due <= now:
+                self._mistakes[uid] = replace(entry, due=float("inf"))
+                return entry.mistake.ref, entry.mistake.text
         return None
 
     return take
@@ -144,9 +144,13 @@ def drops_others_mistakes(original: Any) -> Any:
     del original
 
     def drop(self: Any) -> None:
-        owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
+        owners = Counter(entry.mistake.ref.namespace for entry in self._mistakes.values())
         (fewest, _) = owners.most_common()[-1]
-        uids = [uid for uid, each in self._mistakes.items() if each.mistake.ref.namespace == fewest]
+        uids = [
+            uid
+            for uid, mistake in self._mistakes.items()
+            if mistake.mistake.ref.namespace == fewest
+        ]
         del self._mistakes[uids[0]]
 
     return drop
@@ -158,9 +162,9 @@ def drops_others_mistakes(original: Any) -> Any:
         "_again_at_once_with_half_as_many_objects")  # fmt: skip
 def asks_for_as_many_again(original: Any) -> Any:
     def on_error(self: Any, error: Any, now: float) -> None:
-        held = self._limit
+        limit = self._limit
         original(self, error, now)
-        self._limit = held
+        self._limit = limit
 
     return on_error
 

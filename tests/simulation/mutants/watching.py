@@ -41,10 +41,10 @@ def relists_without_deletions(original: Any) -> Any:
 @mutant("B3", "a list drops a bind that it is too old to show", Ledger, "replace_pods")
 def relists_over_binds(original: Any) -> Any:
     def replace_pods(self: Any, pods: Any, keep: Any, started: float) -> Any:
-        listed = list(pods)
-        changes = original(self, listed, keep, started)
-        bound = {pod.ref.uid for pod in listed if pod.node}
-        for uid in self._store.entries(*ASSUMED).keys() - bound:
+        listed_pods = list(pods)
+        changes = original(self, listed_pods, keep, started)
+        bound_uids = {pod.ref.uid for pod in listed_pods if pod.node}
+        for uid in self._store.entries(*ASSUMED).keys() - bound_uids:
             self._store.put(uid, None)
         return changes
 
@@ -56,9 +56,9 @@ def deletes_by_name(original: Any) -> Any:
     def pod_gone(self: Any, uid: str) -> Any:
         entry = self._store.entry(uid)
         changes = original(self, uid)
-        for other in self._store.entries().values():
-            if entry is not None and other.ref.name == entry.ref.name:
-                self._store.put(other.ref.uid, None)
+        for stored in self._store.entries().values():
+            if entry is not None and stored.ref.name == entry.ref.name:
+                self._store.put(stored.ref.uid, None)
         return changes
 
     return pod_gone
@@ -69,10 +69,12 @@ def deletes_by_name(original: Any) -> Any:
 )
 def frees_what_the_event_says(original: Any) -> Any:
     def apply(self: Any, event: Any) -> None:
-        held = event.object and event.object.metadata.annotations
-        if event.kind == "DELETED" and not (held and held.get("ALIYUN_COM_GPU_MEM_IDX")):
+        annotations = event.object and event.object.metadata.annotations
+        if event.kind == "DELETED" and not (
+            annotations and annotations.get("ALIYUN_COM_GPU_MEM_IDX")
+        ):
             return
-        if event.kind == "DELETED" and held.get("ALIYUN_COM_GPU_MEM_ASSIGNED") != "true":
+        if event.kind == "DELETED" and annotations.get("ALIYUN_COM_GPU_MEM_ASSIGNED") != "true":
             return
         original(self, event)
 
@@ -197,8 +199,8 @@ def swallows_sink_errors(original: Any) -> Any:
 @mutant("B21", "client #696: one odd object blocks the list", PodEventHandler, "_seen")
 def gives_up_over_an_odd_object(original: Any) -> Any:
     def seen(self: Any, pod: Any) -> Any:
-        for managed in self._resources:
-            observe_pod(pod, managed.names)
+        for resource in self._resources:
+            observe_pod(pod, resource.names)
         return original(self, pod)
 
     return seen

@@ -1,6 +1,6 @@
 """Small clusters for the tests of core: as plain objects, and as the Snapshot made of them.
 
-The functions at the end say with plain objects what `decide` says with arrays.
+The functions at the end compute with plain objects the results that `decide` computes with arrays.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ WORKLOAD = workload_of(
     capacities=range(1, 9),
     turnover=1.0,
 )
-"""Pods as small clusters see them: shares of a device, whole devices, several, and none."""
+"""Pods of small clusters: shares of a device, whole devices, several devices, no device."""
 
 COMPUTE = workload_of(
     {
@@ -58,7 +58,7 @@ POLICIES: dict[str, Policy] = {name: load_policy(name, WORKLOAD) for name in pol
 NEVER = (Reason.NO_DEVICE, Reason.TOO_LARGE, Reason.TOO_MANY_DEVICES)
 
 
-def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **rest: object) -> NodeSpec:
+def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **fields: object) -> NodeSpec:
     """A node with these devices, healthy but for those named."""
     sick = frozenset(unhealthy)
     count = len(capacity)
@@ -69,12 +69,14 @@ def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **rest: objec
         ("A100",) * count,
         ("",) * count,
     )
-    return replace(spec, **rest)  # type: ignore[arg-type]  # the caller names fields of NodeSpec
+    return replace(spec, **fields)  # type: ignore[arg-type]  # the caller names fields of NodeSpec
 
 
 def state_of(spec: NodeSpec, **changes: object) -> NodeState:
-    """What kube-scheduler's own filters see of the node: its devices and their compute as aliyun's,
-    and its CPU and memory, which are many if they are not known.
+    """The node for kube-scheduler's own filters: aliyun resources for devices and compute, CPU,
+    memory.
+
+    Unknown CPU and memory are huge.
     """
     amounts = {
         "aliyun.com/gpu-mem": sum(spec.capacity),
@@ -83,7 +85,7 @@ def state_of(spec: NodeSpec, **changes: object) -> NodeState:
         "cpu": spec.cpu,
         "memory": spec.memory,
     }
-    allocatable = {name: 2**40 if each is None else each for name, each in amounts.items()}
+    allocatable = {name: 2**40 if amount is None else amount for name, amount in amounts.items()}
     state = NodeState(spec.name, {}, allocatable=allocatable)
     return replace(state, **changes)  # type: ignore[arg-type]  # the caller names its fields
 
@@ -108,21 +110,24 @@ class Cluster:
         return self.cores.get(name, (0,) * len(self.spec(name).capacity))
 
     def memory_left(self, name: str) -> list[int]:
-        """Units that nobody has, by open device, whether they are any use or not."""
+        """Free units by open device, usable or not."""
         spec = self.spec(name)
         used = self.used.get(name, (0,) * len(spec.capacity))
         return [
-            max(has - held, 0) if fine and not spec.closed else 0
-            for has, held, fine in zip(spec.capacity, used, spec.healthy, strict=True)
+            max(has - used_units, 0) if fine and not spec.closed else 0
+            for has, used_units, fine in zip(spec.capacity, used, spec.healthy, strict=True)
         ]
 
     def free(self, name: str) -> list[int]:
         """Units that can be given out, by device: none where all cores are given."""
-        left, cores = self.memory_left(name), self.cores_used(name)
-        return [units if held < 100 else 0 for units, held in zip(left, cores, strict=True)]
+        memory, cores = self.memory_left(name), self.cores_used(name)
+        return [
+            units if used_cores < 100 else 0
+            for units, used_cores in zip(memory, cores, strict=True)
+        ]
 
     def with_cores(self, name: str, request: Request) -> list[int]:
-        """The open devices that have the cores of the request, whatever memory they have."""
+        """The open devices with enough free cores for the request, regardless of memory."""
         spec = self.spec(name)
         used = self.used.get(name, (0,) * len(spec.capacity))
         devices = zip(self.cores_used(name), used, spec.healthy, strict=True)
@@ -140,7 +145,7 @@ class Cluster:
         return tally.snapshot(self.pins)
 
     def tally(self, order: Sequence[int] | None = None, gaps: int = 0) -> NodeArrays:
-        """The arrays while they are being counted."""
+        """The arrays that count the cluster."""
         tally = NodeArrays()
         for gap in range(gaps):
             tally.set_node(node(f"gone-{gap}", 7, 7, 7, 7, 7), ())
@@ -181,17 +186,17 @@ _CARDS = st.one_of(
 def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Cluster:
     """Up to six nodes, some without devices, closed, with sick or over-full devices."""
     nodes, used, cores, pinned = [], {}, {}, {}
-    shared, named = draw(st.booleans()), draw(st.booleans())
+    shared, has_uuids = draw(st.booleans()), draw(st.booleans())
     for index in range(draw(st.integers(1, 6))):
         name = f"n{draw(st.integers(0, 99))}-{index}"
         capacity = draw(st.lists(st.integers(0, 8), max_size=most_devices))
         sick = draw(st.sets(st.integers(0, most_devices - 1), max_size=2))
-        closed = draw(st.sampled_from([None, None, None, Reason.OTHER_UNIT]))
+        close_reason = draw(st.sampled_from([None, None, None, Reason.OTHER_UNIT]))
         cpu = draw(st.sampled_from([None, 3000, 16_000]))
         memory = None if cpu is None else 2**34
-        shape = node(name, *capacity, unhealthy=sick, closed=closed, cpu=cpu, memory=memory)
+        shape = node(name, *capacity, unhealthy=sick, closed=close_reason, cpu=cpu, memory=memory)
         models = (draw(st.sampled_from("AB")),) * len(capacity)
-        uuids = tuple(f"{index}-{device}" * named for device in range(len(capacity)))
+        uuids = tuple(f"{index}-{device}" * has_uuids for device in range(len(capacity)))
         nodes.append(replace(shape, models=models, uuids=uuids))
         used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
         cores[name] = tuple(draw(_CORES) if shared else 0 for _ in capacity)
@@ -199,7 +204,8 @@ def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Clust
             devices = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
             pin = st.tuples(st.frozensets(_UNITS, min_size=1, max_size=2), devices)
             pinned[name] = tuple(
-                (sizes, tuple(sorted(where))) for sizes, where in draw(st.lists(pin, max_size=2))
+                (sizes, tuple(sorted(pin_devices)))
+                for sizes, pin_devices in draw(st.lists(pin, max_size=2))
             )
     return Cluster(tuple(nodes), used, pinned, cores)
 
@@ -222,7 +228,7 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
 
 
 def wanted_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
-    """The devices of a node that the request accepts, whatever is free of them."""
+    """The devices of a node that the request accepts, regardless of free units."""
     spec, (models, not_models, uuids, not_uuids) = cluster.spec(name), request.cards
     return [
         device
@@ -237,41 +243,43 @@ def wanted_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
 def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
     """The devices of a node that may take the request."""
     free, with_cores = cluster.free(name), cluster.with_cores(name, request)
-    wanted = wanted_devices(cluster, name, request)
-    roomy = [at for at in with_cores if free[at] >= request.units and at in wanted]
+    accepted = wanted_devices(cluster, name, request)
+    roomy = [at for at in with_cores if free[at] >= request.units and at in accepted]
     equals = [pin for pin in cluster.pins.get(name, ()) if pin[0] & request.sizes]
-    pins = {where for _, where in equals}
+    pins = {pin_devices for _, pin_devices in equals}
     if not pins:
         return roomy
-    where = min(pins)
-    if len(pins) > 1 or len(where) != request.devices:
+    pin_devices = min(pins)
+    if len(pins) > 1 or len(pin_devices) != request.devices:
         return []
-    if len(where) > 1 and any(sizes != {request.total} for sizes in (request.sizes, *dict(equals))):
+    if len(pin_devices) > 1 and any(
+        sizes != {request.total} for sizes in (request.sizes, *dict(equals))
+    ):
         return []
-    return [device for device in roomy if device in where]
+    return [device for device in roomy if device in pin_devices]
 
 
 def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | None:
-    """Why the node cannot take the request, or None where it can."""
+    """The reason why the node cannot take the request; None if it can."""
     if len(expected_devices(cluster, name, request)) >= request.devices:
         return None
     spec = cluster.spec(name)
     if spec.closed:
         return spec.closed
     usable = [has for has, fine in zip(spec.capacity, spec.healthy, strict=True) if fine]
-    wanted = wanted_devices(cluster, name, request)
-    if usable and not any(spec.healthy[device] for device in wanted):
+    accepted = wanted_devices(cluster, name, request)
+    if usable and not any(spec.healthy[device] for device in accepted):
         return Reason.NOT_WANTED
-    usable = [spec.capacity[device] for device in wanted if spec.healthy[device]]
+    usable = [spec.capacity[device] for device in accepted if spec.healthy[device]]
     large = [has for has in usable if has >= request.units]
     if len(large) < request.devices:
         return NEVER[(1 if usable else 0) + (1 if large else 0)]
     memory = [
         at
         for at, units in enumerate(cluster.memory_left(name))
-        if units >= request.units and at in wanted
+        if units >= request.units and at in accepted
     ]
-    cores = [at for at in cluster.with_cores(name, request) if at in wanted]
+    cores = [at for at in cluster.with_cores(name, request) if at in accepted]
     if len({*memory} & {*cores}) >= request.devices:
         return Reason.WAITS_FOR_PLUGIN
     if len(memory) >= request.devices:
@@ -281,7 +289,7 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
 
 
 def has_room(view: Snapshot, allocation: Allocation) -> bool:
-    """Whether the allocation has room on the open devices of its node."""
+    """Whether the allocation has room on the open devices of the node."""
     row = view.row[allocation.node]
     return all(
         view.open[row, device] and view.free[row, device] >= units

@@ -1,4 +1,4 @@
-"""Small nodes for the tests of preemption: as books, and by brute force what `least` must find."""
+"""Small nodes for the tests of preemption: as books, and a brute-force search for `least`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
     cpu, cores = int(str(more.pop("cpu", 0))), int(str(more.pop("cores", 0)))
     request = Request(units, count, cpu=cpu, percents=compute(cores))
     placement = tuple((device, units) for device in devices) or None
-    seen = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
-    return seen._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
+    observed = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
+    return observed._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
 
 
 def filled(spec: NodeSpec, pods: Iterable[ObservedPod], pairing: Pairing = Pairing.OFF) -> Ledger:
     ledger = Ledger(pairing)
     ledger.node_changed(spec)
-    for each in pods:
-        ledger.pod_changed(each)
+    for observed in pods:
+        ledger.pod_changed(observed)
     return ledger
 
 
@@ -46,7 +46,7 @@ def books(capacity: Sequence[int], *pods: ObservedPod, sick: Iterable[int] = ())
 
 @dataclass(frozen=True)
 class Case:
-    """A node, its pods, and a pod that room is to be made for."""
+    """A node with pods, and a pod that preempts."""
 
     spec: NodeSpec
     pods: tuple[ObservedPod, ...]
@@ -57,14 +57,14 @@ class Case:
     def books(self) -> NodeBooks:
         return self._ledger(()).dump(NODE)[0]
 
-    def fits_without(self, gone: Iterable[str]) -> bool:
-        """What filter says once the pods are gone."""
-        snapshot = self._ledger(gone).snapshot()
+    def fits_without(self, removed: Iterable[str]) -> bool:
+        """Whether filter accepts the node without these pods."""
+        snapshot = self._ledger(removed).snapshot()
         return filter_nodes(snapshot, [NODE], self.preemptor.request).fit == (NODE,)
 
-    def _ledger(self, gone: Iterable[str]) -> Ledger:
-        gone = set(gone)
-        return filled(self.spec, (p for p in self.pods if p.ref.uid not in gone))
+    def _ledger(self, removed: Iterable[str]) -> Ledger:
+        removed = set(removed)
+        return filled(self.spec, (p for p in self.pods if p.ref.uid not in removed))
 
     @property
     def ending(self) -> set[str]:
@@ -99,13 +99,13 @@ class Case:
 
     def violations(self, chosen: Sequence[ObservedPod]) -> int:
         """The pods that go against a budget, counted the most important first."""
-        taken = [0] * len(self.budgets)
+        violated = [0] * len(self.budgets)
         count = 0
         for p in sorted(chosen, key=lambda p: (-p.priority, p.started or 1e99, p.ref.uid)):
             mine = [i for i, budget in enumerate(self.budgets) if p.ref.uid in budget.covers]
-            count += any(taken[i] >= self.budgets[i].allowed_disruptions for i in mine)
+            count += any(violated[i] >= self.budgets[i].allowed_disruptions for i in mine)
             for i in mine:
-                taken[i] += 1
+                violated[i] += 1
         return count
 
 
@@ -147,6 +147,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def entries_of(found: NodeBooks) -> dict[str, Entry]:
-    assert all(entry.phase is Phase.BOUND for entry in found.entries)
-    return {entry.ref.uid: entry for entry in found.entries}
+def entries_of(books: NodeBooks) -> dict[str, Entry]:
+    assert all(entry.phase is Phase.BOUND for entry in books.entries)
+    return {entry.ref.uid: entry for entry in books.entries}

@@ -1,4 +1,4 @@
-"""Whatever cards do, a charge counts wherever its pod may be, and on nothing else."""
+"""However cards move, a charge counts on every device that the pod may hold, and on no other."""
 
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ def cards(*uuids: str, identity: bool = False) -> NodeSpec:
 
 
 def after(cover: Cover, *specs: NodeSpec) -> Shares | None:
-    """What is charged once the node has been all of these, in this order."""
-    held: Shares | None = None
+    """The charge after the node had these specs, in order."""
+    charge: Shares | None = None
     for spec in specs:
-        cover, held = resolve_devices(cover, spec)
-        assert resolve_devices(cover, spec) == (cover, held), "asked again it says the same"
-    return held
+        cover, charge = resolve_devices(cover, spec)
+        assert resolve_devices(cover, spec) == (cover, charge), "a second call has the same result"
+    return charge
 
 
 ON_B = Cover(((1, 4),), ("b",))
@@ -41,11 +41,11 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
 
 
 @pytest.mark.parametrize(
-    ("cover", "specs", "held"),
+    ("cover", "specs", "charge"),
     [
         (ON_B, [ABC], ((1, 4),)),
         (ON_B, [ABC, cards("b", "c", identity=True)], ((0, 4),)),
-        # One that has gone frees what it held if the node says so; else it may be invented.
+        # A card that the node reports as gone frees the charge; otherwise the uuid may be invented.
         (ON_B, [ABC, replace(cards("a", "c", identity=True), gone=("b",))], ()),
         (ON_B, [replace(cards("a", "c", identity=True), gone=("b",))], ()),
         (ON_B, [ABC, cards("a", "c", identity=True)], ((1, 4),)),
@@ -59,10 +59,10 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
         (ON_B, [ABC_BY_INDEX, cards("a")], None),
         (ON_B, [ABC_BY_INDEX, replace(cards("a"), gone=("b",))], ()),
         (ON_B, [ABC_BY_INDEX, cards("b", "c"), cards("c", "b", "a")], ((0, 4), (1, 4))),
-        # Who does not name its cards any more may have any of them anywhere.
+        # Cards without uuids any more may be any of the earlier cards.
         (ON_B, [ABC, cards("", "")], ((0, 4), (1, 4))),
         (ON_B, [ABC, cards("a", "", "c", identity=True)], ((1, 4),)),
-        # Given elsewhere, beside what is written; never less than that.
+        # Served with other cards: charged there and on the written ones.
         (ON_B_AND_C, [ABC], ((1, 4), (2, 2))),
         (ON_B_AND_C, [ABC, cards("c", "b", identity=True)], ((0, 2), (1, 4))),
         (ON_B_AND_C, [cards("a", "b", identity=True)], ((1, 4),)),
@@ -75,11 +75,11 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
         (ON_B, [cards("a", identity=True)], None),
         (ON_B, [cards("a", identity=True), ABC], ((1, 4),)),
         (ON_B, [cards("", "", "")], ((0, 4), (1, 4), (2, 4))),
-        # A uuid that somebody made up frees no device, whoever comes to serve by identity.
+        # An invented uuid frees no device, even if a plug-in begins to serve by identity.
         (MADE_UP, [cards("", "", ""), ABC], ((1, 4),)),
         (MADE_UP, [ABC_BY_INDEX, ABC, cards("b", "a", identity=True)], ((0, 4), (1, 4))),
-        # One that names another card than its index may have been given the one at the index, as
-        # soon as it was seen where the plug-in may go by that.
+        # A Binding with another card than the one at the index: a plug-in that serves by index may
+        # have served the card at the index.
         (ON_C_BUT_1, [cards("", "", ""), ABC], ((1, 4), (2, 4))),
         (ON_C_BUT_1, [cards("", "", ""), cards("", identity=True), ABC], ((1, 4), (2, 4))),
         (
@@ -102,9 +102,9 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
     ],
 )
 def test_a_charge_follows_its_card(
-    cover: Cover, specs: list[NodeSpec], held: Shares | None
+    cover: Cover, specs: list[NodeSpec], charge: Shares | None
 ) -> None:
-    assert after(cover, *specs) == held
+    assert after(cover, *specs) == charge
 
 
 def test_a_share_with_too_many_cards_counts_everywhere() -> None:
@@ -120,27 +120,27 @@ def test_a_share_with_too_many_cards_counts_everywhere() -> None:
 def test_what_may_have_been_given_is_never_free(
     moves: list[tuple[tuple[str, ...], bool]], served: int
 ) -> None:
-    """Bound to the last card of the first order, and served at any moment after it."""
+    """A pod is bound to the last card of the first order, and served at any moment later."""
     (first, _), *_ = moves
-    index, own = len(first) - 1, first[-1]
-    cover = Cover(((index, 4),), (own,))
+    index, card_uuid = len(first) - 1, first[-1]
+    cover = Cover(((index, 4),), (card_uuid,))
     given_card = ""
     for moment, (order, identity) in enumerate(moves):
-        cover, held = resolve_devices(cover, cards(*order, identity=identity))
-        if moment <= served:  # served now, or not yet: what it would be given now counts
-            there = order[index] if index < len(order) else ""
-            given_card = own if identity else there
+        cover, charge = resolve_devices(cover, cards(*order, identity=identity))
+        if moment <= served:  # served now, or not yet: the card that would be handed out now counts
+            card_at_index = order[index] if index < len(order) else ""
+            given_card = card_uuid if identity else card_at_index
         if given_card in order:
-            assert held is None or order.index(given_card) in dict(held)
+            assert charge is None or order.index(given_card) in dict(charge)
 
 
 @given(st.lists(CARDS, min_size=1, max_size=6), st.sets(st.sampled_from("abcd")))
 def test_who_starts_anew_counts_as_who_has_seen_it_all(
-    orders: list[tuple[str, ...]], gone: set[str]
+    orders: list[tuple[str, ...]], lost: set[str]
 ) -> None:
-    """Where plug-ins serve by identity, the objects alone say what is charged."""
+    """With plug-ins that serve by identity, the current objects alone determine the charge."""
     cover = Cover(((1, 4), (2, 2)), ("b", "x"))
-    specs = [replace(cards(*each, identity=True), gone=tuple(gone)) for each in orders]
+    specs = [replace(cards(*order, identity=True), gone=tuple(lost)) for order in orders]
     assert after(cover, *specs) == after(cover, specs[-1])
 
 

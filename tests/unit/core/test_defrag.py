@@ -1,4 +1,4 @@
-"""Plans of few moves, judged by an oracle of its own: dicts of pods, sums, and all sets of pods.
+"""Plans of few moves, judged by an independent oracle: dicts of pods, sums, and all sets of pods.
 
 The oracle asks the extender's decisions (`decide`) of a snapshot that is made anew for each state,
 where the planner works on one cluster that it changes and changes back.
@@ -29,13 +29,13 @@ PLENTY = 10**7
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod where it is."""
+    """A pod on a node."""
 
     name: str
     request: Request
     node: str
     devices: tuple[int, ...]
-    """Of its parts, the largest first."""
+    """Devices of the parts, the largest part first."""
     cost: float = 0.0
     movable: bool = True
 
@@ -54,7 +54,7 @@ def by_part(shares: Shares) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class World:
-    """Nodes in the order of their names, and pods on them."""
+    """Nodes sorted by name, with pods."""
 
     nodes: tuple[NodeSpec, ...]
     pods: State
@@ -62,10 +62,10 @@ class World:
     def snapshot(self, pods: State) -> Snapshot:
         arrays = NodeArrays()
         for spec in self.nodes:
-            here = [pod for pod in pods.values() if pod.node == spec.name]
+            local_pods = [pod for pod in pods.values() if pod.node == spec.name]
             arrays.set_node(
                 spec,
-                [Charge(spec.name, pod.request, pod.shares) for pod in here],
+                [Charge(spec.name, pod.request, pod.shares) for pod in local_pods],
             )
         return arrays.snapshot({})
 
@@ -86,8 +86,8 @@ class World:
         for pod in pods.values():
             if pod.node == spec.name:
                 cpu += pod.request.cpu
-                for device, held in pod.shares:
-                    units[device] += held
+                for device, share in pod.shares:
+                    units[device] += share
                     cores[device] += pod.request.cores
         return units, cores, cpu
 
@@ -100,7 +100,7 @@ class World:
                 return False
             for pod in pods.values():
                 whole = pod.node == spec.name and pod.request.alone
-                if whole and any(units[device] != held for device, held in pod.shares):
+                if whole and any(units[device] != share for device, share in pod.shares):
                     return False
         return True
 
@@ -109,8 +109,10 @@ class World:
         units, cores, cpu = self.sums(spec, pods)
         room = [
             has - used
-            for has, used, held in zip(spec.capacity, units, cores, strict=True)
-            if held < 100 and held + request.cores <= 100 and not (request.alone and used)
+            for has, used, used_cores in zip(spec.capacity, units, cores, strict=True)
+            if used_cores < 100
+            and used_cores + request.cores <= 100
+            and not (request.alone and used)
         ]
         return (spec.cpu or 0) - cpu >= request.cpu and any(
             all(has >= part for has, part in zip(chosen, request.parts, strict=True))
@@ -120,7 +122,7 @@ class World:
     def decided(
         self, request: Request, pods: State, policy: str, without: str
     ) -> tuple[str, tuple[int, ...]] | None:
-        """Where the extender places the pod, among nodes with CPU for it."""
+        """The placement by the extender, among nodes with enough CPU."""
         names = [
             spec.name
             for spec in self.nodes
@@ -133,20 +135,20 @@ class World:
         return names[best], by_part(place(view, names[best], request, scorer).shares)
 
     def sets_that_open(self, spec: NodeSpec, request: Request, size: int) -> Iterator[list[Pod]]:
-        """Each set of movable pods on the node without which it has room, and with which not."""
-        here = [pod for pod in self.pods.values() if pod.movable and pod.node == spec.name]
+        """Each minimal set of movable pods on the node whose removal makes room."""
+        movable_pods = [pod for pod in self.pods.values() if pod.movable and pod.node == spec.name]
 
-        def opens(gone: Iterable[Pod]) -> bool:
-            names = {pod.name for pod in gone}
-            left = {name: pod for name, pod in self.pods.items() if name not in names}
-            return self.fits(spec, request, left)
+        def opens(pods: Iterable[Pod]) -> bool:
+            names = {pod.name for pod in pods}
+            remaining_pods = {name: pod for name, pod in self.pods.items() if name not in names}
+            return self.fits(spec, request, remaining_pods)
 
-        for some in combinations(here, size):
+        for some in combinations(movable_pods, size):
             if opens(some) and not any(opens(set(some) - {pod}) for pod in some):
                 yield [*some]
 
     def can_move(self, some: Iterable[Pod], policy: str) -> bool:
-        """Whether these pods have places, in some order, while all of them still stand."""
+        """Whether these pods have new places, in some order, while all hold the old places."""
         for order in permutations(some):
             pods = dict(self.pods)
             for pod in order:
@@ -158,10 +160,10 @@ class World:
                 return True
         return False
 
-    def best(self, request: Request, most: int, policy: str) -> tuple[int, object] | None:
+    def best(self, request: Request, max_moves: int, policy: str) -> tuple[int, object] | None:
         """The fewest moves that open a place, and the order of the best such set of pods."""
-        for size in range(1, most + 1):
-            found = [
+        for size in range(1, max_moves + 1):
+            plans = [
                 (
                     sum(pod.cost for pod in some),
                     sum(pod.request.total for pod in some),
@@ -171,36 +173,36 @@ class World:
                 for some in self.sets_that_open(spec, request, size)
                 if self.can_move(some, policy)
             ]
-            if found:
-                return size, min(found)
+            if plans:
+                return size, min(plans)
         return None
 
 
-# Made once: what is drawn from a strategy that was made for it takes twice the time.
+# A strategy made once: a new strategy for each draw takes twice the time.
 CAPACITIES = st.lists(st.integers(4, 8), min_size=1, max_size=3)
 CPU = st.sampled_from([4000, 16_000])
 DEVICES, CPU_ASKED = st.sampled_from([1, 1, 1, 2]), st.sampled_from([0, 0, 1000, 3000])
 CORES = st.sampled_from([0, 0, 40, 70, 100])
 
 
-def asked(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Request:
+def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) -> Request:
     """Of one device, or of several with equal parts or unlike ones."""
     request = Request(
-        draw(st.integers(least, most)),
+        draw(st.integers(min_units, max_units)),
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
         percents=compute(draw(CORES) if cores else 0),
     )
-    others = draw(st.lists(st.integers(1, request.units), max_size=2))
-    return request.of_parts([request.units, *others]) if draw(st.booleans()) else request
+    other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))
+    return request.of_parts([request.units, *other_parts]) if draw(st.booleans()) else request
 
 
-wanted = st.composite(asked)
+requests = st.composite(asked)
 
 
 @st.composite
 def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
-    """Nodes that are rather full, of pods that are rather small, most of which may be moved."""
+    """Rather full nodes with rather small pods, most of them movable."""
     count, cores = draw(st.integers(2, most_nodes)), draw(st.booleans())
     nodes = tuple(
         node(
@@ -213,15 +215,17 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
     )
     world, pods = World(nodes, {}), dict[str, Pod]()
     for at in range(draw(st.integers(most_pods // 2, most_pods))):
-        request, cost = asked(draw, cores, most=4), float(draw(st.integers(0, 3)))
+        request, cost = asked(draw, cores, max_units=4), float(draw(st.integers(0, 3)))
         movable = draw(st.integers(0, 5)) > 0
         places = [
             (spec.name, devices)
             for spec in nodes
             for devices in permutations(range(len(spec.capacity)), request.devices)
         ]
-        made = [Pod(f"p{at}", request, *where, cost, movable) for where in places]
-        lawful = [pod for pod in made if world.is_lawful({**pods, pod.name: pod})]
+        all_pods = [
+            Pod(f"p{at}", request, *node_and_devices, cost, movable) for node_and_devices in places
+        ]
+        lawful = [pod for pod in all_pods if world.is_lawful({**pods, pod.name: pod})]
         if lawful:
             pods[f"p{at}"] = lawful[draw(st.integers(0, len(lawful) - 1))]
     return World(nodes, pods)
@@ -233,19 +237,19 @@ POLICY = st.sampled_from(["binpack", "device-bestfit", "fgd"])
 def check_prefixes(world: World, plan: Plan, request: Request) -> None:
     """Every prefix of the plan leaves a lawful cluster, and the last one the place."""
     names = [spec.name for spec in world.nodes]
-    gone, standing = dict(world.pods), dict(world.pods)
+    without_moved, standing = dict(world.pods), dict(world.pods)
     for move in plan.moves:
         pod = world.pods[move.mover.name]
-        moved = replace(pod, node=names[move.to.row], devices=by_part(move.to.shares))
+        moved_pod = replace(pod, node=names[move.to.row], devices=by_part(move.to.shares))
         assert pod.movable
-        assert pod.node == names[plan.hole.row] != moved.node
+        assert pod.node == names[plan.hole.row] != moved_pod.node
         # The new one may come before the old one has ended, and later ones may never go.
-        standing[f"{pod.name} anew"] = moved
+        standing[f"{pod.name} anew"] = moved_pod
         assert world.is_lawful(standing)
-        gone[pod.name] = moved
-        assert world.is_lawful(gone)
+        without_moved[pod.name] = moved_pod
+        assert world.is_lawful(without_moved)
     hole = Pod("hole", request, names[plan.hole.row], by_part(plan.hole.shares))
-    assert world.is_lawful({**gone, "hole": hole})
+    assert world.is_lawful({**without_moved, "hole": hole})
 
 
 @settings(max_examples=400, deadline=None)
@@ -253,7 +257,7 @@ def check_prefixes(world: World, plan: Plan, request: Request) -> None:
 def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
     data: st.DataObject, world: World, policy: str
 ) -> None:
-    request = data.draw(wanted(data.draw(st.booleans()), least=4))
+    request = data.draw(requests(data.draw(st.booleans()), min_units=4))
     planner, cluster = world.planner(policy)
     before = {name: getattr(cluster.view, name).tolist() for name in ("used", "free", "cpu_free")}
     plan = planner.plan(request, 4, StepBudget(data.draw(st.sampled_from([300, 3000, PLENTY]))))
@@ -268,7 +272,7 @@ def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
 def test_no_plan_of_one_level_has_fewer_moves_or_costs_less(
     data: st.DataObject, world: World, policy: str
 ) -> None:
-    request = data.draw(wanted(data.draw(st.booleans()), least=4))
+    request = data.draw(requests(data.draw(st.booleans()), min_units=4))
     fits = any(world.fits(spec, request, world.pods) for spec in world.nodes)
     plan = world.planner(policy)[0].plan(request, 3, StepBudget(PLENTY))
     if fits:
@@ -360,7 +364,7 @@ def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wants", "moved", "devices"),
+    ("wants", "moved_names", "devices"),
     [
         (Request(6, 2, split=(6, 2)), ["small"], (0, 1)),
         (Request(6, 2), ["large", "small"], (0, 1)),
@@ -369,7 +373,7 @@ def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
     ],
 )
 def test_each_part_of_a_split_pod_counts_by_itself(
-    wants: Request, moved: list[str], devices: tuple[int, ...]
+    wants: Request, moved_names: list[str], devices: tuple[int, ...]
 ) -> None:
     world = full_of(
         Pod("small", Request(3, 1), "a", (0,)),
@@ -378,7 +382,7 @@ def test_each_part_of_a_split_pod_counts_by_itself(
     )
     plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
     assert plan is not None
-    assert sorted(move.mover.name for move in plan.moves) == moved
+    assert sorted(move.mover.name for move in plan.moves) == moved_names
     assert plan.hole.devices == devices
     check_prefixes(world, plan, wants)
 

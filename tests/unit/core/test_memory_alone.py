@@ -1,4 +1,4 @@
-"""Where nobody asks for compute, every policy judges as it did before it knew of compute."""
+"""Without requests for compute, every policy scores as before compute was added."""
 
 from hashlib import sha256
 from itertools import cycle
@@ -29,7 +29,7 @@ JUDGED = {
 
 @pytest.mark.parametrize("name", policy_names())
 def test_values_stay_as_they_were_bit_for_bit(name: str) -> None:
-    found = sha256()
+    digest = sha256()
     for seed, turnover in zip(range(5000, 5012), cycle((0.0, 1.0, 0.5)), strict=False):
         trace = drawn(seed)
         workload = workload_of_trace(trace.nodes, trace.pods, turnover)
@@ -39,9 +39,9 @@ def test_values_stay_as_they_were_bit_for_bit(name: str) -> None:
         requests = [request_of(trace.pods[at]) for at in draw.integers(len(trace.pods), size=400)]
         for request in requests:
             books.place_on(next(rows), request)
-        every = np.arange(len(trace.nodes))
+        all_rows = np.arange(len(trace.nodes))
         for request in requests[:40]:
-            values = judge.policy.score(books.view, every, request)
-            found.update(np.where(books.view.free >= request.units, values, 0.0).tobytes())
-            found.update(judge.scores(books.view, request).values.tobytes())
-    assert found.hexdigest()[:16] == JUDGED[name]
+            values = judge.policy.score(books.view, all_rows, request)
+            digest.update(np.where(books.view.free >= request.units, values, 0.0).tobytes())
+            digest.update(judge.scores(books.view, request).values.tobytes())
+    assert digest.hexdigest()[:16] == JUDGED[name]

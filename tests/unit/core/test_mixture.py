@@ -1,4 +1,4 @@
-"""What one namespace asks for: changes are noticed, alternations known, what runs is evidence."""
+"""The mixture of one namespace: changes, alternations, and running pods as evidence."""
 
 from collections import Counter
 
@@ -45,9 +45,9 @@ def test_other_pods_are_known_soon_and_the_old_ones_fade(seed: int) -> None:
     mixture = Mixture()
     come(mixture, DAY, 4000, seed)
     assert come(mixture, NIGHT, 200, seed) >= 1
-    found = shares(mixture)
-    assert found[ONE] < 0.2
-    assert found[WHOLE] > 0.3
+    class_shares = shares(mixture)
+    assert class_shares[ONE] < 0.2
+    assert class_shares[WHOLE] > 0.3
     come(mixture, NIGHT, 2000, seed)
     assert shares(mixture)[ONE] < 0.02
 
@@ -59,9 +59,9 @@ def test_what_alternates_is_kept_from_the_second_time_on() -> None:
         come(mixture, NIGHT, 500, seed)
     for at in range(4):
         come(mixture, (DAY, NIGHT)[at % 2], 300, at)
-        found = shares(mixture)
-        assert found[ONE] > 0.15
-        assert found[WHOLE] > 0.1
+        class_shares = shares(mixture)
+        assert class_shares[ONE] > 0.15
+        assert class_shares[WHOLE] > 0.1
 
 
 def test_a_burst_of_equal_pods_is_forgotten_when_it_is_over() -> None:
@@ -69,9 +69,9 @@ def test_a_burst_of_equal_pods_is_forgotten_when_it_is_over() -> None:
     come(mixture, DAY, 1000)
     come(mixture, {WHOLE: 1.0}, 100)
     come(mixture, DAY, 300, 1)
-    found = shares(mixture)
-    assert found[ONE] > 0.4
-    assert found.get(WHOLE, 0) < 0.2
+    class_shares = shares(mixture)
+    assert class_shares[ONE] > 0.4
+    assert class_shares.get(WHOLE, 0) < 0.2
 
 
 def test_a_phase_is_told_apart_by_sizes_whatever_the_unit() -> None:
@@ -96,31 +96,31 @@ def test_too_few_pods_to_tell_begin_no_phase() -> None:
 def running(
     seed: int, lives: dict[PodClass, float], often: dict[PodClass, float]
 ) -> list[tuple[PodClass, float]]:
-    """Pods that run at one moment, with their ages: classes come as often as told."""
-    rng, found = np.random.default_rng(seed), []
+    """The running pods at one moment as (class, age), with the rate of each class."""
+    rng, pods = np.random.default_rng(seed), []
     for cls, share in often.items():
         ages = rng.uniform(0, 200, int(4000 * share))
         stay = rng.exponential(lives[cls], len(ages))
-        found += [(cls, age) for age in ages[stay > ages].tolist()]
-    return found
+        pods += [(cls, age) for age in ages[stay > ages].tolist()]
+    return pods
 
 
 def test_of_pods_that_run_at_the_start_those_that_stay_long_are_not_overstated() -> None:
     lives, often = {ONE: 2.0, EIGHT: 20.0}, {ONE: 0.8, EIGHT: 0.2}
-    there = running(1, lives, often)
-    seen = Counter(cls for cls, _ in there)
-    assert seen[EIGHT] > 2 * seen[ONE]
+    running_pods = running(1, lives, often)
+    counts = Counter(cls for cls, _ in running_pods)
+    assert counts[EIGHT] > 2 * counts[ONE]
     mixture = Mixture()
-    mixture.adopt(there, MOST)
+    mixture.adopt(running_pods, MOST)
     assert shares(mixture)[ONE] == pytest.approx(0.8, abs=0.1)
-    assert mixture.pods == pytest.approx(len(there), abs=2)
+    assert mixture.pods == pytest.approx(len(running_pods), abs=2)
     assert mixture.turnover > 0.8
 
 
 def test_of_a_cluster_that_fills_what_runs_is_what_came() -> None:
-    there = [((ONE, EIGHT)[at % 4 == 0], float(at)) for at in range(400)]
+    running_pods = [((ONE, EIGHT)[at % 4 == 0], float(at)) for at in range(400)]
     mixture = Mixture()
-    mixture.adopt(there, MOST)
+    mixture.adopt(running_pods, MOST)
     assert shares(mixture)[ONE] == pytest.approx(0.75, abs=0.02)
     assert mixture.turnover < 0.1
 

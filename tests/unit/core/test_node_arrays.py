@@ -1,4 +1,4 @@
-"""Counting: linear, conservative, and without a trace of what is gone."""
+"""Counting: linear, conservative, and without a trace of ended pods."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,16 +37,20 @@ def _tally(*nodes: NodeSpec) -> NodeArrays:
     return tally
 
 
-@given(held=st.lists(charges, max_size=8), passing=st.lists(charges, max_size=8), data=st.data())
+@given(
+    remaining_charges=st.lists(charges, max_size=8),
+    passing=st.lists(charges, max_size=8),
+    data=st.data(),
+)
 def test_what_came_and_went_in_any_order_leaves_no_trace(
-    held: list[Charge], passing: list[Charge], data: st.DataObject
+    remaining_charges: list[Charge], passing: list[Charge], data: st.DataObject
 ) -> None:
     tally = _tally(*NODES)
-    for charge in data.draw(st.permutations(held + passing)):
+    for charge in data.draw(st.permutations(remaining_charges + passing)):
         tally.add(charge)
     for charge in data.draw(st.permutations(passing)):
         tally.add(charge, -1)
-    assert differing_nodes(tally.sums(), NODES[::-1], held) == []
+    assert differing_nodes(tally.sums(), NODES[::-1], remaining_charges) == []
 
 
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
@@ -151,7 +155,7 @@ def test_drift_names_the_nodes_that_differ() -> None:
 
 
 @given(
-    known=st.sampled_from(
+    first_spec=st.sampled_from(
         [NODES[0], node("a", 8, 16, unhealthy=[1]), node("a", 16, 16, closed=Reason.UNEVEN)]
     ),
     had=st.lists(charges, max_size=4),
@@ -159,9 +163,9 @@ def test_drift_names_the_nodes_that_differ() -> None:
     shape=st.sampled_from([NODES[0], node("a", 8), node("a", 16, 16, 16), node("a")]),
 )
 def test_a_recount_lets_nothing_become_free(
-    known: NodeSpec, had: list[Charge], charges_now: list[Charge], shape: NodeSpec
+    first_spec: NodeSpec, had: list[Charge], charges_now: list[Charge], shape: NodeSpec
 ) -> None:
-    tally = _tally(known, NODES[1])
+    tally = _tally(first_spec, NODES[1])
     for charge in had:
         tally.add(charge)
     before = tally.snapshot({})
@@ -171,5 +175,10 @@ def test_a_recount_lets_nothing_become_free(
     right = fresh.snapshot({}).free[0].tolist()
     row = before.row["a"]
     was = [*before.free[row].tolist(), 0, 0][: after.free.shape[1]]
-    assert all(left <= old for left, old in zip(after.free[row].tolist(), was, strict=True))
-    assert all(left <= true for left, true in zip(after.free[row].tolist(), right, strict=False))
+    assert all(
+        free_units <= old for free_units, old in zip(after.free[row].tolist(), was, strict=True)
+    )
+    assert all(
+        free_units <= true
+        for free_units, true in zip(after.free[row].tolist(), right, strict=False)
+    )

@@ -1,6 +1,6 @@
-"""kube-scheduler's own filters, as we judge them: the same as the local cluster's scheduler does.
+"""The copy of kube-scheduler's own filters, compared with the local cluster's scheduler.
 
-Its plug-ins are compared with kube-scheduler elsewhere, letter by letter.
+Other tests compare the plug-ins of the local cluster with kube-scheduler, letter by letter.
 """
 
 from dataclasses import replace
@@ -76,9 +76,9 @@ amounts = st.fixed_dictionaries(
     },
 )
 containers = st.builds(
-    lambda asked, always: {
+    lambda amounts_, always: {
         "name": "c",
-        "resources": {"requests": asked, "limits": asked},
+        "resources": {"requests": amounts_, "limits": amounts_},
         **({"restartPolicy": "Always"} if always else {}),
     },
     amounts,
@@ -88,7 +88,7 @@ containers = st.builds(
 
 @st.composite
 def pod_specs(draw: st.DrawFn) -> Json:
-    """What a pod may say of all that these filters look at."""
+    """The fields of a pod that these filters read."""
     spec: Json = {"containers": draw(st.lists(containers, min_size=1, max_size=2))}
     for container in spec["containers"]:
         container.pop("restartPolicy", None)
@@ -111,8 +111,8 @@ def nodes(draw: st.DrawFn) -> Json:
     capacity = {"cpu": "4", "memory": "8Gi", "pods": "110", MEM: "32", ALIYUN.count: "2"}
     capacity |= {"nvidia.com/gpu": "2", "ephemeral-storage": "4Gi"}
     less = {"cpu": ["0", "4"], "memory": ["1Gi"], "pods": ["0", "2"], MEM: ["0", "28"]}
-    changed = {name: st.sampled_from(some) for name, some in less.items()}
-    allocatable = capacity | draw(st.fixed_dictionaries({}, optional=changed))
+    changes = {name: st.sampled_from(some) for name, some in less.items()}
+    allocatable = capacity | draw(st.fixed_dictionaries({}, optional=changes))
     for name in draw(st.lists(st.sampled_from(["nvidia.com/gpu", "ephemeral-storage"]))):
         allocatable.pop(name, None)
     return {
@@ -138,24 +138,24 @@ def pod(name: str, spec: Json, node: str = "") -> Json:
 @settings(max_examples=400, deadline=None)
 @given(nodes(), pod_specs(), st.lists(pod_specs(), max_size=3))
 def test_a_pod_is_kept_out_where_a_scheduler_keeps_it_out(
-    raw: Json, spec: Json, there: list[Json]
+    raw: Json, spec: Json, pods_on_node: list[Json]
 ) -> None:
     ledger, info = Ledger(), NodeInfo(read_node(raw))
     typed: Node = NODES.decode(msgspec.json.encode(raw))
     ledger.node_changed(node_spec(typed, ALIYUN, "GiB"))
-    for number, each in enumerate(there):
-        bound = pod(f"there-{number}", each, "n")
-        ledger.pod_changed(observed(bound)[1])
-        info = info.with_pod(read_pod(bound))
-    own = OwnFilters(NodeStates([node_state(typed)]), ledger.taken)
-    wanted, view = pod("wanted", spec), read_pod(pod("wanted", spec))
-    read, seen = observed(wanted)
-    statuses = [each.filter(CycleState(), view, info) for each in PLUGINS]
-    obstacles = own.obstacles("n", seen.request, demands_of(read))
+    for number, pod_spec in enumerate(pods_on_node):
+        bound_pod = pod(f"there-{number}", pod_spec, "n")
+        ledger.pod_changed(observed(bound_pod)[1])
+        info = info.with_pod(read_pod(bound_pod))
+    filters = OwnFilters(NodeStates([node_state(typed)]), ledger.taken)
+    new_pod, view = pod("wanted", spec), read_pod(pod("wanted", spec))
+    request, demands = observed(new_pod)
+    statuses = [pod_spec.filter(CycleState(), view, info) for pod_spec in PLUGINS]
+    obstacles = filters.obstacles("n", demands.request, demands_of(request))
     assert (not obstacles) == all(status.ok for status in statuses), (obstacles, statuses)
-    lacks = {each.resource for each in obstacles if each.resource}
-    told = {reason.removeprefix("Insufficient ") for reason in statuses[-1].reasons}
-    assert lacks == {"pods" if text == "Too many pods" else text for text in told}
+    lacks = {pod_spec.resource for pod_spec in obstacles if pod_spec.resource}
+    reasons = {reason.removeprefix("Insufficient ") for reason in statuses[-1].reasons}
+    assert lacks == {"pods" if text == "Too many pods" else text for text in reasons}
 
 
 STATE = NodeState("n", {"zone": "a"}, allocatable={"pods": 10, MEM: 16})
@@ -185,10 +185,10 @@ ANY = Toleration(operator="Exists")
 def test_each_obstacle_has_its_name(
     changes: dict[str, Any], demands: dict[str, Any], texts: list[str]
 ) -> None:
-    own = OwnFilters(NodeStates([replace(STATE, **changes)]))
+    filters = OwnFilters(NodeStates([replace(STATE, **changes)]))
     request = Request(8, 1, resources=((MEM, 8),))
-    found = own.obstacles("n", request, Demands(**demands))
-    assert [each.text for each in found] == texts
+    obstacles = filters.obstacles("n", request, Demands(**demands))
+    assert [obstacle.text for obstacle in obstacles] == texts
     assert OwnFilters().obstacles("n", request, Demands(**demands)) == ()
 
 
@@ -229,12 +229,12 @@ def test_states_are_counted_by_their_changes() -> None:
 def test_what_pods_take_is_added_up_anew_after_each_change() -> None:
     ledger = Ledger()
     ledger.node_changed(node_spec(NODES.decode(b'{"metadata":{"name":"n"}}'), ALIYUN, "GiB"))
-    asked: Json = {"containers": [{"resources": {"requests": {"cpu": "1", "x/thing": "2"}}}]}
+    pod_spec: Json = {"containers": [{"resources": {"requests": {"cpu": "1", "x/thing": "2"}}}]}
     assert dict(ledger.taken("n")) == {}
     for number in (1, 2):
-        ledger.pod_changed(observed(pod(f"p{number}", asked, "n"))[1])
-        taken = {name: amount for name, amount in ledger.taken("n").items() if amount}
-        assert taken == {"cpu": 1000 * number, "pods": number, "x/thing": 2 * number}
+        ledger.pod_changed(observed(pod(f"p{number}", pod_spec, "n"))[1])
+        amounts = {name: amount for name, amount in ledger.taken("n").items() if amount}
+        assert amounts == {"cpu": 1000 * number, "pods": number, "x/thing": 2 * number}
     ledger.pod_gone("p1")
     assert ledger.taken("n")["pods"] == 1
     ledger.node_gone("n")
@@ -254,14 +254,14 @@ DEMANDS = st.builds(Demands, LABELS.map(lambda labels: tuple(sorted(labels.items
 
 @given(DEMANDS, DEMANDS, LABELS)
 def test_what_two_pods_demand_of_one_node_is_what_both_demand(
-    one: Demands, other: Demands, labels: dict[str, str]
+    one: Demands, two: Demands, labels: dict[str, str]
 ) -> None:
-    each = one.selects("n", labels) and other.selects("n", labels)
-    assert one.both(other).selects("n", labels) == each
+    both_select = one.selects("n", labels) and two.selects("n", labels)
+    assert one.both(two).selects("n", labels) == both_select
 
 
 def test_two_pods_tolerate_what_both_tolerate() -> None:
     gpu, spot = Toleration("gpu", "Exists"), Toleration("spot", "Exists")
-    found = Demands(tolerations=(gpu, spot)).both(Demands(tolerations=(gpu,), gated=True))
-    assert (found.tolerations, found.gated, found.is_complete) == ((gpu,), True, True)
+    demands = Demands(tolerations=(gpu, spot)).both(Demands(tolerations=(gpu,), gated=True))
+    assert (demands.tolerations, demands.gated, demands.is_complete) == ((gpu,), True, True)
     assert not Demands(is_complete=False).both(Demands()).is_complete

@@ -1,4 +1,4 @@
-"""Names of nodes that remember their rows: of the layout they are asked about, and no other."""
+"""Names of nodes with cached rows: valid for one layout, and for no other."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.unit.core.clusters import node
 
 
 def members(names: NodeNames, numbers: dict[str, int]) -> set[str]:
-    """The names whose bits are set."""
+    """The names with a set bit."""
     bits = names.bits(numbers)
     return {
         name for name, at in numbers.items() if at < 8 * len(bits) and bits[at // 8] >> at % 8 & 1
@@ -61,7 +61,7 @@ def test_the_parts_asked_for_last_are_the_same_objects() -> None:
 
 
 def test_all_names_are_the_list_itself() -> None:
-    """What filter answers where every node fits needs not be encoded again."""
+    """The answer of filter with all nodes is not encoded again."""
     names = NodeNames(["a", "b"])
     assert names.part(np.array([True, True])) is names
 
@@ -77,14 +77,14 @@ def test_a_part_remembers_no_parts_of_its_own() -> None:
 def test_known_names_have_the_rows_and_bits_of_any_others() -> None:
     dice = random.Random(11)
     plain = [f"node-{number}" for number in range(20)]
-    known = KnownNames(plain)
+    known_names = KnownNames(plain)
     numbers: dict[str, int] = {}
     layouts = [{name: at for at, name in enumerate(dice.sample(plain, 15))} for _ in range(6)]
     for _ in range(500):
         order = dice.sample(plain, dice.randrange(1, 20))
-        found = known.find([*order])
-        assert found == (tuple(order), sum(map(len, order)))
-        names = found[0]
+        lookup = known_names.find([*order])
+        assert lookup == (tuple(order), sum(map(len, order)))
+        names = lookup[0]
         part = names.part(np.array([dice.random() < 0.5 for _ in names]))
         for some in (names, part):
             layout = dice.choice(layouts)
@@ -93,11 +93,11 @@ def test_known_names_have_the_rows_and_bits_of_any_others() -> None:
 
 
 def test_a_name_that_is_new_or_comes_twice_is_not_found() -> None:
-    known = KnownNames(["a", "b"])
-    assert known.find(["b", "c"]) is None
-    assert known.find(["b", "b"]) is None
-    assert known.find([]) == ((), 0)
-    more = known.joined(["c", "b"])
+    known_names = KnownNames(["a", "b"])
+    assert known_names.find(["b", "c"]) is None
+    assert known_names.find(["b", "b"]) is None
+    assert known_names.find([]) == ((), 0)
+    more = known_names.joined(["c", "b"])
     assert len(more) == 3
     assert more.find(["c", "a", "b"]) == (("c", "a", "b"), 3)
 
@@ -107,7 +107,7 @@ NAMES = [f"n{number}" for number in range(8)]
 
 @given(st.lists(st.tuples(st.sampled_from([*NAMES, "new"]), st.booleans()), max_size=60))
 def test_rows_follow_nodes_that_come_and_go(steps: list[tuple[str, bool]]) -> None:
-    arrays, known = NodeArrays(), KnownNames(NAMES)
+    arrays, known_names = NodeArrays(), KnownNames(NAMES)
     for name, looks in steps:
         if name in arrays.row:
             arrays.remove_node(name)
@@ -115,13 +115,15 @@ def test_rows_follow_nodes_that_come_and_go(steps: list[tuple[str, bool]]) -> No
             arrays.set_node(node(name, 8), ())
         row = arrays.snapshot({}).row
         if looks:
-            found = known.find(random.sample(NAMES, 5))
-            assert found is not None
-            assert found[0].rows(row).tolist() == [row.get(each, -1) for each in found[0]]
+            lookup = known_names.find(random.sample(NAMES, 5))
+            assert lookup is not None
+            assert lookup[0].rows(row).tolist() == [
+                row.get(listed_name, -1) for listed_name in lookup[0]
+            ]
 
 
 def test_names_are_looked_up_anew_only_after_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays, known, lookups = NodeArrays(), KnownNames(NAMES), 0
+    arrays, known_names, lookups = NodeArrays(), KnownNames(NAMES), 0
 
     class Counted(dict[str, int]):
         def __iter__(self) -> object:  # type: ignore[override]
@@ -129,10 +131,10 @@ def test_names_are_looked_up_anew_only_after_many_changes(monkeypatch: pytest.Mo
             lookups += 1
             return super().__iter__()
 
-    monkeypatch.setattr(known, "_places", Counted(known._places))  # noqa: SLF001
+    monkeypatch.setattr(known_names, "_places", Counted(known_names._places))  # noqa: SLF001
     for name in NAMES:
         arrays.set_node(node(name, 8), ())
-    known.table(arrays.snapshot({}).row)
+    known_names.table(arrays.snapshot({}).row)
     assert lookups == 1
     for _ in range(3):
         for name in NAMES[:3]:
@@ -140,6 +142,6 @@ def test_names_are_looked_up_anew_only_after_many_changes(monkeypatch: pytest.Mo
             arrays.snapshot({})  # which nobody keeps
             arrays.set_node(node(name, 8), ())
         row = arrays.snapshot({}).row
-        table = known.table(row)
+        table = known_names.table(row)
         assert table[:8].tolist() == [row[name] for name in NAMES]
     assert lookups == 1

@@ -1,4 +1,4 @@
-"""What is kept of pairing is what looking at every pin anew would say."""
+"""The cache of pairing equals a computation from all pins."""
 
 import numpy as np
 from hypothesis import given
@@ -36,9 +36,11 @@ def reference(view: Snapshot, request: Request) -> list[list[bool]]:
     """Return where the request fits, by a look at every pin."""
     mask: list[list[bool]] = has_room(view, np.arange(len(view.names)), request).tolist()
     for row, pins in view.pinned.items():
-        allowed = paired_devices(pins, request)
-        if allowed is not None:
-            mask[row] = [fits and device in allowed for device, fits in enumerate(mask[row])]
+        allowed_devices = paired_devices(pins, request)
+        if allowed_devices is not None:
+            mask[row] = [
+                fits and device in allowed_devices for device, fits in enumerate(mask[row])
+            ]
     return mask
 
 
@@ -50,17 +52,21 @@ def test_what_is_kept_changes_no_answer(actions: list[tuple[str, str, Request | 
     ranking, views = Ranking(load_policy("binpack")), list[Snapshot]()
 
     def look() -> Snapshot:
-        shown = {name: tuple(pin for _, pin in own.values()) for name, own in pins.items() if own}
-        return arrays.snapshot(shown)
+        node_pins = {
+            name: tuple(pin for _, pin in pins_of_node.values())
+            for name, pins_of_node in pins.items()
+            if pins_of_node
+        }
+        return arrays.snapshot(node_pins)
 
     for number, (action, name, request) in enumerate(actions):
-        own = pins.setdefault(name, {})
+        pins_here = pins.setdefault(name, {})
         if action == "pin" and request is not None:
             charge = Charge(name, Request(1, 1), ((number % 2, 1),))
-            own[number] = charge, (request.sizes, (number % 2,))
+            pins_here[number] = charge, (request.sizes, (number % 2,))
             arrays.add(charge)
-        elif action == "served" and own:
-            charge, _ = own.pop(next(iter(own)))
+        elif action == "served" and pins_here:
+            charge, _ = pins_here.pop(next(iter(pins_here)))
             arrays.add(charge, -1)
         elif action == "join":
             arrays.set_node(node(name, 9, 9, 9), ())

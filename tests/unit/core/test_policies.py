@@ -1,4 +1,4 @@
-"""What each policy prefers, and that it finds the best set of several devices."""
+"""The preferences of each policy, and the best set of several devices."""
 
 import gc
 import weakref
@@ -39,7 +39,7 @@ LARGE = PodClass(cpu=4000, units=16, devices=4)
 @pytest.mark.parametrize(
     ("policy", "request_", "best", "devices"),
     [
-        # The node with the least free units is b (18); its tightest device is 1.
+        # The node with the least free units is b (18); the tightest device there is 1.
         ("binpack", Request(4, 1), "b", (1,)),
         ("binpack", Request(9, 1), "b", (0,)),
         ("binpack", Request(12, 1), "a", (1,)),
@@ -76,8 +76,10 @@ def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
     leftovers: dict[str, int] = {}
     for name in cluster.names:
         free = cluster.free(name)
-        left = [free[at] - request.units for at in expected_devices(cluster, name, request)]
-        sums = [sum(some) for some in combinations(left, request.devices)]
+        device_leftovers = [
+            free[at] - request.units for at in expected_devices(cluster, name, request)
+        ]
+        sums = [sum(some) for some in combinations(device_leftovers, request.devices)]
         if not sums:
             with pytest.raises(InsufficientMemory):
                 place(view, name, request, Ranking(policy))
@@ -116,10 +118,12 @@ def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
     tally = NodeArrays()
     # On both two devices are taken: on a by one pod, on b by two. Ties go to a.
     both: dict[str, list[tuple[int, ...]]] = {"a": [(0, 1)], "b": [(0,), (1,)]}
-    for name, held in both.items():
+    for name, used_devices in both.items():
         charges = [
-            Charge(name, Request(16, len(where)), tuple((device, 16) for device in where))
-            for where in held
+            Charge(
+                name, Request(16, len(used_device)), tuple((device, 16) for device in used_device)
+            )
+            for used_device in used_devices
         ]
         tally.set_node(node(name, 16, 16, 16, 16, cpu=8000, memory=2**34), charges)
     ranking = Ranking(ShadowPrice(workload))
@@ -131,8 +135,8 @@ def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() 
     equal = [node(f"n{index:02}", 16, 16, 16, 16, cpu=8000) for index in range(10)]
     assert policy.hold(Cluster(tuple(equal)).snapshot()) > 0
     assert policy.hold(Cluster((*equal, node("small", 16, cpu=8000))).snapshot()) > 0
-    other = [node(f"m{index}", 16, 16, cpu=8000) for index in range(3)]
-    assert policy.hold(Cluster((*equal, *other)).snapshot()) == 0
+    more_nodes = [node(f"m{index}", 16, 16, cpu=8000) for index in range(3)]
+    assert policy.hold(Cluster((*equal, *more_nodes)).snapshot()) == 0
 
 
 def test_a_node_that_has_gone_changes_no_judgement_of_those_that_stay() -> None:

@@ -1,4 +1,4 @@
-"""Compute as the second dimension: what is lost, by the definition's words, and who goes where."""
+"""Compute as the second dimension: the loss by definition, and the preferred nodes."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def _has_room(device: Device, cls: PodClass) -> bool:
 
 
 def _lost(devices: list[Device], sizes: list[int], cpu: int, model: str, typical: Typical) -> int:
-    """What the typical pods lose on a node, in hundredths of a unit."""
+    """The loss of the typical pods on a node, in hundredths of a unit."""
     lost = 0
     for cls, count in typical:
         runs = cls.devices > 0 and cls.cpu <= cpu and (not cls.models or model in cls.models)
@@ -66,8 +66,8 @@ def test_what_is_lost_is_the_memory_and_compute_of_devices_without_room_for_both
         spec, used = cluster.spec(name), cluster.used[name]
         model, cpu = spec.models[0] if spec.models else "", int(view.cpu_free[row])
         devices = [
-            (left, (100 - cores) * bool(view.open[row, at]), used[at])
-            for at, (left, cores) in enumerate(
+            (free_units, (100 - cores) * bool(view.open[row, at]), used[at])
+            for at, (free_units, cores) in enumerate(
                 zip(cluster.memory_left(name), cluster.cores_used(name), strict=True)
             )
         ]
@@ -82,8 +82,12 @@ def test_what_is_lost_is_the_memory_and_compute_of_devices_without_room_for_both
         ):
             after = list(devices)
             for at in chosen:
-                units, percent, held = devices[at]
-                after[at] = (units - request.units, percent - request.cores, held + request.units)
+                units, percent, used_units = devices[at]
+                after[at] = (
+                    units - request.units,
+                    percent - request.cores,
+                    used_units + request.units,
+                )
             then = _lost(after, sizes, max(cpu - request.cpu, 0), model, typical)
             assert fall[row, column if request.devices > 1 else chosen[0]] == lost[row] - then
 
@@ -110,7 +114,7 @@ PODS = workload_of(
 
 @pytest.mark.parametrize("name", ["fgd", "shadow-price"])
 def test_who_asks_for_no_compute_goes_where_others_find_too_little(name: str) -> None:
-    nodes = tuple(node(where, 16, cpu=64_000, memory=2**36) for where in "ab")
+    nodes = tuple(node(node_name, 16, cpu=64_000, memory=2**36) for node_name in "ab")
     cluster = Cluster(nodes, {"a": (8,), "b": (8,)}, cores={"a": (20,), "b": (80,)})
     ranking = Ranking(load_policy(name, PODS))
     assert best_node(cluster.snapshot(), cluster.names, Request(4, 1), ranking) == "b"
@@ -120,7 +124,7 @@ def test_who_asks_for_no_compute_goes_where_others_find_too_little(name: str) ->
 def test_who_takes_the_last_compute_of_a_device_strands_as_little_memory_as_there_is(
     name: str,
 ) -> None:
-    nodes = tuple(node(where, 16, cpu=64_000, memory=2**36) for where in "ab")
+    nodes = tuple(node(node_name, 16, cpu=64_000, memory=2**36) for node_name in "ab")
     cluster = Cluster(nodes, {"a": (4,), "b": (12,)}, cores={"a": (50,), "b": (50,)})
     ranking = Ranking(load_policy(name, PODS))
     assert (

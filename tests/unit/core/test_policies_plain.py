@@ -1,4 +1,4 @@
-"""Pods without GPU, and policies that know of no pods: what is made of them."""
+"""Placement of pods without GPU, and policies without a workload."""
 
 from dataclasses import replace
 
@@ -44,11 +44,11 @@ def test_a_pod_without_gpu_pays_for_the_blocks_whose_cpu_it_takes() -> None:
 @pytest.mark.parametrize("name", ["fgd", "shadow-price"])
 def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
     view = CLUSTER.snapshot()
-    for asked in (Request(4, 1, 500), Request(8, 2, 500)):
-        found = Ranking(load_policy(name)).scores(view, asked).values
+    for request in (Request(4, 1, 500), Request(8, 2, 500)):
+        values = Ranking(load_policy(name)).scores(view, request).values
         assert (
-            found.tolist()
-            == Ranking(POLICIES["device-bestfit"]).scores(view, asked).values.tolist()
+            values.tolist()
+            == Ranking(POLICIES["device-bestfit"]).scores(view, request).values.tolist()
         )
 
 
@@ -59,5 +59,5 @@ def test_of_devices_with_equal_memory_a_pod_with_cores_takes_the_fewest_left(nam
     ranking, row = Ranking(POLICIES[name]), np.array([1])
     assert ranking.score_devices(view, row, Request(4, 1, 500, percents=compute(30))).argmax() == 1
     assert ranking.scores(view, Request(4, 1, 500, percents=compute(50))).devices[0, 1] == 2
-    # Who asks for no cores does not see them.
+    # Cores do not matter to a request without cores.
     assert len({*ranking.score_devices(view, row, Request(4, 1, 500))[0]}) == 1

@@ -30,7 +30,7 @@ typical = st.dictionaries(classes, st.integers(1, 9), min_size=1, max_size=6).ma
 
 
 def _lost(free: list[int], cpu: int, model: str, cls: PodClass) -> int:
-    """What a class loses on a node, by the words of the definition."""
+    """The loss of a class on a node, by the definition."""
     fits = sum(room >= cls.units for room in free)
     runs = cls.devices > 0 and cls.cpu <= cpu and fits >= cls.devices
     if not runs or (cls.models and model not in cls.models):
@@ -57,13 +57,13 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
     for row in rows.tolist():
         spec = cluster.spec(view.names[row])
         model = spec.models[0] if spec.models else ""
-        room, left = free[row].tolist(), int(cpu[row])
-        assert lost[row] == _fragmentation(room, left, model, typical)
+        room, free_cpu = free[row].tolist(), int(cpu[row])
+        assert lost[row] == _fragmentation(room, free_cpu, model, typical)
         for device, units in enumerate(room):
             if units >= request.units:
                 after = room.copy()
                 after[device] -= request.units
-                then = _fragmentation(after, max(left - request.cpu, 0), model, typical)
+                then = _fragmentation(after, max(free_cpu - request.cpu, 0), model, typical)
                 assert fall[row, device] == lost[row] - then
 
 
@@ -99,24 +99,24 @@ def test_no_way_to_cut_a_device_is_worth_more_than_it_and_all_pieces_cost_what_t
 def test_in_the_mean_a_unit_is_worth_one_whatever_cards_there_are(
     sizes: dict[int, int], devices: dict[int, int]
 ) -> None:
-    found = _worth(sizes, devices)
+    worth_of_units = _worth(sizes, devices)
     units = sum(capacity * number for capacity, number in devices.items())
     if min(sizes) <= min(devices):
-        whole = sum(found[capacity][-1] * number for capacity, number in devices.items())
+        whole = sum(worth_of_units[capacity][-1] * number for capacity, number in devices.items())
         assert 0 < whole <= units * (1 + 1e-6)
-    assert all((np.diff(values) >= 0).all() for values in found.values())
+    assert all((np.diff(values) >= 0).all() for values in worth_of_units.values())
     for factor in (7, 1024):
         again = _worth(
             {factor * size: n for size, n in sizes.items()},
             {factor * capacity: n for capacity, n in devices.items()},
         )
-        for capacity, values in found.items():
+        for capacity, values in worth_of_units.items():
             assert again[factor * capacity] == pytest.approx(factor * values, rel=1e-12)
 
 
 def test_cards_that_large_pods_need_are_dear_where_small_ones_would_do() -> None:
-    asked = {80: 10, 10: 40}
-    scarce, plenty = _worth(asked, {80: 10, 20: 20}), _worth(asked, {80: 100, 20: 20})
+    demand = {80: 10, 10: 40}
+    scarce, plenty = _worth(demand, {80: 10, 20: 20}), _worth(demand, {80: 100, 20: 20})
     assert scarce[80][-1] / 80 > 1.1 * scarce[20][-1] / 20
     assert plenty[80][-1] / 80 == pytest.approx(plenty[20][-1] / 20, rel=0.01)
 
@@ -129,8 +129,8 @@ def test_as_many_pieces_fit_in_steps_as_do() -> None:
 
 
 def test_a_small_piece_of_what_is_left_over_anyway_costs_nothing() -> None:
-    asked = {3000: 67, 10000: 164, 12000: 130, 138608: 39}
-    values = _worth(asked, {15728: 176, 138608: 52})[138608]
+    demand = {3000: 67, 10000: 164, 12000: 130, 138608: 39}
+    values = _worth(demand, {15728: 176, 138608: 52})[138608]
     for pieces in (12, 13):
         for room in (pieces * 10000 + 3500, pieces * 10000 + 5600):
             steps = [units * (len(values) - 1) // 138608 for units in (room, room - 3000)]
@@ -149,9 +149,9 @@ def test_a_card_is_missed_where_as_many_pods_come_as_there_are_cards(
 
 def test_of_very_many_sizes_those_near_each_other_are_one() -> None:
     devices = {1000: 10, 2000: 10}
-    found = _worth(dict.fromkeys(range(1, 2001), 1), devices)
+    worth_of_units = _worth(dict.fromkeys(range(1, 2001), 1), devices)
     fewer = _worth(dict.fromkeys(range(32, 2001, 32), 32) | {1000: 1}, devices)
-    for capacity, values in found.items():
+    for capacity, values in worth_of_units.items():
         assert values[-1] == pytest.approx(fewer[capacity][-1], rel=0.05)
 
 
@@ -175,7 +175,7 @@ def _first_fit(sizes: dict[int, int]) -> int:
     devices: list[int] = []
     for size in sorted(sizes, reverse=True):
         for _ in range(sizes[size]):
-            place = next((at for at, left in enumerate(devices) if left >= size), None)
+            place = next((at for at, free_steps in enumerate(devices) if free_steps >= size), None)
             if place is None:
                 devices.append(16 - size)
             else:

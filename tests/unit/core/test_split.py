@@ -1,4 +1,4 @@
-"""Pods whose memory is split unevenly over devices, beside all ways to lay their parts out."""
+"""Pods with uneven parts of memory on devices, compared with all layouts of the parts."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -95,21 +95,21 @@ def test_the_best_node_is_the_best_for_its_largest_part_of_those_where_it_fits(
             assert values[row] == -np.inf
 
 
-@given(cluster=clusters(pins=False), request=split_requests(), most=st.integers(0, 4))
+@given(cluster=clusters(pins=False), request=split_requests(), max_pods=st.integers(0, 4))
 def test_as_many_are_said_to_fit_at_once_as_parts_of_each_size_do_and_no_fewer_than_do(
-    cluster: Cluster, request: Request, most: int
+    cluster: Cluster, request: Request, max_pods: int
 ) -> None:
     request = replace(request, models=(), cpu=0, memory=0)
     view = cluster.snapshot()
-    said = room_for(view, request, most)
+    room = room_for(view, request, max_pods)
     for number, units in enumerate(request.split, 1):
-        assert said <= room_for(view, request.of_parts([units] * number), most)
+        assert room <= room_for(view, request.of_parts([units] * number), max_pods)
     some = bool(filter_nodes(view, cluster.names, request).fit)
     assert fits_somewhere(view, request) == some
-    assert (said > 0) == (most > 0 and some)
+    assert (room > 0) == (max_pods > 0 and some)
     rows = np.array(sorted(view.row.values()))
     copy = MutableCluster(mutable(view, rows, empty=False), ranking(POLICIES["fgd"], len(rows)))
-    assert said >= sum(copy.place(request) is not None for _ in range(most))
+    assert room >= sum(copy.place(request) is not None for _ in range(max_pods))
 
 
 @given(cluster=clusters(pins=False), request=split_requests())
@@ -123,37 +123,39 @@ def test_it_never_fits_if_its_parts_have_no_place_on_empty_nodes(
         row, spec = view.row[name], cluster.spec(name)
         return NodeBooks(spec, tuple(view.used[row, : len(spec.capacity)].tolist()))
 
-    found = explain(view, cluster.names, request, books_of, 0.0, own=OwnFilters())
+    explanation = explain(view, cluster.names, request, books_of, 0.0, own=OwnFilters())
     healthy = {name: (True,) * len(cluster.spec(name).capacity) for name in cluster.names}
     mended = replace(
         cluster,
-        nodes=tuple(replace(each, healthy=healthy[each.name]) for each in cluster.nodes),
+        nodes=tuple(
+            replace(node_spec, healthy=healthy[node_spec.name]) for node_spec in cluster.nodes
+        ),
     )
     ever = any(laid_out(mended, name, request, empty=True) for name in cluster.names)
-    assert found.never != ever
+    assert explanation.never != ever
 
 
 def test_what_is_held_and_what_is_simulated_is_each_part_on_its_device() -> None:
     view = Cluster((node("n", 8, 16),)).snapshot()
-    asked = Request(12, 2, split=(12, 5), percents=compute(30))
-    offered = HeldSnapshotBuilder(view)
-    take_best(offered, 0, asked, Ranking(POLICIES["binpack"]))
-    assert offered.free.tolist() == [[3, 4]]
-    assert offered.percents_used[0].tolist() == [[30, 30]]
+    request = Request(12, 2, split=(12, 5), percents=compute(30))
+    builder = HeldSnapshotBuilder(view)
+    take_best(builder, 0, request, Ranking(POLICIES["binpack"]))
+    assert builder.free.tolist() == [[3, 4]]
+    assert builder.percents_used[0].tolist() == [[30, 30]]
     cluster = MutableCluster(mutable(view, np.arange(1), empty=True), ranking(POLICIES["fgd"], 1))
-    placed = cluster.place(asked)
-    assert placed is not None
-    assert placed.shares == ((0, 5), (1, 12))
+    placement = cluster.place(request)
+    assert placement is not None
+    assert placement.shares == ((0, 5), (1, 12))
     assert cluster.view.free.tolist() == [[3, 4]]
     assert cluster.allocated == 17
-    assert cluster.place(asked) is None
-    cluster.release(placed)
+    assert cluster.place(request) is None
+    cluster.release(placement)
     assert cluster.view.free.tolist() == [[8, 16]]
 
 
 def test_equal_cards_take_parts_that_no_two_of_them_could_each_take_the_largest_of() -> None:
     view = Cluster((node("n", 16, 16),), {"n": (4, 0)}).snapshot()
-    asked = Request(14, 2, split=(14, 10))
-    assert place(view, "n", asked, Ranking(POLICIES["spread"])).shares == ((0, 10), (1, 14))
+    request = Request(14, 2, split=(14, 10))
+    assert place(view, "n", request, Ranking(POLICIES["spread"])).shares == ((0, 10), (1, 14))
     full = filter_nodes(view, ["n"], Request(14, 2, split=(14, 13)))
     assert full.failed == {"n": Reason.INSUFFICIENT_DEVICES}

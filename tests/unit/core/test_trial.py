@@ -1,4 +1,4 @@
-"""A trial finds the policy that allocates most, costs no more than it may, and touches nothing."""
+"""A trial finds the policy that allocates most, within bounds, without side effects."""
 
 import pickle
 
@@ -24,24 +24,24 @@ def workload(turnover: float = 0.0) -> Workload:
 
 @pytest.mark.parametrize("turnover", [0.0, 0.5, 1.0])
 def test_pods_that_complete_a_device_have_it_won_by_who_packs(turnover: float) -> None:
-    found = run_trial(
+    trial = run_trial(
         Cluster(NODES).snapshot(), workload(turnover), ("spread", "device-bestfit"), 1
     )
-    assert found is not None
-    assert found.winner() == "device-bestfit"
-    lead, error = found.lead("device-bestfit", "spread")
+    assert trial is not None
+    assert trial.winner() == "device-bestfit"
+    lead, error = trial.lead("device-bestfit", "spread")
     assert lead > 2 * error > 0
-    for values in found.allocated.values():
+    for values in trial.allocated.values():
         assert all(0 < value <= 100 for value in values)
-    assert all(value >= 0 for values in found.refused_percent.values() for value in values)
+    assert all(value >= 0 for values in trial.refused_percent.values() for value in values)
 
 
 def test_the_same_seed_gives_the_same_trial_and_another_one_another() -> None:
     snapshot = Cluster(NODES).snapshot()
-    first, again, other = (
+    first, again, third = (
         run_trial(snapshot, workload(0.5), CANDIDATES, seed) for seed in (1, 1, 2)
     )
-    assert first == again != other
+    assert first == again != third
 
 
 def test_the_books_are_as_before() -> None:
@@ -54,10 +54,10 @@ def test_the_books_are_as_before() -> None:
 
 def test_where_pods_stay_they_come_on_top_of_what_is_taken() -> None:
     full = Cluster(NODES, {node.name: (16, 16) for node in NODES}).snapshot()
-    found = run_trial(full, workload(), CANDIDATES, 1)
-    assert found is not None
-    assert {value for values in found.allocated.values() for value in values} == {100.0}
-    assert found.winner("binpack") == "binpack"
+    trial = run_trial(full, workload(), CANDIDATES, 1)
+    assert trial is not None
+    assert {value for values in trial.allocated.values() for value in values} == {100.0}
+    assert trial.winner("binpack") == "binpack"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,10 @@ def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
     nodes.append(make_node("large", 80, cpu=99000, memory=2**40))
     counts = {**TENS_AND_SIXES, PodClass(1000, 80, 1): 1}
     for turnover in (0.0, 1.0):
-        given = workload_of(counts, {16: 4800, 80: 1}, turnover)
-        drawn = list(streams(Cluster(tuple(nodes)).snapshot(), given, np.random.default_rng(1)))
+        large_workload = workload_of(counts, {16: 4800, 80: 1}, turnover)
+        drawn = list(
+            streams(Cluster(tuple(nodes)).snapshot(), large_workload, np.random.default_rng(1))
+        )
         assert 4 <= len(drawn) <= 48
         assert all("large" in stream.begin.names for stream in drawn)
         pods = sum(stream.capacity for stream in drawn) / 8.8 * (1 + 4 * turnover)
@@ -107,9 +109,9 @@ def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
 def test_where_millions_of_pods_fit_one_node_there_is_no_trial(turnover: float) -> None:
     """A MiB as the unit of cards of 141 GiB, and pods of one unit: hours of placing."""
     nodes = (make_node("large", *[141 * 1024] * 8, cpu=99000, memory=2**40),)
-    given = workload_of({PodClass(0, 1, 1): 50}, {141 * 1024: 8}, turnover)
-    assert list(streams(Cluster(nodes).snapshot(), given, np.random.default_rng(1))) == []
-    assert run_trial(Cluster(nodes).snapshot(), given, CANDIDATES, 1) is None
+    small_pods = workload_of({PodClass(0, 1, 1): 50}, {141 * 1024: 8}, turnover)
+    assert list(streams(Cluster(nodes).snapshot(), small_pods, np.random.default_rng(1))) == []
+    assert run_trial(Cluster(nodes).snapshot(), small_pods, CANDIDATES, 1) is None
 
 
 def test_a_policy_that_does_not_exist_is_told_by_its_name() -> None:
@@ -175,22 +177,22 @@ def test_without_the_safe_policy_the_best_is_the_first_choice() -> None:
 
 
 def test_a_choice_says_since_when_and_by_what_lead() -> None:
-    refused = {"a": [1.0, 3.0], "b": [0.0, 0.0], "c": [9.0, 9.0]}
-    first = Trial({"a": [50.0, 52.0], "b": [49.0, 50.0], "c": [10.0, 10.0]}, refused)
+    refused_percent = {"a": [1.0, 3.0], "b": [0.0, 0.0], "c": [9.0, 9.0]}
+    first = Trial({"a": [50.0, 52.0], "b": [49.0, 50.0], "c": [10.0, 10.0]}, refused_percent)
     choice = first.choice(None, 100.0)
     assert (choice.policy, choice.second, choice.since) == ("a", "b", 100.0)
     assert (choice.lead, choice.error) == pytest.approx((1.5, 0.5))
     assert choice.allocated == {"a": 51.0, "b": 49.5, "c": 10.0}
     assert choice.refused_percent == {"a": 2.0, "b": 0.0, "c": 9.0}
     doubtful = Trial({"a": [50.0, 50.0], "b": [49.0, 52.0]}, {"a": [0.0], "b": [0.0]})
-    kept = doubtful.choice(choice, 200.0)
-    assert (kept.policy, kept.since, kept.lead) == ("a", 100.0, -0.5)
-    alone = Trial({"b": [49.0, 52.0]}, {"b": [0.0]}).choice(kept, 300.0)
+    next_choice = doubtful.choice(choice, 200.0)
+    assert (next_choice.policy, next_choice.since, next_choice.lead) == ("a", 100.0, -0.5)
+    alone = Trial({"b": [49.0, 52.0]}, {"b": [0.0]}).choice(next_choice, 300.0)
     assert (alone.policy, alone.since, alone.second, alone.lead) == ("b", 300.0, "", 0.0)
 
 
 def test_before_any_trial_auto_judges_as_the_safe_policy() -> None:
     snapshot, rows = Cluster(NODES, {"n-1": (6, 0)}).snapshot(), np.arange(len(NODES))
     request = Request(10, 1, 1000, 2**30)
-    one, other = (load_policy(name, workload()) for name in ("auto", FALLBACK_POLICY))
-    assert (one.score(snapshot, rows, request) == other.score(snapshot, rows, request)).all()
+    one, two = (load_policy(name, workload()) for name in ("auto", FALLBACK_POLICY))
+    assert (one.score(snapshot, rows, request) == two.score(snapshot, rows, request)).all()

@@ -1,4 +1,4 @@
-"""The workload: what is typical, and what is learned from pods created."""
+"""The workload: typical classes, and classes learned from created pods."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def test_a_pod_without_gpu_has_no_size_and_no_model() -> None:
 
 
 def many(count: int) -> dict[PodClass, int]:
-    """So many classes whose CPU differs."""
+    """Classes with distinct CPU, `count` of them."""
     return {PodClass(cpu=100 + number, units=2, devices=1): 1 for number in range(count)}
 
 
@@ -66,17 +66,22 @@ def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
     ),
     st.integers(1, 60),
 )
-def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], most: int) -> None:
+def test_merged_classes_are_few_and_no_pod_is_lost(
+    counts: dict[PodClass, int], max_classes: int
+) -> None:
     categories = {(cls.devices, cls.models) for cls in counts}
-    found = merge_classes(counts, most)
-    assert len(found) <= max(most, len(categories))
-    assert sum(found.values()) == sum(counts.values())
-    assert found == merge_classes(dict(reversed(counts.items())), most) or len(counts) <= most
+    merged = merge_classes(counts, max_classes)
+    assert len(merged) <= max(max_classes, len(categories))
+    assert sum(merged.values()) == sum(counts.values())
+    assert (
+        merged == merge_classes(dict(reversed(counts.items())), max_classes)
+        or len(counts) <= max_classes
+    )
     for size in ("cpu", "units", "memory", "cores"):
-        held = [getattr(cls, size) for cls in counts] or [0]
-        assert all(min(held) <= getattr(cls, size) <= max(held) for cls in found)
+        sizes = [getattr(cls, size) for cls in counts] or [0]
+        assert all(min(sizes) <= getattr(cls, size) <= max(sizes) for cls in merged)
         total = sum(getattr(cls, size) * count for cls, count in counts.items())
-        after = sum(getattr(cls, size) * count for cls, count in found.items())
+        after = sum(getattr(cls, size) * count for cls, count in merged.items())
         assert 0 <= after - total < sum(counts.values()) or not counts
 
 

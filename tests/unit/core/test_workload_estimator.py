@@ -1,4 +1,4 @@
-"""When policies are made and tried anew, for which pods, and what a namespace can make of it."""
+"""When policies are remade and tried, for which pods, and the influence of a namespace."""
 
 import pytest
 
@@ -22,9 +22,9 @@ def share(learned: WorkloadEstimator, cls: PodClass) -> float:
 def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every_250() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     due = []
-    for seen in range(1001):
+    for pod_count in range(1001):
         if learned.is_due():
-            due.append(seen)
+            due.append(pod_count)
             learned.policies_made(learned.pod_count, learned.sizes)
         learned.created("team", SMALL)
     assert due == [0, 50, 100, 200, 450, 700, 950]
@@ -33,9 +33,9 @@ def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every
 def test_trials_are_due_when_half_as_many_pods_again_have_come_and_every_1000() -> None:
     learned = WorkloadEstimator(devices={16: 4})
     due = []
-    for seen in range(4001):
+    for pod_count in range(4001):
         if learned.is_trial_due():
-            due.append(seen)
+            due.append(pod_count)
             learned.tried()
         learned.created("team", SMALL)
     assert due == [50, 100, 150, 225, 337, 505, 757, 1135, 1702, 2553, 3553]
@@ -131,8 +131,8 @@ def test_how_many_pods_leave_is_weighted_by_namespace_too() -> None:
 
 def test_what_runs_at_the_start_is_known_at_once() -> None:
     learned = WorkloadEstimator(devices={16: 100}, held_units={"team": 300, "other": 320})
-    there = [("team", SMALL, 0.0)] * 150 + [("other", LARGE, 0.0)] * 10
-    learned.adopt(there, 1000.0)
+    running = [("team", SMALL, 0.0)] * 150 + [("other", LARGE, 0.0)] * 10
+    learned.adopt(running, 1000.0)
     assert learned.is_due()
     assert learned.is_trial_due()
     assert share(learned, LARGE) == pytest.approx(10 / 160, abs=0.02)
@@ -150,7 +150,9 @@ def test_classes_stay_as_long_as_theirs_were_seen_to() -> None:
     assert (short, long_) == (SMALL, LARGE)
     assert workload.lives[1] / workload.lives[0] == pytest.approx(3, abs=0.2)
     units = [cls.total * count for cls, count in workload.classes]
-    mean = sum(each * life for each, life in zip(units, workload.lives, strict=True)) / sum(units)
+    mean = sum(
+        unit_count * life for unit_count, life in zip(units, workload.lives, strict=True)
+    ) / sum(units)
     assert mean == pytest.approx(1)
 
 

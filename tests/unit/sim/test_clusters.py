@@ -1,4 +1,4 @@
-"""Clusters by chance are what they say, and always the same; what is said of a policy on them."""
+"""Random clusters match the description and are reproducible; statements about policies there."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,8 @@ import pytest
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
+from gpushare.sim.experiments import churn, coming_and_going, filling, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
@@ -53,12 +54,12 @@ def test_clusters_are_of_all_sizes_and_each_pod_fits_some_node() -> None:
 
 def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
     values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "mine": [79.0, 80.0]}
-    found = Found(Job(1, "churn", (*values,), 42), 9, 2, values)
-    assert found.above("mine") == (-1.5, 0.5)
-    assert found.above("device-bestfit") == (0.0, 0.0)
-    assert found.is_below("mine")
-    assert not found.is_below("device-bestfit")
-    assert not found.is_above("mine")
+    outcome = Found(Job(1, "churn", (*values,), 42), 9, 2, values)
+    assert outcome.above("mine") == (-1.5, 0.5)
+    assert outcome.above("device-bestfit") == (0.0, 0.0)
+    assert outcome.is_below("mine")
+    assert not outcome.is_below("device-bestfit")
+    assert not outcome.is_above("mine")
 
 
 def test_the_family_goes_on_where_its_file_ends(
@@ -88,15 +89,15 @@ def test_the_family_goes_on_where_its_file_ends(
 
 
 def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, found = Job(3, "waiting", ("binpack",), 42), []
+    job, waiting_pods = Job(3, "waiting", ("binpack",), 42), []
     for load in (0.3, 1.3):
         cluster = replace(drawn(3), load=load)
         monkeypatch.setattr(placement_family, "drawn", {3: cluster}.__getitem__)
         allocated, waits = placement_family.measure(job)
         assert waits.measured_by == allocated.measured_by == job != waits.job
-        found.append((sum(allocated.values["binpack"]), -sum(waits.values["binpack"])))
-    assert 0 < found[0][0] < found[1][0]
-    assert 0 < found[0][1] < found[1][1]
+        waiting_pods.append((sum(allocated.values["binpack"]), -sum(waits.values["binpack"])))
+    assert 0 < waiting_pods[0][0] < waiting_pods[1][0]
+    assert 0 < waiting_pods[0][1] < waiting_pods[1][1]
 
 
 def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
@@ -108,14 +109,14 @@ def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
     assert few["shadow-price"] != whole["shadow-price"]
     nodes, pods = drawn(3).nodes, drawn(3).pods
     stream = [pods[index] for index in filling(pods, drawn(3).units, 42)]
-    known = inflation(nodes, pods, "shadow-price", 42, policy_pods=stream)
-    assert many["shadow-price"][0] == known["alloc"]
+    informed = inflation(nodes, pods, "shadow-price", 42, policy_pods=stream)
+    assert many["shadow-price"][0] == informed["alloc"]
 
 
 def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
     cluster = drawn(3)
     simulated = Cluster(cluster.nodes, ranking(Binpack(), len(cluster.nodes)))
-    stream = coming_and_going(cluster.pods, simulated, 42, Options(load=0.8, life=60.0))
+    stream = coming_and_going(cluster.pods, simulated, 42, Parameters(load=0.8, life=60.0))
     came = int((stream.times < 60).sum()) / 60
     assert came == pytest.approx(cluster.arrivals(0.8), rel=0.05)
 
@@ -124,54 +125,55 @@ def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
 def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
     experiment: Callable[..., Record],
 ) -> None:
-    """Prices by the part of a card, not by the unit, are 4 to 5 points below it on these."""
+    """Prices by the part of a card instead of the unit are 4 to 5 points worse here."""
     some = [cluster for cluster in family() if _is_small(cluster)]
-    options = Options(life=4.0, warmup=1.0, workload="known")
+    options = Parameters(life=4.0, warmup=1.0, workload="known")
     differences = []
     for cluster in some:
-        *simple, ours = (
+        *simple, shadow_price = (
             float(str(experiment(cluster.nodes, cluster.pods, policy, 42, options)["alloc"]))
             for policy in (*SIMPLE, "shadow-price")
         )
-        differences.append(ours - max(simple))
+        differences.append(shadow_price - max(simple))
     assert len(some) >= 15
     assert sum(differences) / len(some) > -1.5
 
 
 @pytest.mark.parametrize("seed", [5117, 5161, 5209])
 def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(seed: int) -> None:
-    """Without prices of idle cards, or with coarse ones of residues, it is 5 to 20 points below."""
+    """Without prices of idle cards, or with coarse prices of residues: 5 to 20 points worse."""
     cluster = drawn(seed)
-    known = Options(workload="known")
-    one, other = (
-        float(str(inflation(cluster.nodes, cluster.pods, policy, 42, known)["alloc"]))
+    options = Parameters(workload="known")
+    one, two = (
+        float(str(inflation(cluster.nodes, cluster.pods, policy, 42, options)["alloc"]))
         for policy in ("shadow-price", "device-bestfit")
     )
-    assert one > other - 1
+    assert one > two - 1
 
 
 @pytest.mark.parametrize(
-    ("cluster", "best", "other"),
+    ("cluster", "best", "two"),
     [
         (3, "shadow-price", "device-bestfit"),
         (5078, "device-bestfit", "shadow-price"),
     ],
 )
-def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, other: str) -> None:
+def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, two: str) -> None:
     nodes, pods = drawn(cluster).nodes, drawn(cluster).pods
-    known = Options(workload="known")
+    options = Parameters(workload="known")
     alloc = {
         name: [
-            float(str(inflation(nodes, pods, name, seed, known)["alloc"])) for seed in range(42, 48)
+            float(str(inflation(nodes, pods, name, seed, options)["alloc"]))
+            for seed in range(42, 48)
         ]
-        for name in ("auto", best, other)
+        for name in ("auto", best, two)
     }
     assert alloc["auto"] == alloc[best]
-    assert sum(alloc[best]) > sum(alloc[other]) + 6
+    assert sum(alloc[best]) > sum(alloc[two]) + 6
 
 
 def _is_small(cluster: Drawn) -> bool:
-    """Whether it has cards of several sizes, and so few that a run is short."""
-    asked = sum(pod.devices * pod.units for pod in cluster.pods) / len(cluster.pods)
+    """Whether the cluster has cards of several sizes, and few enough for a short run."""
+    mean_units = sum(pod.devices * pod.units for pod in cluster.pods) / len(cluster.pods)
     units = sum(node.devices * node.capacity for node in cluster.nodes)
-    return len(cluster.nodes) <= 30 and cluster.kinds > 1 and units <= 150 * asked
+    return len(cluster.nodes) <= 30 and cluster.kinds > 1 and units <= 150 * mean_units

@@ -55,7 +55,7 @@ def _steps(seed: int, number: int = 150) -> Iterator[Request | int]:
 
 
 class _Extender:
-    """The real books and decisions; what kube-scheduler and the kubelet do is done by hand."""
+    """The real books and decisions, with the parts of kube-scheduler and the kubelet by hand."""
 
     def __init__(self, policy: str) -> None:
         self.ledger = Ledger(Pairing.OFF)
@@ -78,7 +78,7 @@ class _Extender:
     def place(self, request: Request, plain_on: str | None) -> tuple[str, tuple[int, ...]] | None:
         """plain_on: where kube-scheduler puts a pod that never comes to an extender."""
         view = self.ledger.snapshot()
-        allowed = [
+        fitting = [
             node.name
             for node in NODES
             if view.cpu_free[view.row[node.name]] >= request.cpu
@@ -87,7 +87,7 @@ class _Extender:
         ]
         if not request.devices:
             return None if plain_on is None else self._bound(plain_on, (), request)
-        name = best_node(view, allowed, request, self.ranking)
+        name = best_node(view, fitting, request, self.ranking)
         if name is None:
             return None
         return self._bound(name, place(view, name, request, self.ranking).devices, request)
@@ -106,32 +106,32 @@ class _Extender:
 def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> None:
     cluster = Cluster(NODES, Ranking(load_policy(policy, WORKLOAD), 99, fits))
     extender = _Extender(policy)
-    placed: list[tuple[Placement, str]] = []
-    refused = 0
+    placements: list[tuple[Placement, str]] = []
+    refusals = 0
     for step in _steps(1):
         if isinstance(step, int):
-            if placed:
-                placement, uid = placed.pop(step % len(placed))
+            if placements:
+                placement, uid = placements.pop(step % len(placements))
                 cluster.release(placement)
                 extender.ledger.pod_gone(uid)
             continue
-        found = cluster.place(step)
-        simulated = None if found is None else (NODES[found.row].name, found.devices)
+        chosen = cluster.place(step)
+        simulated = None if chosen is None else (NODES[chosen.row].name, chosen.devices)
         assert extender.place(step, simulated[0] if simulated else None) == simulated
-        refused += found is None
-        if found is not None:
-            placed.append((found, f"p{extender.number}"))
-    assert refused
-    assert len(placed) > 20
+        refusals += chosen is None
+        if chosen is not None:
+            placements.append((chosen, f"p{extender.number}"))
+    assert refusals
+    assert len(placements) > 20
     extender.ledger.check()
 
 
 def test_what_is_released_is_free_again() -> None:
     cluster = Cluster(NODES, Ranking(load_policy("device-bestfit"), 99, fits))
     before = {name: getattr(cluster.view, name).copy() for name in ("free", "cpu_free", "kinds")}
-    placed = [cluster.place(request_of(pod)) for pod in PODS]
+    placements = [cluster.place(request_of(pod)) for pod in PODS]
     assert cluster.allocated > 0
-    for placement in placed:
+    for placement in placements:
         if placement is not None:
             cluster.release(placement)
     assert all(np.array_equal(getattr(cluster.view, name), was) for name, was in before.items())

@@ -1,4 +1,4 @@
-"""first-fit chooses nodes as kube-scheduler does, and on them the first devices that fit."""
+"""first-fit chooses nodes like kube-scheduler, and the first devices there that fit."""
 
 from collections.abc import Callable
 from random import Random
@@ -44,8 +44,8 @@ def test_several_devices_are_the_first_that_fit() -> None:
     cluster = Cluster([node], FirstFitScorer(1))
     cluster.put(0, ((0, 75),), _small(75))
     for units, devices in ((10, (1, 2)), (5, (0, 1)), (66, (2, 3)), (66, None)):
-        placed = cluster.place(_small(units, 2))
-        assert (placed.devices if placed else None) == devices
+        placement = cluster.place(_small(units, 2))
+        assert (placement.devices if placement else None) == devices
 
 
 def test_the_emptier_node_is_chosen_however_full_its_cards_are() -> None:
@@ -54,24 +54,24 @@ def test_the_emptier_node_is_chosen_however_full_its_cards_are() -> None:
         cluster = Cluster(nodes, FirstFitScorer(seed))
         cluster.put(0, ((0, 70),), Request(70, 1, cpu=1000, memory=4096 * MIB))
         cluster.put(1, (), Request(0, 0, cpu=8000, memory=32768 * MIB))
-        placed = cluster.place(_small(10))
-        assert placed is not None
-        assert placed.row == 0
+        placement = cluster.place(_small(10))
+        assert placement is not None
+        assert placement.row == 0
 
 
 def test_packed_the_fuller_node_is_chosen() -> None:
     nodes = [TraceNode(name, 64_000, 2**18, 1, 80, "card") for name in "ab"]
     cluster = Cluster(nodes, FirstFitScorer(1, packs=True))
     cluster.put(1, (), Request(0, 0, cpu=8000, memory=32768 * MIB))
-    placed = cluster.place(_small(10))
-    assert placed is not None
-    assert placed.row == 1
+    placement = cluster.place(_small(10))
+    assert placement is not None
+    assert placement.row == 1
 
 
 def test_equal_nodes_are_taken_by_chance() -> None:
     nodes = [TraceNode(name, 64_000, 2**18, 1, 80, "card") for name in "abc"]
-    placed = [Cluster(nodes, FirstFitScorer(seed)).place(_small(10)) for seed in range(30)]
-    assert {one.row for one in placed if one} == {0, 1, 2}
+    placements = [Cluster(nodes, FirstFitScorer(seed)).place(_small(10)) for seed in range(30)]
+    assert {one.row for one in placements if one} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -83,24 +83,24 @@ def test_nodes_are_scored_as_by_the_scheduler_of_the_local_cluster(packs: bool) 
     strategy = {"type": "MostAllocated" if packs else "LeastAllocated"}
     fit = NodeResourcesFit({"scoringStrategy": strategy})
     balance = NodeResourcesBalancedAllocation()
-    seen = set()
+    distinct_scores = set()
     for cpu, memory in ((3000, 5000 * MIB), (500, 4096 * MIB), (4000, 0), (0, 900 * MIB)):
         request = Request(1, 1, cpu=cpu, memory=memory)
         scores = node_scores(view, np.arange(len(NODES)), request, packs=packs)
-        asking = read_pod(_pod(cpu, memory))
+        new_pod = read_pod(_pod(cpu, memory))
         for row, node in enumerate(NODES):
-            left = int(view.cpu_free[row]), int(view.memory_free[row])
+            free = int(view.cpu_free[row]), int(view.memory_free[row])
             raw = {"cpu": f"{node.cpu}m", "memory": f"{node.memory}Mi", "pods": "110"}
             info = NodeInfo(read_node({"metadata": {"name": "n"}, "status": {"allocatable": raw}}))
-            if left[0] < node.cpu:
-                held = node.cpu - left[0], node.memory * MIB - left[1]
-                info = info.with_pod(read_pod(_pod(*held)))
+            if free[0] < node.cpu:
+                used = node.cpu - free[0], node.memory * MIB - free[1]
+                info = info.with_pod(read_pod(_pod(*used)))
             state = CycleState()
-            told = fit.score(state, asking, info) + balance.score(state, asking, info)
-            if left[0] >= cpu and left[1] >= memory:
-                assert scores[row] == told
-                seen.add(told)
-    assert len(seen) > 5
+            score = fit.score(state, new_pod, info) + balance.score(state, new_pod, info)
+            if free[0] >= cpu and free[1] >= memory:
+                assert scores[row] == score
+                distinct_scores.add(score)
+    assert len(distinct_scores) > 5
 
 
 @pytest.mark.parametrize("experiment", [inflation, churn])
@@ -124,10 +124,10 @@ def test_it_allocates_less_than_a_policy_that_looks_at_cards(
 
 def test_the_bench_shows_differences_by_seed_of_a_list_and_by_cluster_of_a_family() -> None:
     values = {"first-fit": [60.0, 62.0], "auto": [61.0, 65.0]}
-    other = {"first-fit": [70.0, 70.0], "auto": [74.0, 76.0]}
+    second_values = {"first-fit": [70.0, 70.0], "auto": [74.0, 76.0]}
     family = [
-        Found(Job("churn", "equal", cluster, ("auto",), (42, 43)), found)
-        for cluster, found in ((1, values), (2, other))
+        Found(Job("churn", "equal", cluster, ("auto",), (42, 43)), cluster_values)
+        for cluster, cluster_values in ((1, values), (2, second_values))
     ]
     openb = Found(Job("churn", "default", None, ("auto",), (42, 43)), values)
     lines = [line.split() for line in table([openb, *family]).splitlines()[1:]]
@@ -137,6 +137,6 @@ def test_the_bench_shows_differences_by_seed_of_a_list_and_by_cluster_of_a_famil
 
 def _pod(cpu: int, memory: int) -> dict[str, object]:
     requests = {"cpu": f"{cpu}m", "memory": str(memory)}
-    told = {name: amount for name, amount in requests.items() if amount.strip("0m")}
-    container = {"name": "c", "image": "x", "resources": {"requests": told}}
+    nonzero = {name: amount for name, amount in requests.items() if amount.strip("0m")}
+    container = {"name": "c", "image": "x", "resources": {"requests": nonzero}}
     return {"metadata": {"uid": "u", "name": "p"}, "spec": {"containers": [container]}}

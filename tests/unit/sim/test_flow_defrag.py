@@ -1,4 +1,4 @@
-"""Moves of pods for those that wait, in a small cluster whose pods come and go."""
+"""Moves for waiting pods in a small cluster where pods come and go."""
 
 import argparse
 import json
@@ -12,10 +12,11 @@ from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn
-from gpushare.sim.flow import Defrag, Defragmenter, Running
+from gpushare.sim.experiments import churn
+from gpushare.sim.flow import Defragmenter, Running
 from gpushare.sim.main import main
 from gpushare.sim.options import moves, read_options
+from gpushare.sim.parameters import Defrag, Parameters
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 
@@ -24,7 +25,7 @@ NODES = [TraceNode(f"n-{at}", 16_000, 2**16, 2, 8, "card") for at in range(2)]
 
 def test_the_oldest_gets_the_place_that_moves_open() -> None:
     cluster = Cluster(NODES, ranking(Binpack(), 2))
-    there = {
+    running = {
         number: Running(cluster.put(row, ((device, units),), Request(units, 1)), began)
         for number, (row, device, units, began) in enumerate(
             [(0, 0, 2, 1.0), (0, 1, 8, 0.0), (1, 0, 6, 0.0), (1, 1, 5, 0.0)]
@@ -32,22 +33,22 @@ def test_the_oldest_gets_the_place_that_moves_open() -> None:
     }
     defrag = Defragmenter(cluster, Defrag(k=1, every=2), 0.5)
     assert [defrag.is_due() for _ in range(4)] == [False, True, False, True]
-    hole = defrag.make_room(Request(8, 1), there, 3.0)
+    hole = defrag.make_room(Request(8, 1), running, 3.0)
     assert hole is not None
     assert (hole.row, hole.devices) == (0, (0,))
-    assert (there[0].placement.row, there[0].began) == (1, 3.0)
+    assert (running[0].placement.row, running[0].began) == (1, 3.0)
     assert (defrag.moves, defrag.lost) == (1, 2 * 2.0)
     assert cluster.allocated == int(cluster.view.used.sum()) == 29
     assert (cluster.view.used <= cluster.view.capacity).all()
-    assert defrag.make_room(Request(8, 1), there, 4.0) is None
+    assert defrag.make_room(Request(8, 1), running, 4.0) is None
 
 
 @pytest.mark.parametrize("policy", ["binpack", "fgd", "auto"])
 def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> None:
     nodes, pods = still("whole", 3)
-    options = Options(load=1.1, life=3.0, warmup=1.0, wait=True)
+    options = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True)
     without = churn(nodes, pods, policy, 7, options)
-    moving = Options(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    moving = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
     record = churn(nodes, pods, policy, 7, moving)
     alloc, before, lost = record["alloc"], without["alloc"], record["lost"]
     assert isinstance(alloc, float)
@@ -63,14 +64,14 @@ def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> No
 @pytest.mark.parametrize("policy", ["binpack", "fgd"])
 def test_the_same_seed_gives_the_same_moves(policy: str) -> None:
     nodes, pods = still("whole", 3)
-    moving = Options(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
-    one, other = (churn(nodes, pods, policy, 7, moving) for _ in range(2))
-    assert one == other
+    moving = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    one, two = (churn(nodes, pods, policy, 7, moving) for _ in range(2))
+    assert one == two
 
 
 def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
     nodes, pods = still("whole", 3)
-    options = Options(load=1.2, life=4.0, warmup=1.0, wait=True)
+    options = Parameters(load=1.2, life=4.0, warmup=1.0, wait=True)
     without = churn(nodes, pods, "binpack", 7, options)
     record = churn(nodes, pods, "binpack", 7, replace(options, defrag=Defrag(3, 5)))
     assert record["wait_before"] == without["wait_mean"] != record["wait_mean"]
@@ -78,7 +79,7 @@ def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
 
 def test_a_run_that_is_broken_off_has_gained_nothing() -> None:
     nodes, pods = still("whole", 3)
-    moving = Options(life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    moving = Parameters(life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
     shares: list[float] = []
 
     def until(end: float) -> object:
@@ -127,4 +128,4 @@ def test_the_table_tells_what_moves_bring(
     assert {"GAINED", "MOVES", "LOST"} <= {*out.split()}
     about = json.loads((tmp_path / "out.json").read_text())
     assert about["parameters"]["defrag"] == {"k": 2, "every": 3}
-    assert {each["measure"] for each in about["summary"]} >= {"gained", "moves", "lost"}
+    assert {row["measure"] for row in about["summary"]} >= {"gained", "moves", "lost"}

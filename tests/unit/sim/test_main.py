@@ -1,4 +1,4 @@
-"""`gpushare simulate` on a small cluster: what it prints and writes, and how it ends."""
+"""`gpushare simulate` on a small cluster: output, files and exit codes."""
 
 import csv
 import itertools
@@ -18,7 +18,7 @@ Capsys = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
-    """The flags of a cluster of ten nodes with four devices of 16 units, and of its pods."""
+    """The flags for the files of ten nodes with four devices of 16 units, and of pods."""
     nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
     lines = [f"n{index},32000,131072,4,16,T4" for index in range(10)]
     nodes.write_text("\n".join(["name,cpu_milli,memory_mib,gpu,units,model", *lines]))
@@ -43,9 +43,9 @@ def test_a_run_prints_a_table_and_writes_a_record_for_each_policy_and_seed(
     out, table = tmp_path / "out.json", tmp_path / "out.csv"
     words = ["--policy", "fgd,device-bestfit", "--seeds", "42-43"]
     assert simulate("inflation", *small, *words, "--json", str(out), "--csv", str(table)) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    lines = told.out.splitlines()
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = output.out.splitlines()
     assert lines[0].endswith("64 pods on 10 nodes with 40 devices")
     assert lines[1].split() == ["POLICY", "SEEDS", "ALLOC@95", "ALLOC@100", "ALLOC@130", "FAILED"]
     assert [line.split()[0] for line in lines[2:5]] == ["fgd", "device-bestfit", "device-bestfit"]
@@ -67,11 +67,11 @@ def test_a_run_prints_a_table_and_writes_a_record_for_each_policy_and_seed(
 
 
 @pytest.mark.parametrize(
-    ("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("csv", csv.reader)]
+    ("form", "parse"), [("json", json.loads), ("yaml", yaml.safe_load), ("csv", csv.reader)]
 )
-def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, read: Any) -> None:
+def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, parse: Any) -> None:
     assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "-o", form) == 0
-    assert read(capsys.readouterr().out)
+    assert parse(capsys.readouterr().out)
 
 
 def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Capsys) -> None:
@@ -85,8 +85,8 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
     (choice,) = auto["choices"]
     assert choice["since"] == 0
     best = choice["policy"]
-    others = [value for name, value in choice["allocated"].items() if name != best]
-    assert choice["lead"] == pytest.approx(choice["allocated"][best] - max(others))
+    other_shares = [value for name, value in choice["allocated"].items() if name != best]
+    assert choice["lead"] == pytest.approx(choice["allocated"][best] - max(other_shares))
     assert best == "device-bestfit" or choice["lead"] > choice["error"]
     lead = lead_text(choice["lead"], choice["error"], choice["second"])
     assert line == f"auto was {best}: in its trial {lead}"
@@ -103,10 +103,10 @@ def test_an_auto_that_learns_tells_each_of_its_choices(
     since = [choice["since"] for choice in record["choices"]]
     assert len(since) > 1
     assert since[0] >= 50
-    for (one, other), (before, after) in zip(
+    for (one, two), (before, after) in zip(
         itertools.pairwise(policies), itertools.pairwise(since), strict=True
     ):
-        assert (after == before) == (one == other)
+        assert (after == before) == (one == two)
 
 
 def test_a_file_that_cannot_be_written_keeps_back_nothing_else(
@@ -115,9 +115,9 @@ def test_a_file_that_cannot_be_written_keeps_back_nothing_else(
     table = tmp_path / "out.csv"
     words = ["--policy", "fgd", "--seeds", "42", "--json", "/dev/full", "--csv", str(table)]
     assert simulate("inflation", *small, *words) == 1
-    told = capsys.readouterr()
-    assert told.err == "gpushare simulate: [Errno 28] No space left on device\n"
-    assert told.out.splitlines()[2].startswith("fgd")
+    output = capsys.readouterr()
+    assert output.err == "gpushare simulate: [Errno 28] No space left on device\n"
+    assert output.out.splitlines()[2].startswith("fgd")
     assert len(table.read_text().splitlines()) == 2
 
 
@@ -131,9 +131,9 @@ def test_a_policy_of_another_package_that_fails_keeps_back_no_finished_run(
     (info / "entry_points.txt").write_text("[gpushare.policies]\nfalling = falling:Falling\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert simulate("inflation", *small, "--policy", "fgd,falling", "--seeds", "42-43") == 1
-    told = capsys.readouterr()
-    assert told.out.splitlines()[2].split()[:2] == ["fgd", "1"]
-    assert told.err.endswith("TypeError: what it makes has no method score\n")
+    output = capsys.readouterr()
+    assert output.out.splitlines()[2].split()[:2] == ["fgd", "1"]
+    assert output.err.endswith("TypeError: what it makes has no method score\n")
 
 
 def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Capsys) -> None:
@@ -142,11 +142,11 @@ def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Caps
 
 
 def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) -> None:
-    told = []
+    outputs = []
     for _ in range(2):
         assert simulate("inflation", *small, "--seeds", "7", "--policy", "random,fgd") == 0
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_wrong_input_ends_with_2_and_one_line(
     small: list[str], capsys: Capsys, words: list[str], says: str
 ) -> None:
     assert simulate("inflation", *small, *words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("gpushare simulate: ")
-    assert says in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("gpushare simulate: ")
+    assert says in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_a_wrong_trace_is_told_by_file_line_and_column(
@@ -235,12 +235,12 @@ def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
         {"name": f"p{units}", "cpu_milli": 100, "memory_mib": 1, "gpu": 1, "units": units}
         for units in (3, 5, 8)
     ]
-    listed = {"nodes": [node], "pods": pods, "notes": ["node x is left out: it is closed"]}
+    listing = {"nodes": [node], "pods": pods, "notes": ["node x is left out: it is closed"]}
     words = ["inflation", "--from-cluster", "--policy", "fgd", "--seeds", "42"]
-    assert simulator(words, lambda *_: listed) == 0
-    told = capsys.readouterr()
-    assert told.err == "Warning: node x is left out: it is closed\n"
-    assert told.out.startswith("inflation: cluster, 3 pods on 1 nodes with 2 devices\n")
+    assert simulator(words, lambda *_: listing) == 0
+    output = capsys.readouterr()
+    assert output.err == "Warning: node x is left out: it is closed\n"
+    assert output.out.startswith("inflation: cluster, 3 pods on 1 nodes with 2 devices\n")
 
 
 def test_a_small_cluster_has_ten_runs_unless_seeds_are_named(
@@ -293,11 +293,11 @@ def test_the_nodes_of_a_live_cluster_take_the_pods_of_a_file(
     small: list[str], capsys: Capsys
 ) -> None:
     node = {"name": "n", "cpu_milli": 64000, "memory_mib": 80000, "gpu": 4, "units": 16}
-    listed = {"nodes": [node], "pods": [], "notes": []}
+    listing = {"nodes": [node], "pods": [], "notes": []}
     words = ["inflation", "--from-cluster", *small[2:], "--policy", "fgd", "--seeds", "42"]
-    assert simulator(words, lambda *_: listed) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith(f"inflation: {small[3]}, 64 pods on 1 nodes with 4 devices\n")
+    assert simulator(words, lambda *_: listing) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith(f"inflation: {small[3]}, 64 pods on 1 nodes with 4 devices\n")
 
 
 def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:

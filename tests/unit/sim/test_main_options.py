@@ -1,13 +1,13 @@
-"""The command line of `gpushare simulate`: what words mean, and what is wrong in one line."""
+"""The command line of `gpushare simulate`: options, and errors of one line."""
 
 from pathlib import Path
 
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.sim.experiments import Options as Parameters
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import Options, read_options
+from gpushare.sim.parameters import Parameters
 from gpushare.trace.nodes_and_pods import read_pods
 from gpushare.trace.rows import TraceError
 
@@ -77,12 +77,12 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         read(line)
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "")
-    assert says in told.err
-    assert told.err.startswith("gpushare simulate")
-    assert told.err.count("\n") == 2
-    assert "--help' for usage." in told.err
+    output = capsys.readouterr()
+    assert (ended.value.code, output.out) == (2, "")
+    assert says in output.err
+    assert output.err.startswith("gpushare simulate")
+    assert output.err.count("\n") == 2
+    assert "--help' for usage." in output.err
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_ones_own_nodes_may_take_the_shipped_pods(tmp_path: Path) -> None:
     inputs = read_inputs(read(f"inflation --nodes {nodes} --pods gpuspec33"), None)
     assert (inputs.devices, len(inputs.pods) + inputs.nowhere) == (8, 8152)
     # Those that name a model of the trace fit no node here, nor do three of more than 96 cores.
-    named = sum(bool(pod.models) for pod in read_pods(shipped()["gpuspec33"]))
-    assert inputs.nowhere == named + 3
+    pods_with_models = sum(bool(pod.models) for pod in read_pods(shipped()["gpuspec33"]))
+    assert inputs.nowhere == pods_with_models + 3
 
 
 def test_sizes_are_rounded_up_to_units_of_a_device() -> None:
@@ -133,31 +133,31 @@ def test_devices_of_different_sizes_cannot_be_counted_anew(tmp_path: Path) -> No
 
 
 def test_a_live_cluster_comes_as_rows() -> None:
-    asked = []
+    arguments = []
 
     def listing(*words: str) -> dict[str, object]:
-        asked.append(words)
+        arguments.append(words)
         node = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 2, "units": 16, "model": "T4"}
         pod = {"name": "a/p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 4}
         return {"nodes": [node], "pods": [pod], "notes": ["node x is left out"]}
 
     inputs = read_inputs(read("inflation --from-cluster --context prod"), listing)
-    assert asked == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
+    assert arguments == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
     assert (inputs.nodes[0].model, inputs.pods[0].units) == ("T4", 4)
     assert inputs.notes == ("node x is left out",)
 
 
 @pytest.mark.parametrize(
-    ("left", "says"),
+    ("notes", "says"),
     [
         ([], "^the cluster has no nodes to simulate$"),
         (["node a is left out: why"] * 4, "^the cluster has no nodes.*(; node a [^;]*why){3}$"),
     ],
 )
-def test_of_an_empty_cluster_it_is_told_what_was_left_out(left: list[str], says: str) -> None:
+def test_of_an_empty_cluster_it_is_told_what_was_left_out(notes: list[str], says: str) -> None:
     with pytest.raises(TraceError, match=says):
         read_inputs(
-            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": left}
+            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": notes}
         )
 
 

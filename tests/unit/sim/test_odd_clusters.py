@@ -1,4 +1,4 @@
-"""Clusters that nobody would build: no policy fails on them, and each figure is one."""
+"""Unlikely clusters: no policy fails, and every figure is a number."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,8 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.scorers import chosen
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
@@ -62,8 +63,8 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
         nodes, Ranking(load_policy(policy, workload_of_trace(nodes, pods, 0.5)), 9, fits)
     )
     for pod in pods * 12:
-        judged = cluster.scorer.scores(cluster.view, request_of(pod)).values
-        assert not np.isnan(judged).any()
+        scores = cluster.scorer.scores(cluster.view, request_of(pod)).values
+        assert not np.isnan(scores).any()
         cluster.place(request_of(pod))
     assert (cluster.allocated > 0) == (name != "no GPU")
     assert cluster.allocated <= cluster.capacity
@@ -74,8 +75,8 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["one node", "a node without GPU", "a node of several cards"])
 def test_the_experiments_measure_it(name: str, policy: str) -> None:
     nodes, pods = CLUSTERS[name]
-    for known in ("known", "learned"):
-        options = Options(workload=known)
+    for workload_mode in ("known", "learned"):
+        options = Parameters(workload=workload_mode)
         for experiment in (inflation, churn):
             alloc = experiment(nodes, pods, policy, 42, options)["alloc"]
             assert isinstance(alloc, float)

@@ -1,4 +1,4 @@
-"""The pictures show what was measured, of small clusters too."""
+"""The pictures show the measures, also for small clusters."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,7 @@ from gpushare.cli.main import main
 pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is missing")
 
 ORANGE = (255, 127, 14)
-"""Of the second policy, whose line no later one covers."""
+"""The colour of the second policy; no later line covers that one."""
 
 
 def pictures(
@@ -52,8 +52,8 @@ def test_the_lines_of_a_cluster_whose_seeds_share_no_load_go_from_side_to_side(
 def test_devices_of_clusters_of_any_size_are_drawn(
     tmp_path: Path, nodes: int, devices: int
 ) -> None:
-    made = pictures(tmp_path, nodes, devices, "churn", seeds="42-43")
-    assert sorted(file.name for file in made.iterdir()) == [
+    files = pictures(tmp_path, nodes, devices, "churn", seeds="42-43")
+    assert sorted(file.name for file in files.iterdir()) == [
         "devices-device-bestfit.png",
         "devices-fgd.png",
     ]

@@ -1,4 +1,4 @@
-"""The report: paired differences, their errors, and the forms they are written in."""
+"""The report: paired differences, errors, and the output formats."""
 
 import csv
 import io
@@ -44,24 +44,24 @@ RUNS = [
 
 
 def test_policies_are_compared_by_pairs_of_equal_seeds() -> None:
-    found = statistic(RUNS, "ours", "fgd", ALLOCATED)
-    assert found is not None
-    assert (found.seeds, found.mean, found.difference) == (2, 96.75, 1.25)
+    stat = statistic(RUNS, "ours", "fgd", ALLOCATED)
+    assert stat is not None
+    assert (stat.seeds, stat.mean, stat.difference) == (2, 96.75, 1.25)
     # The differences 1.0 and 1.5 deviate by 0.3536; over two pairs that errs by 0.25.
-    assert found.error == pytest.approx(0.25)
-    assert found.spread == pytest.approx(math.sqrt(1.125))
+    assert stat.error == pytest.approx(0.25)
+    assert stat.spread == pytest.approx(math.sqrt(1.125))
 
 
 def test_only_seeds_that_both_have_make_pairs() -> None:
-    found = statistic([*RUNS, record("ours", 44, 50.0)], "ours", "fgd", ALLOCATED)
-    assert found is not None
-    assert (found.seeds, found.difference) == (3, 1.25)
+    stat = statistic([*RUNS, record("ours", 44, 50.0)], "ours", "fgd", ALLOCATED)
+    assert stat is not None
+    assert (stat.seeds, stat.difference) == (3, 1.25)
 
 
 def test_one_seed_has_a_mean_and_no_spread() -> None:
-    found = statistic(RUNS[:1], "fgd", "fgd", ALLOCATED)
-    assert found is not None
-    assert (found.mean, found.spread, found.difference, found.error) == (95.0, None, None, None)
+    stat = statistic(RUNS[:1], "fgd", "fgd", ALLOCATED)
+    assert stat is not None
+    assert (stat.mean, stat.spread, stat.difference, stat.error) == (95.0, None, None, None)
 
 
 def test_a_course_is_read_at_the_last_load_before_the_one_asked_for() -> None:
@@ -131,10 +131,10 @@ def test_the_csv_has_a_line_for_each_run() -> None:
 
 
 def test_the_document_has_every_run_and_what_they_say_together() -> None:
-    told = document(RUNS, [ALLOCATED, FAILED], {"experiment": "inflation"})
-    assert told["kind"] == "SimulationReport"
-    assert told["records"] == RUNS
-    summary = told["summary"]
+    report = document(RUNS, [ALLOCATED, FAILED], {"experiment": "inflation"})
+    assert report["kind"] == "SimulationReport"
+    assert report["records"] == RUNS
+    summary = report["summary"]
     assert isinstance(summary, list)
     assert summary[2] == {
         "experiment": "inflation",
@@ -149,9 +149,9 @@ def test_the_document_has_every_run_and_what_they_say_together() -> None:
 
 
 def test_runs_on_several_lists_of_pods_are_compared_within_each() -> None:
-    other = [{**run, "file": "other", "allocated": 50.0} for run in RUNS]
-    told = document([{**run, "file": "one"} for run in RUNS] + other, [ALLOCATED], {})
-    summary = told["summary"]
+    second_runs = [{**run, "file": "other", "allocated": 50.0} for run in RUNS]
+    report = document([{**run, "file": "one"} for run in RUNS] + second_runs, [ALLOCATED], {})
+    summary = report["summary"]
     assert isinstance(summary, list)
     lines = [(line["file"], line["policy"], line["mean"], line["difference"]) for line in summary]
     assert lines == [

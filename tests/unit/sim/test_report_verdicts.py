@@ -1,4 +1,4 @@
-"""What a table says in sentences: when a difference counts, and what the columns mean."""
+"""The sentences below a table: significance of differences, and the meaning of columns."""
 
 import pytest
 

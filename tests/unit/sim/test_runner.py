@@ -1,4 +1,4 @@
-"""Runs side by side: results as they come, and no process left behind."""
+"""Parallel runs: results as they finish, and no process left behind."""
 
 import multiprocessing
 import os

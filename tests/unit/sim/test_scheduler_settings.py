@@ -42,9 +42,9 @@ def test_a_sample_begins_where_the_last_one_ended_and_has_enough_nodes() -> None
     small = Request(10, 1, cpu=10, memory=MIB)
     rows = []
     for _ in range(30):
-        placed = cluster.place(small)
-        assert placed is not None
-        rows.append(placed.row)
+        placement = cluster.place(small)
+        assert placement is not None
+        rows.append(placement.row)
     # 40 % of 250: the first looks at rows 0 to 99, then 100 to 199, then 200 to 49.
     spans = [(100 * number % 250, 100) for number in range(30)]
     assert all((row - first) % 250 < count for row, (first, count) in zip(rows, spans, strict=True))
@@ -56,9 +56,9 @@ def test_a_pod_that_a_sample_has_no_device_for_is_tried_with_the_next() -> None:
         devices = MANY[row].devices
         shares = tuple((device, 501) for device in range(devices))
         cluster.put(row, shares, Request(501, devices))
-    placed = cluster.place(Request(500, 1, cpu=10))
-    assert placed is not None
-    assert placed.row == 249
+    placement = cluster.place(Request(500, 1, cpu=10))
+    assert placement is not None
+    assert placement.row == 249
     assert (judge.asked, judge.missed) == (1, 1)
     assert cluster.place(Request(500, 4, cpu=10)) is None
     assert (judge.asked, judge.missed) == (2, 1)
@@ -69,16 +69,16 @@ def test_nodes_are_scored_as_by_the_scheduler_of_the_local_cluster() -> None:
     chance = Random(2)
     for request in chance.choices(FITTING, k=150):
         cluster.place(request)
-    asked = Request(100, 1, cpu=3000, memory=5000 * MIB)
-    pod = _pod(asked.cpu, asked.memory)
+    new_request = Request(100, 1, cpu=3000, memory=5000 * MIB)
+    pod = _pod(new_request.cpu, new_request.memory)
     view = cluster.view
-    scores = fit_scores(view, np.arange(len(MANY)), asked, packs=False).tolist()
+    scores = fit_scores(view, np.arange(len(MANY)), new_request, packs=False).tolist()
     for row, node in enumerate(MANY):
         raw = {"cpu": f"{node.cpu}m", "memory": f"{node.memory}Mi", "pods": "110"}
         info = NodeInfo(read_node({"metadata": {"name": "n"}, "status": {"allocatable": raw}}))
-        held = node.cpu - int(view.cpu_free[row]), node.memory * MIB - int(view.memory_free[row])
-        if all(held):
-            info = info.with_pod(read_pod(_pod(*held)))
+        used = node.cpu - int(view.cpu_free[row]), node.memory * MIB - int(view.memory_free[row])
+        if all(used):
+            info = info.with_pod(read_pod(_pod(*used)))
         assert scores[row] == NodeResourcesFit().score(CycleState(), read_pod(pod), info)
 
 

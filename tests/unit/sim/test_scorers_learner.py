@@ -1,4 +1,4 @@
-"""A simulated policy that learns knows what has come, and is made anew when the extender's is."""
+"""A learning policy of a simulation learns from past pods, and is remade by the extender's rule."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -17,8 +17,9 @@ from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import scorers
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.scorers import KNOWN, LEARNED, LearningScorer, learns
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
+from gpushare.sim.scorers import LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -31,14 +32,14 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
     learned = WorkloadEstimator(dict.fromkeys(SIZES, 1))
     cluster = Cluster(NODES, Ranking(load_policy(policy, learned.workload()), 99, fits))
     learned.policies_made(0, learned.sizes)
-    placed = []
+    placements = []
     for request in COMING:
-        placed.append(cluster.place(request))
+        placements.append(cluster.place(request))
         learned.created("", class_of(request))
         if learned.is_due():
             cluster.scorer = Ranking(load_policy(policy, learned.workload()), 99, fits)
             learned.policies_made(learned.pod_count, learned.sizes)
-    return placed
+    return placements
 
 
 def policy_of(learner: LearningScorer) -> Policy:
@@ -48,25 +49,25 @@ def policy_of(learner: LearningScorer) -> Policy:
 @pytest.mark.parametrize("policy", ["fgd", "shadow-price"])
 def test_each_pod_is_placed_by_what_came_before_it(policy: str) -> None:
     cluster = Cluster(NODES, LearningScorer(policy, SIZES, len(NODES)))
-    placed = [cluster.place(request) for request in COMING]
-    assert placed == _placed_one_by_one(policy)
-    assert placed.count(None) > 50
+    placements = [cluster.place(request) for request in COMING]
+    assert placements == _placed_one_by_one(policy)
+    assert placements.count(None) > 50
 
 
 def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
     learner = LearningScorer("shadow-price", SIZES, len(NODES))
     cluster = Cluster(NODES, learner, learner.moved)
     for request in COMING:
-        placed = cluster.place(request)
-        if placed is not None:
-            cluster.release(placed)
+        placement = cluster.place(request)
+        if placement is not None:
+            cluster.release(placement)
     policy = policy_of(learner)
     assert isinstance(policy, ShadowPrice)
     assert policy.guard == 1 + MORE_BLOCKS
 
 
 def test_an_experiment_says_whether_the_policy_learned() -> None:
-    learned = Options(workload=LEARNED)
+    learned = Parameters(workload=LEARNED)
     for experiment in (inflation, churn):
         record = experiment(NODES, PODS, "shadow-price", 42, learned)
         assert record == experiment(NODES, PODS, "shadow-price", 42, learned)
@@ -77,12 +78,12 @@ def test_an_experiment_says_whether_the_policy_learned() -> None:
 def test_auto_that_learns_tries_its_candidates_when_the_extender_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tried = []
+    trials = []
 
     def binpack_wins(
         snapshot: Snapshot, workload: Workload, names: Sequence[str], *_: object, **__: object
     ) -> Trial:
-        tried.append((snapshot.names, workload.pods))
+        trials.append((snapshot.names, workload.pods))
         return Trial({name: [80.0 + (name == "binpack")] * 2 for name in names}, {})
 
     monkeypatch.setattr(scorers, "run_trial", binpack_wins)
@@ -92,8 +93,8 @@ def test_auto_that_learns_tries_its_candidates_when_the_extender_would(
     for request in COMING * 3:
         cluster.place(request)
     assert isinstance(policy_of(learner), Binpack)
-    assert [pods for _, pods in tried][:4] == [50, 100, 150, 225]
-    assert all(names == cluster.view.names for names, _ in tried)
+    assert [pods for _, pods in trials][:4] == [50, 100, 150, 225]
+    assert all(names == cluster.view.names for names, _ in trials)
 
 
 def test_on_a_small_cluster_of_unknown_pods_auto_fills_as_device_bestfit_does() -> None:
@@ -106,7 +107,7 @@ def test_on_a_small_cluster_of_unknown_pods_auto_fills_as_device_bestfit_does() 
     ]
     means = {
         policy: fmean(
-            float(str(inflation(nodes, pods, policy, seed, Options(workload=LEARNED))["alloc"]))
+            float(str(inflation(nodes, pods, policy, seed, Parameters(workload=LEARNED))["alloc"]))
             for seed in range(42, 46)
         )
         for policy in ("auto", "device-bestfit")
@@ -121,9 +122,9 @@ SIMPLE = ["device-bestfit", "binpack", "bestfit", "spread", "packing", "clusteri
 def test_a_policy_that_keeps_nothing_of_the_pods_is_made_once_and_learns_nothing(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = inflation(NODES, PODS, policy, 42, Options(workload=KNOWN))
+    informed = inflation(NODES, PODS, policy, 42, Parameters(workload=KNOWN))
     monkeypatch.setattr(LearningScorer, "__init__", None)
-    assert inflation(NODES, PODS, policy, 42) == {**known, "workload": "learned"}
+    assert inflation(NODES, PODS, policy, 42) == {**informed, "workload": "learned"}
 
 
 @pytest.mark.parametrize("policy", ["fgd", "shadow-price", "auto"])

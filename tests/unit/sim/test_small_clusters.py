@@ -1,4 +1,4 @@
-"""The small clusters of the bench are what they are said to be, and are measured as they say."""
+"""The small clusters of the bench match the description, and the measures are right."""
 
 import math
 from dataclasses import replace
@@ -31,9 +31,11 @@ ONE, HALF = Request(10, 1), Request(5, 1)
 NODES = [TraceNode("a", 1000, 2**20, 2, 10, "card"), TraceNode("b", 1000, 2**20, 2, 10, "card")]
 
 
-def allocated(*events: tuple[float, Event], there: tuple[bool, bool] = (True, True)) -> float:
-    """What is allocated between 1 and 3, on two nodes of two devices of ten units."""
-    world = World(NODES, [*events], 1.0, 3.0, [*there])
+def allocated(
+    *events: tuple[float, Event], node_present: tuple[bool, bool] = (True, True)
+) -> float:
+    """The GPU allocated between times 1 and 3, on two nodes of two devices of ten units."""
+    world = World(NODES, [*events], 1.0, 3.0, [*node_present])
     return Run(world, "device-bestfit", 42).allocated()
 
 
@@ -92,7 +94,7 @@ def test_a_node_that_is_drained_loses_its_pods_and_comes_back_empty() -> None:
     assert allocated(*full, (1.0, NodeIs(0, False)), (1.0, NodeIs(0, True))) == 50
     assert allocated(*full, (1.0, NodeIs(0, False)), (1.0, Comes(ONE, 9.0))) == 100
     late = (1.0, NodeIs(1, True)), (1.0, Comes(ONE, 9.0))
-    assert allocated(*full, *late, there=(True, False)) == 75
+    assert allocated(*full, *late, node_present=(True, False)) == 75
 
 
 def test_a_pod_that_went_with_its_node_is_not_freed_again_at_its_end() -> None:
@@ -137,8 +139,8 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
     words = ["--jobs", "1", "--seeds", "2", "--json", str(tmp_path / "found.jsonl"), "--each"]
     for clusters, new in (("3-4", 2 * 2 * len(FAMILIES[:2])), ("3-5", 4), ("3-5", 0)):
         measured.clear()
-        told = ["--clusters", clusters, *words, "--families", ",".join(FAMILIES[:2])]
-        monkeypatch.setattr("sys.argv", ["placement_small", *told])
+        arguments = ["--clusters", clusters, *words, "--families", ",".join(FAMILIES[:2])]
+        monkeypatch.setattr("sys.argv", ["placement_small", *arguments])
         placement_small.main()
         assert len(measured) == new
     text = capsys.readouterr().out.split("\n\n")[-1].splitlines()
@@ -151,9 +153,9 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
 def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() -> None:
     """`binpack` is the best by chance on the first half alone, where its lead does not count."""
     values = [80.0] * 4, [80.0] * 4, [90.0, 75.0, 90.0, 75.0], [70.0] * 4
-    found = Found(Job("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True)))
-    assert found.above(SIMPLE)[0] == -2.5
-    mean, error = found.above_elsewhere(SIMPLE)
+    outcome = Found(Job("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True)))
+    assert outcome.above(SIMPLE)[0] == -2.5
+    mean, error = outcome.above_elsewhere(SIMPLE)
     # On the second half it is binpack, by 90 of the first; on the first device-bestfit.
     assert mean == (0 + 0 + 5 + 5) / 4
     assert error == pytest.approx(math.sqrt(25 / 3 / 4))
@@ -161,13 +163,13 @@ def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() 
 
 def test_chance_alone_favours_the_best_but_not_the_best_elsewhere() -> None:
     rng = np.random.default_rng(1)
-    found = [
+    outcomes = [
         Found(
             Job("churn", "equal", at, 4), {name: rng.normal(80, 3, 4).tolist() for name in POLICIES}
         )
         for at in range(1000)
     ]
-    by_chance = np.mean([one.above(SIMPLE)[0] for one in found])
-    fairly = np.mean([one.above_elsewhere(SIMPLE)[0] for one in found])
+    by_chance = np.mean([one.above(SIMPLE)[0] for one in outcomes])
+    fairly = np.mean([one.above_elsewhere(SIMPLE)[0] for one in outcomes])
     assert by_chance < -1
     assert abs(fairly) < 0.2

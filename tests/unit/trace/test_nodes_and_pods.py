@@ -1,4 +1,4 @@
-"""Traces: what the columns mean, and that a wrong file is told by file, line and column."""
+"""Traces: the columns, and errors that name file, line and column."""
 
 import gzip
 import lzma

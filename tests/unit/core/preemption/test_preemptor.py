@@ -1,4 +1,4 @@
-"""Preemption evicts those whose end makes room on a device, no more, and never who may not be."""
+"""Preemption evicts the pods that make room on a device, no more, and no protected pod."""
 
 from dataclasses import replace
 
@@ -22,32 +22,32 @@ def enough() -> StepBudget:
 
 
 def answer(
-    found: NodeBooks, preemptor: Preemptor, *uids: str, violations: int = 0, **more: object
+    node_books: NodeBooks, preemptor: Preemptor, *uids: str, violations: int = 0, **more: object
 ) -> tuple[list[str], int] | None:
     budgets = more.get("budgets", ())
     assert isinstance(budgets, tuple)
-    victims = trim_victims(found, preemptor, Victims(uids, violations), enough(), budgets)
+    victims = trim_victims(node_books, preemptor, Victims(uids, violations), enough(), budgets)
     return None if victims is None else (list(victims.uids), victims.violations)
 
 
 def test_victims_that_free_the_device_are_left_as_they_are() -> None:
-    found = books([16, 16], pod("a", 10, 0), pod("b", 10, 1))
-    assert answer(found, ONE_OF_14, "b", violations=1) == (["b"], 1)
+    node_books = books([16, 16], pod("a", 10, 0), pod("b", 10, 1))
+    assert answer(node_books, ONE_OF_14, "b", violations=1) == (["b"], 1)
 
 
 def test_victims_on_the_wrong_device_take_the_node_out() -> None:
-    found = books(
+    node_books = books(
         [16, 16],
         pod("low", 4, 0),
         pod("high", 10, 0, priority=9),
         pod("higher", 10, 1, priority=9),
     )
-    assert answer(found, ONE_OF_14, "low") is None
+    assert answer(node_books, ONE_OF_14, "low") is None
 
 
 def test_an_empty_list_is_filled_with_the_least() -> None:
-    found = books([16, 16], pod("a", 10, 0, priority=3), pod("b", 10, 1, priority=1))
-    assert answer(found, replace(ONE_OF_14, request=Request(12, 1))) == (["b"], 0)
+    node_books = books([16, 16], pod("a", 10, 0, priority=3), pod("b", 10, 1, priority=1))
+    assert answer(node_books, replace(ONE_OF_14, request=Request(12, 1))) == (["b"], 0)
 
 
 def test_an_empty_list_stays_empty_where_the_devices_have_room_already() -> None:
@@ -55,18 +55,18 @@ def test_an_empty_list_stays_empty_where_the_devices_have_room_already() -> None
 
 
 def test_of_equals_the_one_started_last_goes() -> None:
-    found = books(
+    node_books = books(
         [16, 16, 16],
         pod("old", 10, 0, started=100.0),
         pod("new", 10, 1, started=200.0),
         pod("mid", 10, 2, started=150.0),
     )
-    assert answer(found, ONE_OF_14) == (["new"], 0)
+    assert answer(node_books, ONE_OF_14) == (["new"], 0)
 
 
 def test_one_that_has_not_started_counts_as_the_last() -> None:
-    found = books([16, 16], pod("new", 10, 0, started=200.0), pod("not-yet", 10, 1))
-    assert answer(found, ONE_OF_14) == (["not-yet"], 0)
+    node_books = books([16, 16], pod("new", 10, 0, started=200.0), pod("not-yet", 10, 1))
+    assert answer(node_books, ONE_OF_14) == (["not-yet"], 0)
 
 
 def test_fewer_pods_go_rather_than_more_and_low_ones_rather_than_high() -> None:
@@ -78,31 +78,31 @@ def test_fewer_pods_go_rather_than_more_and_low_ones_rather_than_high() -> None:
 
 def test_what_is_added_goes_beside_a_victim_the_scheduler_needs_for_itself() -> None:
     # The pod asks for no device memory: kube-scheduler wants it gone for CPU, ports or the like.
-    found = books([16, 16], pod("a", 10, 0, priority=2), pod("b", 10, 1, priority=3))
-    assert answer(found, ONE_OF_14, "plain") == (["plain", "a"], 0)
+    node_books = books([16, 16], pod("a", 10, 0, priority=2), pod("b", 10, 1, priority=3))
+    assert answer(node_books, ONE_OF_14, "plain") == (["plain", "a"], 0)
 
 
 def test_the_most_important_victim_comes_first() -> None:
-    found = books(
+    node_books = books(
         [16, 16],
         pod("low", 4, 0, cpu=900),
         pod("mid", 8, 0, priority=3),
         pod("x", 16, 1, priority=9),
     )
     wants_cpu = Preemptor(Request(14, 1, cpu=950), 5)
-    assert answer(found, wants_cpu, "low") == (["mid", "low"], 0)
+    assert answer(node_books, wants_cpu, "low") == (["mid", "low"], 0)
 
 
 def test_a_victim_chosen_for_the_sum_is_let_live_where_another_frees_a_device() -> None:
     # 20 of 32 are used, 14 asked: kube-scheduler takes `a`, which frees no device.
-    found = books(
+    node_books = books(
         [16, 16], pod("a", 3, 0), pod("keep", 7, 0, priority=9), pod("b", 10, 1, priority=3)
     )
-    assert answer(found, ONE_OF_14, "a") == (["b"], 0)
+    assert answer(node_books, ONE_OF_14, "a") == (["b"], 0)
 
 
 @pytest.mark.parametrize(
-    ("preemptor", "why"),
+    ("preemptor", "reason"),
     [
         (Preemptor(Request(14, 1, cpu=950), 5), "without it the CPU does not suffice"),
         (
@@ -111,27 +111,29 @@ def test_a_victim_chosen_for_the_sum_is_let_live_where_another_frees_a_device() 
         ),
     ],
 )
-def test_a_victim_that_may_be_there_for_other_reasons_stays(preemptor: Preemptor, why: str) -> None:
-    found = books(
+def test_a_victim_that_may_be_there_for_other_reasons_stays(
+    preemptor: Preemptor, reason: str
+) -> None:
+    node_books = books(
         [16, 16],
         pod("a", 3, 0, cpu=900),
         pod("keep", 7, 0, priority=9),
         pod("b", 10, 1, priority=3),
     )
-    assert answer(found, preemptor, "a") == (["b", "a"], 0), why
+    assert answer(node_books, preemptor, "a") == (["b", "a"], 0), reason
 
 
 def test_a_victim_the_sum_does_not_explain_stays() -> None:
-    # 12 of 32 free, 12 asked: the sum suffices as it is, so `a` was named for another reason.
-    found = books([16, 16], pod("a", 1, 0), pod("keep", 9, 0, priority=9), pod("b", 10, 1))
-    wanted = replace(ONE_OF_14, request=Request(12, 1))
-    assert answer(found, wanted, "a") == (["a", "b"], 0)
+    # 12 of 32 free, 12 requested: the sum suffices, so `a` was proposed for another reason.
+    node_books = books([16, 16], pod("a", 1, 0), pod("keep", 9, 0, priority=9), pod("b", 10, 1))
+    larger = replace(ONE_OF_14, request=Request(12, 1))
+    assert answer(node_books, larger, "a") == (["a", "b"], 0)
 
 
 def test_cpu_that_is_not_known_is_not_enough() -> None:
     pods = (pod("a", 3, 0), pod("keep", 7, 0, priority=9), pod("b", 10, 1))
-    found = filled(node(NODE, 16, 16), pods).dump(NODE)[0]
-    assert answer(found, ONE_OF_14, "a") == (["a", "b"], 0)
+    node_books = filled(node(NODE, 16, 16), pods).dump(NODE)[0]
+    assert answer(node_books, ONE_OF_14, "a") == (["a", "b"], 0)
 
 
 def test_nobody_of_equal_priority_goes() -> None:
@@ -139,14 +141,14 @@ def test_nobody_of_equal_priority_goes() -> None:
 
 
 def test_a_named_victim_of_equal_priority_takes_the_node_out() -> None:
-    found = books([16, 16], pod("equal", 10, 0, priority=5), pod("b", 10, 1))
-    assert answer(found, ONE_OF_14, "equal", "b") is None
+    node_books = books([16, 16], pod("equal", 10, 0, priority=5), pod("b", 10, 1))
+    assert answer(node_books, ONE_OF_14, "equal", "b") is None
 
 
 def test_where_ending_pods_free_enough_nobody_else_has_to_go() -> None:
-    found = books([16, 16], pod("ends", 10, 0, terminating=True), pod("b", 10, 1))
-    assert answer(found, ONE_OF_14) == ([], 0)
-    assert answer(found, ONE_OF_14, "plain") == (["plain"], 0)
+    node_books = books([16, 16], pod("ends", 10, 0, terminating=True), pod("b", 10, 1))
+    assert answer(node_books, ONE_OF_14) == ([], 0)
+    assert answer(node_books, ONE_OF_14, "plain") == (["plain"], 0)
 
 
 @pytest.mark.parametrize(
@@ -163,32 +165,32 @@ def test_an_ending_pod_frees_its_device_within_a_grace_that_one_can_wait_for(
     ends_by: float, answered: list[str]
 ) -> None:
     ends = pod("ends", 10, 0, terminating=True, ends_by=5000 + ends_by)
-    found = books([16, 16], ends, pod("b", 10, 1))
-    assert answer(found, replace(ONE_OF_14, now=5000.0)) == (answered, 0)
+    node_books = books([16, 16], ends, pod("b", 10, 1))
+    assert answer(node_books, replace(ONE_OF_14, now=5000.0)) == (answered, 0)
 
 
 def test_a_victim_that_will_not_end_frees_nothing_and_stays_in_the_answer() -> None:
-    """kube-scheduler looks at no time, and needs each victim that it has proposed."""
+    """kube-scheduler ignores deletion times, and needs each proposed victim."""
     stuck = pod("stuck", 10, 0, terminating=True, ends_by=1e9)
-    found = books([16, 16], stuck, pod("b", 10, 1))
-    assert answer(found, ONE_OF_14, "stuck") == (["stuck", "b"], 0)
+    node_books = books([16, 16], stuck, pod("b", 10, 1))
+    assert answer(node_books, ONE_OF_14, "stuck") == (["stuck", "b"], 0)
     assert answer(books([16], stuck), ONE_OF_14, "stuck") is None
     assert answer(books([16], stuck), ONE_OF_14) is None
 
 
 def test_a_victim_made_needless_by_one_that_ends_anyway_takes_the_node_out() -> None:
-    found = books(
+    node_books = books(
         [16, 16],
         pod("ends", 10, 0, terminating=True),
         pod("a", 3, 1),
         pod("keep", 8, 1, priority=9),
     )
-    assert answer(found, ONE_OF_14, "a") is None
+    assert answer(node_books, ONE_OF_14, "a") is None
 
 
 def test_an_unplaced_pod_frees_every_device() -> None:
-    found = books([16, 16], pod("unplaced", 4), pod("high", 6, 0, priority=9))
-    assert answer(found, ONE_OF_14) == (["unplaced"], 0)
+    node_books = books([16, 16], pod("unplaced", 4), pod("high", 6, 0, priority=9))
+    assert answer(node_books, ONE_OF_14) == (["unplaced"], 0)
 
 
 def test_several_devices_are_freed_at_once() -> None:
@@ -230,32 +232,32 @@ def test_a_closed_node_is_no_candidate() -> None:
 def test_an_assumed_pod_is_never_added() -> None:
     ledger = filled(node(NODE, 16), ())
     ledger.assume(PodRef("ns", "a", "a"), Request(10, 1), Allocation(NODE, (0,), (10,)), 0.0)
-    found = ledger.dump(NODE)[0]
-    assert answer(found, ONE_OF_14) is None
-    assert answer(found, ONE_OF_14, "a") == (["a"], 0), "kube-scheduler has it on the node"
+    node_books = ledger.dump(NODE)[0]
+    assert answer(node_books, ONE_OF_14) is None
+    assert answer(node_books, ONE_OF_14, "a") == (["a"], 0), "kube-scheduler has it on the node"
 
 
 def test_pods_under_a_budget_are_spared() -> None:
-    found = books([16, 16], pod("a", 10, 0), pod("b", 10, 1, priority=4))
+    node_books = books([16, 16], pod("a", 10, 0), pod("b", 10, 1, priority=4))
     shut = (Budget(0, frozenset("a")),)
-    assert answer(found, ONE_OF_14, budgets=shut) == (["b"], 0)
+    assert answer(node_books, ONE_OF_14, budgets=shut) == (["b"], 0)
     both = (Budget(0, frozenset("ab")),)
-    assert answer(found, ONE_OF_14, budgets=both) == (["a"], 1)
-    assert answer(found, ONE_OF_14, budgets=(Budget(1, frozenset("ab")),)) == (["a"], 0)
+    assert answer(node_books, ONE_OF_14, budgets=both) == (["a"], 1)
+    assert answer(node_books, ONE_OF_14, budgets=(Budget(1, frozenset("ab")),)) == (["a"], 0)
 
 
 def test_which_of_two_alike_goes_may_matter_to_a_third_that_two_budgets_cover() -> None:
     # `z` would be missed less than `a`. But `a` counts before `both`, so that one pod goes against
     # the two budgets; `both` would use up the budget for `z`.
-    found = books([16], pod("a", 4, 0, started=2.0), pod("both", 8, 0), pod("z", 4, 0))
+    node_books = books([16], pod("a", 4, 0, started=2.0), pod("both", 8, 0), pod("z", 4, 0))
     budgets = (Budget(1, frozenset({"a", "both", "z"})), Budget(0, frozenset({"both"})))
-    assert answer(found, Preemptor(Request(12, 1), 5), budgets=budgets) == (["a", "both"], 1)
+    assert answer(node_books, Preemptor(Request(12, 1), 5), budgets=budgets) == (["a", "both"], 1)
 
 
 def test_violations_of_those_named_are_kept_and_of_those_added_counted() -> None:
-    found = books([16, 16], pod("a", 10, 0), pod("b", 16, 1, priority=9))
+    node_books = books([16, 16], pod("a", 10, 0), pod("b", 16, 1, priority=9))
     shut = (Budget(0, frozenset("a")),)
-    assert answer(found, ONE_OF_14, "plain", violations=1, budgets=shut) == (["plain", "a"], 2)
+    assert answer(node_books, ONE_OF_14, "plain", violations=1, budgets=shut) == (["plain", "a"], 2)
 
 
 def test_a_uid_named_twice_goes_once() -> None:
@@ -285,23 +287,23 @@ def test_any_list_comes_back_freeing_enough_and_touching_nobody_it_may_not(
     case: Case, data: st.DataObject
 ) -> None:
     killable = [p.ref.uid for p in case.pods if p.priority < case.preemptor.priority]
-    named = data.draw(st.lists(st.sampled_from([*killable, "plain"]), unique=True))
+    proposed = data.draw(st.lists(st.sampled_from([*killable, "plain"]), unique=True))
     victims = trim_victims(
-        case.books, case.preemptor, Victims(tuple(named)), enough(), case.budgets
+        case.books, case.preemptor, Victims(tuple(proposed)), enough(), case.budgets
     )
     if victims is None:
         everybody = {p.ref.uid for p in case.lower} | case.ending
-        waits = case.fits_without(case.ending) and "plain" not in named
-        assert waits or not case.fits_without(everybody | set(named))
+        waits = case.fits_without(case.ending) and "plain" not in proposed
+        assert waits or not case.fits_without(everybody | set(proposed))
         return
-    assert set(named) & {"plain"} <= set(victims.uids)
-    added = [uid for uid in victims.uids if uid not in named]
+    assert set(proposed) & {"plain"} <= set(victims.uids)
+    added = [uid for uid in victims.uids if uid not in proposed]
     assert set(added) <= {p.ref.uid for p in case.lower}
     assert len(set(victims.uids)) == len(victims.uids)
-    assert bool(victims.uids) or not named
+    assert bool(victims.uids) or not proposed
     assert case.fits_without({*victims.uids, *case.ending})
-    if case.fits_without(named):
-        assert list(victims.uids) == named
+    if case.fits_without(proposed):
+        assert list(victims.uids) == proposed
     for uid in added:
         assert not case.fits_without({*victims.uids, *case.ending} - {uid})
 
@@ -317,15 +319,15 @@ def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_
         for p in case.pods
     ]
     crowded = replace(case, pods=tuple(many), budgets=case.budgets if times == 1 else ())
-    left = StepBudget(steps)
-    victims = trim_victims(crowded.books, crowded.preemptor, Victims(), left, crowded.budgets)
+    budget = StepBudget(steps)
+    victims = trim_victims(crowded.books, crowded.preemptor, Victims(), budget, crowded.budgets)
     everybody = {p.ref.uid for p in crowded.lower} | crowded.ending
     assert (victims is None) == (not crowded.fits_without(everybody))
-    assert left.remaining >= -2 * len(many) * len(case.spec.capacity)
+    assert budget.remaining >= -2 * len(many) * len(case.spec.capacity)
     for uid in victims.uids if victims else ():
-        rest = {*victims.uids, *crowded.ending} if victims else set()
-        assert crowded.fits_without(rest)
-        assert not crowded.fits_without(rest - {uid})
+        ending = {*victims.uids, *crowded.ending} if victims else set()
+        assert crowded.fits_without(ending)
+        assert not crowded.fits_without(ending - {uid})
 
 
 def test_a_pod_on_two_devices_may_spare_another_that_was_to_free_one_of_them() -> None:
@@ -364,7 +366,7 @@ def crowded_node(per_device: int, *sizes: int) -> NodeBooks:
 
 
 @pytest.mark.parametrize(
-    ("found", "asked"),
+    ("node_books", "new_request"),
     [
         (crowded_node(4, 4), Request(16, 2)),
         (crowded_node(4, 4), Request(8, 2)),
@@ -372,8 +374,10 @@ def crowded_node(per_device: int, *sizes: int) -> NodeBooks:
         (crowded_node(6, 1, 2, 5), Request(10, 2)),
     ],
 )
-def test_devices_that_share_no_pod_are_freed_one_by_one(found: NodeBooks, asked: Request) -> None:
+def test_devices_that_share_no_pod_are_freed_one_by_one(
+    node_books: NodeBooks, new_request: Request
+) -> None:
     # Together they would be tried in hundreds of sets of pods, for each of 28 pairs of devices.
     steps = StepBudget(1_000)
-    assert trim_victims(found, Preemptor(asked, 5), Victims(), steps) is not None
+    assert trim_victims(node_books, Preemptor(new_request, 5), Victims(), steps) is not None
     assert steps.remaining > 900
