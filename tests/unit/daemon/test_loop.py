@@ -18,10 +18,12 @@ LONG = 3600.0
 class Steps:
     """A loop whose steps do what the test has put there, the next one when it is put."""
 
-    def __init__(self, every: float, *, at_once: bool) -> None:
+    def __init__(self, interval: float, *, at_once: bool) -> None:
         self.results: queue.Queue[float | Exception | None] = queue.Queue()
         self.done: queue.Queue[float | Exception | None] = queue.Queue()
-        self.loop = Loop("test", self.step, every, log=LOG, failed="test failed", at_once=at_once)
+        self.loop = Loop(
+            "test", self.step, interval, log=LOG, failed="test failed", at_once=at_once
+        )
 
     def step(self) -> float | None:
         result = self.results.get(timeout=SECONDS)
@@ -38,12 +40,12 @@ class Steps:
 
 @pytest.fixture
 def steps() -> Iterator[Steps]:
-    found = Steps(0.01, at_once=True)
-    found.loop.start()
-    yield found
-    found.results.put(None)
-    found.loop.stop(SECONDS)
-    assert not found.loop.alive()
+    new_steps = Steps(0.01, at_once=True)
+    new_steps.loop.start()
+    yield new_steps
+    new_steps.results.put(None)
+    new_steps.loop.stop(SECONDS)
+    assert not new_steps.loop.alive()
 
 
 def test_it_goes_on_whatever_a_step_raises(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:

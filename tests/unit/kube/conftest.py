@@ -19,6 +19,6 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
     """A client of it that needs no credentials."""
-    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
-    yield made
-    made.close()
+    new_client = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
+    yield new_client
+    new_client.close()

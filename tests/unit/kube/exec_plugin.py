@@ -18,18 +18,22 @@ class ExecPlugin:
         self._script = folder / "plug-in"
         status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"}
         answer = {"apiVersion": _VERSION, "kind": "ExecCredential", "status": status}
-        told = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
+        answer_text = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
         self._script.write_text(
             f"#!/bin/sh\necho >> {self._runs}\n[ -e {self._slow} ] && sleep 1\n"
-            f"[ -e {self._token} ] || exit 1\necho '{told}'\n"
+            f"[ -e {self._token} ] || exit 1\necho '{answer_text}'\n"
         )
         self._script.chmod(0o755)
 
     @property
     def user(self) -> dict[str, Any]:
         """The user of a kubeconfig that names it."""
-        named = {"apiVersion": _VERSION, "command": str(self._script), "interactiveMode": "Never"}
-        return {"exec": named}
+        exec_config = {
+            "apiVersion": _VERSION,
+            "command": str(self._script),
+            "interactiveMode": "Never",
+        }
+        return {"exec": exec_config}
 
     @property
     def runs(self) -> int:

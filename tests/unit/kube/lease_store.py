@@ -41,9 +41,9 @@ class LeaseStore:
         """What somebody else writes: a renewal or a change of holder."""
         new: dict[str, Any] = {"leaseTransitions": 0, "renewTime": "0"}
         old = dict(self.spec) if self.document else new
-        changed = holder != old.get("holderIdentity") and self.document is not None
+        is_new_holder = holder != old.get("holderIdentity") and self.document is not None
         old.setdefault("leaseDurationSeconds", 15)
-        old["leaseTransitions"] += changed and holder != ""
+        old["leaseTransitions"] += is_new_holder and holder != ""
         old["renewTime"] = f"{old['renewTime']}+"
         self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
 

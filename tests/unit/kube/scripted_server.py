@@ -79,9 +79,9 @@ class ScriptedServer:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         with connection, suppress(OSError), connection.makefile("rb") as stream:
-            while (seen := _read(stream, number)) is not None:
-                self.seen.append(seen)
-                if self.script(connection, seen) is False:
+            while (request := _read(stream, number)) is not None:
+                self.seen.append(request)
+                if self.script(connection, request) is False:
                     return
 
 

@@ -84,8 +84,8 @@ class World:
         self.let_answer(one)
         self.let_bind(one)
         if one.call is None:
-            here = self.now + one.offset
-            action = one.machine.tick(here, here, self.chance.random())
+            local_time = self.now + one.offset
+            action = one.machine.tick(local_time, local_time, self.chance.random())
             if isinstance(action, Done):
                 self.all[place] = Candidate(self.elector(), one.offset)
             elif not isinstance(action, Wait):
@@ -128,21 +128,21 @@ class World:
             call.answer = error
 
     def let_answer(self, one: Candidate) -> None:
-        call, here = one.call, self.now + one.offset
+        call, local_time = one.call, self.now + one.offset
         if call is None:
             return
         if call.applied and call.answered_at <= self.now:
             one.call = None
             if isinstance(call.answer, ApiError):
-                one.machine.on_error(call.answer, here)
+                one.machine.on_error(call.answer, local_time)
             elif isinstance(call.action, Read):
-                one.machine.on_lease(call.answer, here)
+                one.machine.on_lease(call.answer, local_time)
             elif call.answer is not None:
-                one.machine.on_written(call.answer, here)
+                one.machine.on_written(call.answer, local_time)
         elif self.now >= call.sent + TIMEOUT:
             one.call = None
             self.orphans.append(call)
-            one.machine.on_error(LOST, here)
+            one.machine.on_error(LOST, local_time)
 
     def let_bind(self, one: Candidate) -> None:
         if not one.leads(self.now):
