@@ -26,7 +26,7 @@ def connections() -> int:
 
 
 class Subject:
-    """A server and what it has to report."""
+    """A health server and the problems that it reports."""
 
     def __init__(self) -> None:
         self.reset()
@@ -244,7 +244,7 @@ def test_a_connection_can_be_used_again(subject: Subject) -> None:
 def test_an_answer_on_a_kept_connection_is_not_held_back(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its head and its body are two packets, and nobody acknowledges the first at once."""
+    """Head and body are two packets, and nobody acknowledges the first at once."""
     statuses: list[int] = []
     page = Handler.do_GET
 
@@ -294,7 +294,7 @@ def test_a_scrape_may_take_long_as_long_as_it_goes_on(
 def test_of_very_many_connections_the_oldest_are_cut(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a thread; a crowd of them must not take all there is."""
+    """Each connection has a thread; many connections must not take all threads."""
     monkeypatch.setattr(Handler, "timeout", 60)  # silence alone cuts none so soon
     with ExitStack() as stack:
         crowd = [stack.enter_context(subject.connect()) for _ in range(100)]

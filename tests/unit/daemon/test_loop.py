@@ -1,4 +1,4 @@
-"""A loop does its steps whatever goes wrong in one, when it is woken, and none after its end."""
+"""A loop repeats a step after failures and wakes, and begins no step after `stop`."""
 
 import logging
 import queue
@@ -16,7 +16,7 @@ LONG = 3600.0
 
 
 class Steps:
-    """A loop whose steps do what the test has put there, the next one when it is put."""
+    """A loop with scripted steps: each step takes the next result of the test."""
 
     def __init__(self, interval: float, *, at_once: bool) -> None:
         self.results: queue.Queue[float | Exception | None] = queue.Queue()
@@ -78,7 +78,7 @@ def test_a_step_says_when_the_next_one_is_unless_it_is_woken() -> None:
 def test_the_first_step_comes_after_the_pause_and_none_after_the_end() -> None:
     steps = Steps(LONG, at_once=False)
     steps.results.put(None)
-    steps.loop.stop(SECONDS)  # before it was started there is nothing to wait for
+    steps.loop.stop(SECONDS)  # before the start there is no thread to wait for
     steps = Steps(LONG, at_once=False)
     steps.results.put(None)
     steps.loop.start()

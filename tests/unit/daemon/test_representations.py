@@ -1,4 +1,4 @@
-"""A document is tagged and compressed once, and sent as the caller takes it."""
+"""A document is tagged and compressed once, and sent in an encoding that the caller accepts."""
 
 import gzip
 

@@ -8,7 +8,7 @@ _VERSION = "client.authentication.k8s.io/v1"
 
 
 class ExecPlugin:
-    """token: what it hands out, None: it fails; each token has run out when it comes."""
+    """token: the token to print, None for a failure; each token has expired already."""
 
     def __init__(self, folder: Path) -> None:
         self._token = folder / "plug-in.token"
@@ -27,7 +27,7 @@ class ExecPlugin:
 
     @property
     def user(self) -> dict[str, Any]:
-        """The user of a kubeconfig that names it."""
+        """Return the user of a kubeconfig with this plug-in."""
         exec_config = {
             "apiVersion": _VERSION,
             "command": str(self._script),
@@ -37,11 +37,11 @@ class ExecPlugin:
 
     @property
     def runs(self) -> int:
-        """How often it ran."""
+        """Return the number of runs."""
         return len(self._runs.read_text())
 
     def hand_out(self, token: str | None) -> None:
-        """What its next runs do."""
+        """Set the token of the next runs."""
         if token is None:
             self._token.unlink()
         else:

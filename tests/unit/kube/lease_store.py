@@ -1,4 +1,4 @@
-"""One Lease as an API server keeps it: resourceVersions, 404 and 409, and nothing else."""
+"""One Lease of an API server, with resourceVersions, 404 and 409, and nothing else."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ class LeaseStore:
         return self._keep(document)
 
     def write(self, holder: str, **spec: Any) -> None:
-        """What somebody else writes: a renewal or a change of holder."""
+        """Write as another process: a renewal or a change of holder."""
         new: dict[str, Any] = {"leaseTransitions": 0, "renewTime": "0"}
         old = dict(self.spec) if self.document else new
         is_new_holder = holder != old.get("holderIdentity") and self.document is not None
@@ -48,7 +48,7 @@ class LeaseStore:
         self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
 
     def edit(self, holder: str) -> None:
-        """What people do by hand: another name, and nothing else."""
+        """Change the holder as an operator does by hand: another name, and nothing else."""
         if self.document is not None:
             self._keep({**self.document, "spec": {**self.spec, "holderIdentity": holder}})
 

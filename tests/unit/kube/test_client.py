@@ -114,7 +114,7 @@ def test_a_refusal_is_told_by_its_status_and_sent_once(
 def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
     server: ScriptedServer, client: KubeClient, status: int, body: bytes
 ) -> None:
-    """It is a proxy's: a 404 of its own would free what a pod holds."""
+    """Such an answer is of a proxy: a 404 of a proxy must not free the devices of a pod."""
     server.script = reply(status, body, "Location: /login\r\n")
     with pytest.raises(ApiUnavailable) as caught:
         client.request("POST", "/x", body=b"{}", timeout=30)
@@ -124,7 +124,7 @@ def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
 def test_too_many_requests_is_a_refusal_in_plain_text(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """So kube-apiserver says that it has not begun."""
+    """kube-apiserver answers so if it has not begun to handle the request."""
     server.script = reply(429, b"Too many requests, please try again later.")
     with pytest.raises(ApiError) as caught:
         get(client)

@@ -1,7 +1,7 @@
-"""Credentials that cannot be read for a while: the client heals as soon as they can.
+"""Unreadable credentials: the client heals as soon as the credentials are readable again.
 
-The server is as kube-apiserver is by default: it says 401 to a wrong token, and takes who shows
-none for system:anonymous, who may do nothing (403).
+The server answers as kube-apiserver does by default: 401 to a wrong token, and 403 to a call
+without a token, which is of system:anonymous.
 """
 
 import socket

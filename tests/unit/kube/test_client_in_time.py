@@ -1,4 +1,4 @@
-"""A call leaves in time or not at all, whatever holds it up before."""
+"""A call is sent in time or not at all, with any delay before."""
 
 import socket
 import time
@@ -49,7 +49,7 @@ def test_a_call_whose_server_is_found_too_late_is_not_sent(
     late = time.monotonic() + 0.3
 
     def slow(*args: Any, **options: Any) -> Any:
-        wait_until(late + 0.5)  # a busy machine may begin the call, and its time-out, after `late`
+        wait_until(late + 0.5)  # a busy machine may begin the call and the time-out after `late`
         return resolve(*args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)

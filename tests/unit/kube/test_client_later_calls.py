@@ -67,7 +67,7 @@ def test_an_answer_is_read_whatever_its_form_and_so_is_the_next(
 def test_a_connection_that_its_server_has_closed_costs_no_call(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """What is sent on such a connection would be in doubt; another one is opened instead."""
+    """A call on such a connection would be in doubt; the client opens another connection."""
     closed_connections: queue.Queue[int] = queue.Queue()
 
     def script(connection: socket.socket, request: Seen) -> bool:
@@ -86,7 +86,7 @@ def test_a_connection_that_its_server_has_closed_costs_no_call(
 def test_what_comes_after_an_answer_is_not_taken_for_the_next_one(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """Two answers to one call: the connection is given up, with what is still to be read of it."""
+    """Two answers to one call: the client closes the connection with all unread bytes."""
     server.script = reply(200, b"first")
     assert post(client) == b"first"
     server.script = send(answer(200, b"second") + answer(200, b"nobody's"))

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
-    """A server's TLS settings with a certificate of its own, left as `ca.crt` in the folder."""
+    """Return the TLS settings of a server with a new certificate, and write it as `ca.crt`."""
     folder.mkdir()
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
@@ -102,7 +102,7 @@ def test_a_server_that_cannot_prove_itself_is_not_spoken_to_until_its_ca_is_ther
 def test_certificates_of_the_kubeconfig_outlive_their_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: str
 ) -> None:
-    """The end of a forked worker removes those of the process it came from, and so may others."""
+    """The end of a forked worker removes the files of the parent; other programs may do so, too."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

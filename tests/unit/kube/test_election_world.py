@@ -1,8 +1,8 @@
 """Three candidates, one Lease, and a world where everything goes wrong: one seed, one history.
 
 Calls are late, lost before or after they took effect, applied after their sender gave up; processes
-pause, crash and restart; clocks differ; the Lease is deleted, given away, taken, edited. Whatever
-happens, two never lead at one time, and nobody binds while what another began may still land.
+pause, crash and restart; clocks differ; the Lease is deleted, released, taken, edited. In each
+history two processes never lead at one time, and no process binds while a bind of another may land.
 """
 
 import random
@@ -14,7 +14,7 @@ from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.kube.election import Action, Create, Done, Elector, Read, Update, Wait
 from tests.unit.kube.lease_store import LeaseStore
 
-# More than the 5 s between the end of a term and of its Lease, or the fence would prove nothing.
+# More than the 5 s between the end of a term and the end of the Lease: else the fence is untested.
 BUDGET = 7.0
 STEP = 0.25
 TIMEOUT = 5.0
@@ -23,7 +23,7 @@ LOST = ApiUnavailable("no answer", 0)
 
 @dataclass
 class Call:
-    """A call on its way: when it takes effect (if at all) and when its answer comes (if ever)."""
+    """A call on the way: the times of the effect (if any) and of the answer (if any)."""
 
     action: Action
     sent: float
@@ -35,7 +35,7 @@ class Call:
 
 @dataclass
 class Candidate:
-    """An elector with a clock of its own."""
+    """An elector with a separate clock."""
 
     machine: Elector
     offset: float
@@ -47,7 +47,7 @@ class Candidate:
 
 
 class World:
-    """A history decided by its seed."""
+    """A history that a seed decides."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

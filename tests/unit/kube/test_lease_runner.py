@@ -96,7 +96,7 @@ def test_the_lease_is_won_renewed_and_given_away(leading: LeaseRunner, lease: Le
 def test_the_log_tells_when_it_leads_and_when_no_more(
     leading: LeaseRunner, lease: LeaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another's term has to be waited out first, so that no call makes it lead: the clock does."""
+    """The term of another process has to end first, so the clock makes this one lead, no call."""
     caplog.set_level("INFO")
     lease.store.write("other_1", leaseDurationSeconds=1)
     leading.start()

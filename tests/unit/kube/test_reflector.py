@@ -25,7 +25,7 @@ from tests.unit.kube.scripted_server import (
 
 
 class ManagedResource:
-    """A sink that keeps what it was told, and fails when asked to."""
+    """An event handler that keeps all objects, and fails on demand."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -101,7 +101,7 @@ def reflector(
     collection: Collection,
     books: ManagedResource,
 ) -> Iterator[Reflector[JsonPage, JsonEvent]]:
-    """Not started; its timing may be given as (indirect) param."""
+    """Yield a reflector that is not started; an (indirect) param sets the timing."""
     assert collection
     timing = getattr(request, "param", Timing(relist_spacing=0.1))
     machine = ListWatch[JsonPage, JsonEvent]("/api/v1/pods", JsonCodec(), timing=timing)
@@ -214,7 +214,7 @@ def test_an_optional_collection_that_is_refused_is_logged_once(
     try:
         poll(lambda: len(collection.asked) >= 3)
         assert [record.levelname for record in caplog.records] == ["INFO"]
-        # What is no refusal is said each time.
+        # Other errors than refusals are logged each time.
         collection.refuse = 503
         poll(lambda: any(record.levelname == "WARNING" for record in caplog.records))
         collection.refuse = 0

@@ -1,4 +1,4 @@
-"""Repetitions, rates and news: what becomes of things worth an event, by a clock of the test."""
+"""Repetitions, rates and new events, by a clock of the test."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The recorder: what it writes, and that nobody ever waits for it."""
+"""The recorder writes events, and nobody ever waits for the recorder."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ WRITTEN = b'{"kind":"Event","apiVersion":"events.k8s.io/v1"}'
 
 
 class EventApi(ScriptedApi):
-    """An API server for events: it answers once `open` lets it."""
+    """An API server for events that answers after `open` is set."""
 
     def __init__(self) -> None:
         super().__init__(forever=WRITTEN, takes=self._wait)
@@ -98,7 +98,7 @@ def test_nobody_waits_for_an_api_server_that_does_not_answer() -> None:
     recorder.start()
     for number in range(QUEUED * 2):
         tell(recorder, str(number))
-    # Had it waited for room, there would be nothing to drop.
+    # A recorder that waits for room would drop nothing.
     assert recorder.state()["events_dropped_total"] >= QUEUED - 1
     api.open.set()
     recorder.stop()
@@ -201,7 +201,7 @@ def test_a_name_that_leads_elsewhere_is_never_sent(recorder: Recorder, api: Even
 def test_our_own_bug_does_not_end_the_thread(
     recorder: Recorder, api: EventApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.answers = [ZeroDivisionError()]  # what no API raises
+    api.answers = [ZeroDivisionError()]  # no API raises this
     tell(recorder, "first")
     tell(recorder, "second")
     poll(lambda: recorder.state()["events_written_total"] == 1)

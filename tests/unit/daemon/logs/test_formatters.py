@@ -1,4 +1,4 @@
-"""The log: one line for a decision, whatever the names and texts in it hold."""
+"""The log: one line for a decision, with any names and texts."""
 
 import json
 import logging

@@ -19,7 +19,7 @@ SIZE = 1 << 16
 
 @dataclass
 class Pipe:
-    """A pipe, what writes to it, and a logger of its own."""
+    """A pipe, a log writer to the pipe, and a separate logger."""
 
     read: int
     write: int
@@ -73,7 +73,7 @@ def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
     fill(pipe, 5000)
     dropped = int(pipe.writer.state()["log_lines_dropped_total"])
     assert 0 < dropped < 5000
-    # Lines can be dropped while the pipe still takes some: then they are told of more than once.
+    # Lines can be dropped while the pipe still takes some: then several lines report drops.
     text, dropped_count = "", 0
     while dropped_count < dropped or len(numbers(text)) < 5000 - dropped:
         text += pipe.take("\n")
