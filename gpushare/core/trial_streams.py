@@ -125,10 +125,10 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     """
     requests = [
         Request(
-            cls.units,
-            cls.devices,
-            cls.cpu,
-            cls.memory,
+            units=cls.units,
+            devices=cls.devices,
+            cpu=cls.cpu,
+            memory=cls.memory,
             models=cls.models,
             percents=compute(cls.cores),
         )
@@ -167,7 +167,15 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         which = rng.choice(len(requests), length, p=chances)
         gaps = rng.exponential(1 / lifetimes, length)
         lived = rng.exponential(1, length) * stay[which] if goes else np.zeros(0)
-        yield Stream(begin, requests, which, gaps, lived, expected, (place + 1) / max_streams)
+        yield Stream(
+            begin=begin,
+            requests=requests,
+            which=which,
+            gaps=gaps,
+            lives=lived,
+            pods=expected,
+            progress=(place + 1) / max_streams,
+        )
 
 
 def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:

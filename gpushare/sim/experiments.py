@@ -21,7 +21,7 @@ from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Arrivals, Defrag, Flow, Record
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
@@ -32,7 +32,7 @@ _FULL = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Parameters:
     """The options of an experiment."""
 
     load: float = 1.0
@@ -65,7 +65,7 @@ def inflation(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = Parameters(),
     *,
     policy_pods: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
@@ -163,7 +163,7 @@ def churn(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = Parameters(),
     *,
     go_on: GoOn = always,
 ) -> Record:
@@ -200,7 +200,7 @@ def _churn(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options,
+    options: Parameters,
     *,
     go_on: GoOn,
 ) -> Record:
@@ -218,7 +218,7 @@ def replay(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = Parameters(),
     *,
     go_on: GoOn = always,
 ) -> Record:
@@ -240,7 +240,7 @@ def replay(
     for pod, created in timed:
         start = created if pod.scheduled is None else pod.scheduled
         stay.append(np.inf if pod.deleted is None else pod.deleted - start)
-    stream = Stream(
+    stream = Arrivals(
         tuple(request_of(pod) for pod, _ in timed),
         times,
         np.arange(len(timed)),
@@ -252,7 +252,7 @@ def replay(
 
 
 def _cluster(
-    nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
+    nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Parameters
 ) -> tuple[Cluster, list[Choice]]:
     """Return (the empty cluster with a scorer, the choices of `auto`: a list that grows).
 
@@ -279,7 +279,7 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
     return pass_to
 
 
-def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
+def _named(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
     """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
@@ -294,8 +294,8 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
 
 
 def coming_and_going(
-    pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
-) -> Stream:
+    pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Parameters
+) -> Arrivals:
     """Draw all arrivals of churn."""
     requests = [request_of(pod) for pod in pods]
     mean_units = sum(request.total for request in requests) / len(requests)
@@ -304,7 +304,7 @@ def coming_and_going(
     number = int(rate * options.life * 1.05) + 1000
     times = np.cumsum(rng.exponential(1 / rate, number))
     pod_indices = rng.integers(len(pods), size=number)
-    return Stream(tuple(requests), times, pod_indices, rng.exponential(1, number))
+    return Arrivals(tuple(requests), times, pod_indices, rng.exponential(1, number))
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
@@ -329,7 +329,7 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
         requested_units += sizes[index]
 
 
-def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Options) -> Record:
+def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Parameters) -> Record:
     """Return the keys of a record that describe the end of a run.
 
     choices: the choices of `auto`, one for each trial. For a picture: names, capacity and used, by

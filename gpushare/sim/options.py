@@ -47,7 +47,7 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulateOptions:
     """The options of one command."""
 
     experiment: str
@@ -62,7 +62,7 @@ class Options:
     """Empty for as many as the size of the input allows."""
     units: int
     """Units of a device to round sizes to; 0: no rounding."""
-    parameters: experiments.Options
+    parameters: experiments.Parameters
     json: Path | None
     csv: Path | None
     plots: Path | None
@@ -70,7 +70,7 @@ class Options:
     jobs: int
 
 
-def read_options(argv: Sequence[str]) -> Options:
+def read_options(argv: Sequence[str]) -> SimulateOptions:
     """Return the options of a command line. A wrong command line ends the process with 2.
 
     Raises SettingsError if options contradict each other.
@@ -82,10 +82,10 @@ def read_options(argv: Sequence[str]) -> Options:
         raise SettingsError("--warmup must be less than --life")
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    names = {field.name for field in fields(experiments.Options)}
+    names = {field.name for field in fields(experiments.Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
-    return Options(
+    return SimulateOptions(
         experiment=values.experiment,
         nodes=values.nodes,
         pods=values.pods,
@@ -93,7 +93,7 @@ def read_options(argv: Sequence[str]) -> Options:
         policies=values.policy,
         seeds=values.seeds,
         units=values.devices,
-        parameters=replace(experiments.Options(), picture=values.plot is not None, **parameters),
+        parameters=replace(experiments.Parameters(), picture=values.plot is not None, **parameters),
         json=values.json,
         csv=values.csv,
         plots=values.plot,

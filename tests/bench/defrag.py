@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.core.trial import AUTO
-from gpushare.sim.experiments import Options, churn, node_order
+from gpushare.sim.experiments import Parameters, churn, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.options import moves, number, words
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
-from tests.bench.placement_small import Job as Arrivals
+from tests.bench.placement_small import SmallJob as Arrivals
 from tests.bench.placement_small import coming
 from tests.bench.small_clusters import END, STILL, WARMUP, still
 from tests.support.figures import renew
@@ -49,7 +49,7 @@ _SIZES = ("share", "1", "2")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DefragJob:
     """One run with moves, and one without."""
 
     family: str
@@ -65,14 +65,14 @@ class Job:
         return json.dumps([getattr(self, name) for name in self.__slots__])
 
 
-def measured(job: Job) -> dict[str, object]:
+def measured(job: DefragJob) -> dict[str, object]:
     """Run the job; return the job with the measures."""
     if job.family == OPENB:
         inputs = read_shipped("default")
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.family, job.cluster)
-    options = Options(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
+    options = Parameters(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
     record = churn(node_order(nodes, job.seed), pods, job.policy, job.seed, options)
     return {"job": job.key, **{name: record[name] for name in (*_COLUMNS, *_WAITS)}}
 
@@ -81,7 +81,7 @@ Groups = dict[tuple[float, str], dict[tuple[str, int], list[dict[str, Any]]]]
 """(load, policy) -> sample -> runs."""
 
 
-def grouped(jobs: Sequence[Job], records: dict[str, dict[str, Any]]) -> Groups:
+def grouped(jobs: Sequence[DefragJob], records: dict[str, dict[str, Any]]) -> Groups:
     """Return the runs grouped by line of the table."""
     groups: Groups = {}
     for job in jobs:
@@ -153,7 +153,7 @@ def main() -> None:
     if options.openb:
         clusters = [(OPENB, 0)]
     jobs = [
-        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, options.moves)
+        DefragJob(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, options.moves)
         for load in options.loads
         for policy in options.policies
         for family, cluster in clusters

@@ -233,7 +233,7 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-class Cluster:
+class MigCluster:
     """Some nodes, and a way to choose among them."""
 
     def __init__(self, nodes: int, cards: int, mix: Mapping[str, float], way: Way) -> None:
@@ -268,7 +268,7 @@ def arrivals(mix: Mapping[str, float], seed: int) -> Iterator[str]:
         yield draw.choices(names, shares)[0]
 
 
-def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
+def filling(cluster: MigCluster, mix: Mapping[str, float], seed: int) -> float:
     """Return the allocated % when the whole capacity has been requested."""
     requested_slices = 0
     for profile in arrivals(mix, seed):
@@ -279,7 +279,7 @@ def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
     raise AssertionError
 
 
-def churn(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
+def churn(cluster: MigCluster, mix: Mapping[str, float], seed: int) -> float:
     """Return the allocated % at a load of 1, a mean over 10 lifetimes after 3."""
     draw = random.Random(seed + 10_000)
     mean = sum(share * BY_NAME[name].compute for name, share in mix.items())
@@ -321,7 +321,7 @@ def table(nodes: int, cards: int, numbers: Sequence[int]) -> str:
     for experiment, run in EXPERIMENTS.items():
         for mix_name, mix in MIXES.items():
             values = {
-                name: [run(Cluster(nodes, cards, mix, way), mix, seed) for seed in numbers]
+                name: [run(MigCluster(nodes, cards, mix, way), mix, seed) for seed in numbers]
                 for name, way in WAYS.items()
             }
             row = [experiment, mix_name, f"{statistics.fmean(values['spread']):.2f}"]

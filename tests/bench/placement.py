@@ -20,7 +20,7 @@ DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
 
 def _speed(nodes: list[TraceNode], pods: list[TracePod], policy: str, seed: int) -> str:
     start = time.process_time()
-    options_ = experiments.Options(workload=KNOWN)
+    options_ = experiments.Parameters(workload=KNOWN)
     record = experiments.inflation(nodes, pods, policy, seed, options_)
     spent = time.process_time() - start
     return f"{int(str(record['pods'])) / spent:8.0f} pods/s, failed {record['failed']}"

@@ -146,7 +146,7 @@ class _Scheduler:
         return {"Pod": waiting_pod(number), "Nodes": None, "NodeNames": names}
 
 
-class _Contender:
+class _MeasuredExtender:
     """A running extender, the scheduler, and the measures, in us of CPU."""
 
     def __init__(self, scheduler: _Scheduler, pid: int) -> None:
@@ -179,7 +179,7 @@ class _Contender:
         self.taken.setdefault(what, []).append(used / times * 1e6)
 
 
-async def _measure(contenders: dict[str, _Contender], options: argparse.Namespace) -> None:
+async def _measure(contenders: dict[str, _MeasuredExtender], options: argparse.Namespace) -> None:
     for contender in contenders.values():
         await contender.warm(options.pods // 4)
     for _ in range(options.rounds):
@@ -189,7 +189,7 @@ async def _measure(contenders: dict[str, _Contender], options: argparse.Namespac
         contender.close()
 
 
-def _table(title: str, contenders: dict[str, _Contender]) -> None:
+def _table(title: str, contenders: dict[str, _MeasuredExtender]) -> None:
     print(f"\n{title}; us of CPU, median (least) of the rounds")
     first = next(iter(contenders.values()))
     for what in first.taken:
@@ -229,7 +229,7 @@ def main() -> None:
                     )
                 )
                 scheduler = _Scheduler(port, options.nodes, best=answer == "best")
-                contenders[name] = _Contender(scheduler, child.pid)
+                contenders[name] = _MeasuredExtender(scheduler, child.pid)
             asyncio.run(_measure(contenders, options))
             _table(f"--filter-answer {answer}, {options.nodes:,} nodes", contenders)
 

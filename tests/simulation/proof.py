@@ -37,7 +37,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 
 @dataclass
-class Run:
+class ProofRun:
     """The results of a range of seeds."""
 
     commit: str
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         print(replay(of_seed(options.replay, options.steps)))
         return 0
     first, after = options.seeds or (0, CI_SEEDS)
-    run = Run(
+    run = ProofRun(
         commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, options.steps
     )
     good = True
@@ -92,7 +92,7 @@ def _orders() -> bool:
     return orders == ALL_ORDERS
 
 
-def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
+def _mutants(pool: ProcessPoolExecutor, run: ProofRun, names: Sequence[str]) -> bool:
     began = time.monotonic()
     names_to_hunt = [one.name for one in all_mutants() if not names or one.name in names]
     last_seeds = last_found(recorded(_RUNS))
@@ -127,7 +127,7 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
+def _stories(pool: ProcessPoolExecutor, run: ProofRun, jobs: int) -> bool:
     began, first = time.monotonic(), run.after
     fired: Counter[str] = Counter()
     chunks = list(_chunks(run.first, first))

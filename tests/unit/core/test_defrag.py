@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.decide import best_row, place, rows_of
-from gpushare.core.defrag import Mover, Plan, Planner
+from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import Charge, NodeSpec, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.preemption.victim_search import StepBudget
@@ -74,7 +74,7 @@ class World:
         view = mutable(self.snapshot(self.pods), rows, empty=False)
         cluster = MutableCluster(view, ranking(POLICIES[policy], len(rows)))
         movers = [
-            Mover(pod.name, Placement(view.row[pod.node], pod.shares, pod.request), pod.cost)
+            MovablePod(pod.name, Placement(view.row[pod.node], pod.shares, pod.request), pod.cost)
             for pod in self.pods.values()
             if pod.movable
         ]
@@ -234,7 +234,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
 POLICY = st.sampled_from(["binpack", "device-bestfit", "fgd"])
 
 
-def check_prefixes(world: World, plan: Plan, request: Request) -> None:
+def check_prefixes(world: World, plan: MovePlan, request: Request) -> None:
     """Every prefix of the plan leaves a lawful cluster, and the last one the place."""
     names = [spec.name for spec in world.nodes]
     without_moved, standing = dict(world.pods), dict(world.pods)

@@ -11,11 +11,11 @@ import pytest
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
+from gpushare.sim.experiments import Parameters, churn, coming_and_going, filling, inflation
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
-from tests.bench.placement_family import EXPERIMENTS, SIMPLE, Found, Job
+from tests.bench.placement_family import EXPERIMENTS, SIMPLE, FamilyJob, FamilyOutcome
 
 SEEDS = range(9000, 9100)
 
@@ -53,7 +53,7 @@ def test_clusters_are_of_all_sizes_and_each_pod_fits_some_node() -> None:
 
 def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
     values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "mine": [79.0, 80.0]}
-    outcome = Found(Job(1, "churn", (*values,), 42), 9, 2, values)
+    outcome = FamilyOutcome(FamilyJob(1, "churn", (*values,), 42), 9, 2, values)
     assert outcome.above("mine") == (-1.5, 0.5)
     assert outcome.above("device-bestfit") == (0.0, 0.0)
     assert outcome.is_below("mine")
@@ -64,14 +64,17 @@ def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
 def test_the_family_goes_on_where_its_file_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured: list[Job] = []
+    measured: list[FamilyJob] = []
 
-    def noted(job: Job) -> list[Found]:
+    def noted(job: FamilyJob) -> list[FamilyOutcome]:
         measured.append(job)
         values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "fgd": [81.0, 83.5]}
         if job.experiment != "waiting":
-            return [Found(job, 9, 2, values)]
-        return [Found(replace(job, experiment=name), 9, 2, values) for name in ("waiting", "waits")]
+            return [FamilyOutcome(job, 9, 2, values)]
+        return [
+            FamilyOutcome(replace(job, experiment=name), 9, 2, values)
+            for name in ("waiting", "waits")
+        ]
 
     monkeypatch.setattr(placement_family, "measure", noted)
     file = tmp_path / "found.jsonl"
@@ -88,7 +91,7 @@ def test_the_family_goes_on_where_its_file_ends(
 
 
 def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, waiting_pods = Job(3, "waiting", ("binpack",), 42), []
+    job, waiting_pods = FamilyJob(3, "waiting", ("binpack",), 42), []
     for load in (0.3, 1.3):
         cluster = replace(drawn(3), load=load)
         monkeypatch.setattr(placement_family, "drawn", {3: cluster}.__getitem__)
@@ -101,7 +104,9 @@ def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
     few, many, whole = (
-        placement_family.measure(Job(3, name, ("device-bestfit", "shadow-price"), 42))[0].values
+        placement_family.measure(FamilyJob(3, name, ("device-bestfit", "shadow-price"), 42))[
+            0
+        ].values
         for name in ("seen-10", "seen-100000", "inflation")
     )
     assert few["device-bestfit"] == whole["device-bestfit"]
@@ -115,7 +120,7 @@ def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
 def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
     cluster = drawn(3)
     simulated = Cluster(cluster.nodes, ranking(Binpack(), len(cluster.nodes)))
-    stream = coming_and_going(cluster.pods, simulated, 42, Options(load=0.8, life=60.0))
+    stream = coming_and_going(cluster.pods, simulated, 42, Parameters(load=0.8, life=60.0))
     came = int((stream.times < 60).sum()) / 60
     assert came == pytest.approx(cluster.arrivals(0.8), rel=0.05)
 
@@ -126,7 +131,7 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 ) -> None:
     """Prices by the part of a card instead of the unit are 4 to 5 points worse here."""
     some = [cluster for cluster in family() if _is_small(cluster)]
-    options = Options(life=4.0, warmup=1.0, workload="known")
+    options = Parameters(life=4.0, warmup=1.0, workload="known")
     differences = []
     for cluster in some:
         *simple, shadow_price = (
@@ -142,7 +147,7 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(seed: int) -> None:
     """Without prices of idle cards, or with coarse prices of residues: 5 to 20 points worse."""
     cluster = drawn(seed)
-    options = Options(workload="known")
+    options = Parameters(workload="known")
     one, two = (
         float(str(inflation(cluster.nodes, cluster.pods, policy, 42, options)["alloc"]))
         for policy in ("shadow-price", "device-bestfit")
@@ -159,7 +164,7 @@ def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(se
 )
 def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, two: str) -> None:
     nodes, pods = drawn(cluster).nodes, drawn(cluster).pods
-    options = Options(workload="known")
+    options = Parameters(workload="known")
     alloc = {
         name: [
             float(str(inflation(nodes, pods, name, seed, options)["alloc"]))

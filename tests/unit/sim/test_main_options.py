@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.sim.experiments import Options as Parameters
+from gpushare.sim.experiments import Parameters
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import Options, read_options
+from gpushare.sim.options import SimulateOptions, read_options
 from gpushare.trace.nodes_and_pods import read_pods
 from gpushare.trace.rows import TraceError
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 
 
-def read(line: str) -> Options:
+def read(line: str) -> SimulateOptions:
     return read_options(line.split())
 
 
