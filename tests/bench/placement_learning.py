@@ -44,7 +44,7 @@ ODD = [PodClass(1000 * number, 1 + number, 4) for number in range(16)]
 class LearningWorld(Cluster):
     """A cluster that records the allocation when a pod comes, and the events of the learner."""
 
-    def __init__(self, name: str, learner: "Watched", seed: int) -> None:
+    def __init__(self, name: str, learner: "WatchedLearner", seed: int) -> None:
         super().__init__(node_order(NODES, seed), learner, learner.moved)
         self.learner, self.found = learner, list[tuple[float, int]]()
         self._rng = np.random.default_rng(seed + 10**6)
@@ -68,7 +68,7 @@ class LearningWorld(Cluster):
         return super().place(request, among)
 
 
-class Watched(LearningScorer):
+class WatchedLearner(LearningScorer):
     """A learner that sees pods that are not placed here."""
 
     others_hold: dict[str, int] = {}  # noqa: RUF012 -- replaced, never changed
@@ -99,7 +99,7 @@ def allocated(name: str, policy: str, seed: int) -> float:
     stream = Arrivals(
         tuple(kinds), all_times, np.concatenate(which), rng.exponential(1, len(all_times))
     )
-    learner = Watched(policy, {16: 64}, len(NODES))
+    learner = WatchedLearner(policy, {16: 64}, len(NODES))
     world = LearningWorld(name, learner, seed)
 
     def pass_to(time: float) -> None:

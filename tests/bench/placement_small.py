@@ -36,7 +36,16 @@ from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import LEARNED
 from tests.bench.placement_family import mean_and_error, numbers
-from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
+from tests.bench.small_clusters import (
+    END,
+    FAMILIES,
+    STILL,
+    WARMUP,
+    Comes,
+    SmallRun,
+    changing,
+    still,
+)
 
 SIMPLE = ("device-bestfit", "binpack", "bestfit")
 POLICIES = ("auto", *SIMPLE)
@@ -96,7 +105,7 @@ def _still(job: SmallJob, policy: str, seed: int) -> float:
 
 def _changing(job: SmallJob, policy: str, seed: int) -> float:
     world = changing(job.family, job.cluster, seed, job.experiment == "inflation")
-    return Run(world, policy, seed).allocated()
+    return SmallRun(world, policy, seed).allocated()
 
 
 def coming(job: SmallJob) -> float:

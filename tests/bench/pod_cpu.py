@@ -32,7 +32,7 @@ _GOROUTINES = 16
 Work = Callable[[], Awaitable[None]]
 
 
-class _Caller:
+class _VerbCaller:
     """A connection to an extender; calls follow each other."""
 
     def __init__(self, port: int) -> None:
@@ -60,11 +60,11 @@ class _Callers:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._idle: list[_Caller] = []
+        self._idle: list[_VerbCaller] = []
 
     async def ask(self, name: str, body: dict[str, Any]) -> Any:
         """The answer to a verb."""
-        caller = self._idle.pop() if self._idle else _Caller(self._port)
+        caller = self._idle.pop() if self._idle else _VerbCaller(self._port)
         answer = await caller.ask(name, body)
         if len(self._idle) < _KEPT:
             self._idle.append(caller)
@@ -96,7 +96,7 @@ def appended(names: list[str], dice: random.Random) -> list[str]:
     return names_
 
 
-class _Scheduler:
+class _PodScheduler:
     """kube-scheduler with pending pods, as far as an extender sees it."""
 
     def __init__(self, port: int, nodes: int, *, best: bool) -> None:
@@ -149,7 +149,7 @@ class _Scheduler:
 class _MeasuredExtender:
     """A running extender, the scheduler, and the measures, in us of CPU."""
 
-    def __init__(self, scheduler: _Scheduler, pid: int) -> None:
+    def __init__(self, scheduler: _PodScheduler, pid: int) -> None:
         self._scheduler = scheduler
         self._pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         self.taken: dict[str, list[float]] = {}
@@ -228,7 +228,7 @@ def main() -> None:
                         waiting=pod_count,
                     )
                 )
-                scheduler = _Scheduler(port, options.nodes, best=answer == "best")
+                scheduler = _PodScheduler(port, options.nodes, best=answer == "best")
                 contenders[name] = _MeasuredExtender(scheduler, child.pid)
             asyncio.run(_measure(contenders, options))
             _table(f"--filter-answer {answer}, {options.nodes:,} nodes", contenders)

@@ -23,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tests.simulation.figures import figures, last_found
-from tests.simulation.hunt import Found, all_mutants, hunt
+from tests.simulation.hunt import HuntResult, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
 from tests.support.figures import PROOF_FIGURES, commit, record, recorded, renew
@@ -118,7 +118,7 @@ class _Hunted:
 def _hunt(name: str, steps: int, last_seeds: dict[str, int | str]) -> _Hunted:
     mutant = next(one for one in all_mutants() if one.name == name)
     seed = last_seeds.get(name)
-    outcome: Found = hunt(mutant, steps, last_seed=seed if isinstance(seed, int) else None)
+    outcome: HuntResult = hunt(mutant, steps, last_seed=seed if isinstance(seed, int) else None)
     return _Hunted(mutant.fault, name, outcome.by, outcome.error)
 
 

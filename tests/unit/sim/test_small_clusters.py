@@ -17,12 +17,12 @@ from tests.bench.small_clusters import (
     END,
     FAMILIES,
     STILL,
+    ClusterEvents,
     Comes,
     Ends,
     Event,
     NodeIs,
-    Run,
-    World,
+    SmallRun,
     changing,
     still,
 )
@@ -35,8 +35,8 @@ def allocated(
     *events: tuple[float, Event], node_present: tuple[bool, bool] = (True, True)
 ) -> float:
     """The GPU allocated between times 1 and 3, on two nodes of two devices of ten units."""
-    world = World(NODES, [*events], 1.0, 3.0, [*node_present])
-    return Run(world, "device-bestfit", 42).allocated()
+    world = ClusterEvents(NODES, [*events], 1.0, 3.0, [*node_present])
+    return SmallRun(world, "device-bestfit", 42).allocated()
 
 
 @pytest.mark.parametrize("family", STILL)
@@ -67,7 +67,7 @@ def test_what_will_happen_is_drawn_before_and_measured_within_what_there_is(
     lives = {event.life for _, event in world.events if isinstance(event, Comes)}
     assert (lives == {np.inf}) == fills
     for policy in ("device-bestfit", "spread"):
-        assert 20 < Run(world, policy, 42).allocated() <= 100
+        assert 20 < SmallRun(world, policy, 42).allocated() <= 100
 
 
 def test_what_is_allocated_is_the_mean_of_time() -> None:
@@ -105,7 +105,7 @@ def test_a_pod_that_went_with_its_node_is_not_freed_again_at_its_end() -> None:
 
 def test_a_policy_that_learns_is_told_of_nodes_and_of_time() -> None:
     world = changing("nodes", 5, 42, fills=True)
-    run = Run(world, "shadow-price", 42)
+    run = SmallRun(world, "shadow-price", 42)
     learner = run._learner  # noqa: SLF001 -- what it knows
     few = sum(learner._learned.devices.values())  # noqa: SLF001
     run.allocated()
