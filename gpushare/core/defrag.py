@@ -161,18 +161,18 @@ class Planner:
                     names = sorted(mover.name for mover in chosen)
                     order = sum(mover.cost for mover in chosen), units, names
                     if best is None or order < best[0]:
-                        plan = self._tried(row, chosen, request, steps)
+                        plan = self._try_set(row, chosen, request, steps)
                         best = (order, plan) if plan else best
             if best is not None:
                 return best[1]
         return None
 
-    def _tried(
+    def _try_set(
         self, row: int, chosen: Sequence[MovablePod], request: Request, steps: StepBudget
     ) -> MovePlan | None:
         """Return the plan that moves these pods off the row, in the first order that works.
 
-        None if no order gives each pod a place.
+        None if no order has a place for each pod.
         """
         kinds = set()
         for order in permutations(chosen):
@@ -233,10 +233,10 @@ class _NodeMoves:
             movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
-        self._gives = [_gives(mover) for mover in self._movers]
+        self._freed = [_freed_amounts(mover) for mover in self._movers]
         available = Counter[Resource]()
-        for gives in self._gives:
-            available.update(gives)
+        for freed_amounts in self._freed:
+            available.update(freed_amounts)
         # (units, how many) of the parts of the request, the largest first.
         self._parts = [*Counter(request.parts).items()]
         # By units of a part and by device, the amounts to free, if the movable pods can free them.
@@ -325,22 +325,23 @@ class _NodeMoves:
         helpful = {
             name: [
                 at
-                for at, gives in enumerate(self._gives)
-                if name in gives and at not in chosen and at not in barred
+                for at, freed_amounts in enumerate(self._freed)
+                if name in freed_amounts and at not in chosen and at not in barred
             ]
             for name in lack
         }
         steps.remaining -= len(self._movers)
         for name, pods in helpful.items():
-            largest = sorted((self._gives[at][name] for at in pods), reverse=True)
+            largest = sorted((self._freed[at][name] for at in pods), reverse=True)
             if sum(largest[:size]) < lack[name] or steps.remaining <= 0:
                 return
         name = min(lack, key=lambda resource: len(helpful[resource]))
         for at in helpful[name]:
             if not any(self._alike[at] == self._alike[barred_pod] for barred_pod in barred):
-                gives = self._gives[at]
+                freed_amounts = self._freed[at]
                 still_lacking = {
-                    resource: amount - gives.get(resource, 0) for resource, amount in lack.items()
+                    resource: amount - freed_amounts.get(resource, 0)
+                    for resource, amount in lack.items()
                 }
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
@@ -349,7 +350,7 @@ class _NodeMoves:
         """Return whether the request fits once these pods are gone."""
         freed = Counter[Resource]()
         for at in pods:
-            freed.update(self._gives[at])
+            freed.update(self._freed[at])
         if not _is_covered(self._host, freed):
             return False
         needed_devices = 0
@@ -368,15 +369,15 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
     return all(freed[name] >= amount for name, amount in lack.items())
 
 
-def _gives(mover: MovablePod) -> dict[Resource, int]:
+def _freed_amounts(mover: MovablePod) -> dict[Resource, int]:
     """Return the amounts that become free on the node when the pod leaves."""
     request = mover.placement.request
-    gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        gives[device, DEVICE_MEMORY.name] = units
+        freed_amounts[device, DEVICE_MEMORY.name] = units
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
-            gives[device, amount.name] = percent
-    return {name: amount for name, amount in gives.items() if amount}
+            freed_amounts[device, amount.name] = percent
+    return {name: amount for name, amount in freed_amounts.items() if amount}
 
 
 def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:

@@ -200,7 +200,7 @@ class Mixture:
 
     def lives(self, now: float) -> dict[PodClass, tuple[float, float]]:
         """Return by class (total time that pods spent on nodes, number of pods that left)."""
-        return {cls: lives.known(now) for cls, lives in self._lives.items()}
+        return {cls: lives.sums(now) for cls, lives in self._lives.items()}
 
     def _counting(self) -> list[_MixturePhase]:
         now = self._phases[-1]
@@ -248,7 +248,7 @@ class _Lives:
         if self._ended > _MANY:
             self._ended, self._stayed = self._ended / 2, self._stayed / 2
 
-    def known(self, now: float) -> tuple[float, float]:
+    def sums(self, now: float) -> tuple[float, float]:
         return self._stayed + max(self.running * now - self._since, 0.0), self._ended
 
 

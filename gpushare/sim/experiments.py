@@ -83,7 +83,7 @@ def inflation(
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
-    run_name = _named("inflation", policy, seed, options)
+    run_name = _run_name("inflation", policy, seed, options)
     for place, request in enumerate(stream):
         if not go_on(place / len(stream)):
             now = 100 * cluster.allocated / cluster.capacity
@@ -209,7 +209,7 @@ def _churn(
     stream = coming_and_going(pods, cluster, seed, options)
     clock = _clock_of(cluster)
     flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
-    run_name = _named("churn", policy, seed, options)
+    run_name = _run_name("churn", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
@@ -247,7 +247,7 @@ def replay(
         np.array(stay),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
-    run_name = _named("replay", policy, seed, options)
+    run_name = _run_name("replay", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
@@ -279,7 +279,7 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
     return pass_to
 
 
-def _named(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
+def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
     """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload

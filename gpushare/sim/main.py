@@ -23,7 +23,7 @@ from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
 from gpushare.sim.options import SMALL, SimulateOptions, read_options
-from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
+from gpushare.sim.report import Measure, Record, Scale, choice_sentences, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
 from gpushare.sim.scorers import SIMULATED
 
@@ -120,9 +120,9 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
     code = _run_all(jobs, options.jobs, finished)
     # Runs finish in any order; the output is sorted by policy and seed.
     finished.sort(key=lambda result: result[0])
-    for tell in _tellings(options, jobs, [record for _, record in finished]):
+    for write in _outputs(options, jobs, [record for _, record in finished]):
         try:
-            tell()
+            write()
         except BrokenPipeError:
             raise
         except (OSError, SettingsError) as error:
@@ -207,7 +207,7 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tellings(
+def _outputs(
     options: SimulateOptions, jobs: Sequence[Job], all_records: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
     """Yield functions that write and print finished runs; if one fails, the rest still run.
@@ -266,7 +266,7 @@ def _table(
         lines.append(text)
     lines += [report.as_table(records, measures)]
     lines += [*legend(measures, Scale(inputs.units, inputs.devices)), ""]
-    lines += choices_told(records)
+    lines += choice_sentences(records)
     lines += verdicts(records, headline(measures, options.parameters.load))
     if broken_off:
         lines += ["", "Broken off, and not in the table:"]

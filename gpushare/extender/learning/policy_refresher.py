@@ -325,7 +325,7 @@ class PolicyRefresher(LoopPart):
             again_at = self._clock() + SPACING * min(2**times, _LATEST)
             state.failed_policies[name] = _FailedPolicy(times + 1, again_at)
         state.refits += 1
-        estimator.policies_made(seen, sizes)
+        estimator.record_policies(seen, sizes)
         state.done = self._clock()
         state.took = state.done - start
         classes = len(workload.classes)
@@ -335,7 +335,7 @@ class PolicyRefresher(LoopPart):
     def _try(self, state: _ResourceState) -> None:
         managed = state.managed
         _, workload = self._workload(state)
-        state.estimator.tried()
+        state.estimator.record_trial()
         winner = state.trials.run(workload, self._clock)
         if winner != managed.ranking_policy:
             self._prepared(managed.rankings[winner], managed.rankings[AUTO].recent_kinds, managed)
