@@ -31,7 +31,7 @@ from gpushare.wire.codec import Codec
 from gpushare.wire.dra import objects
 from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import CLASS, ResourceClaim
-from gpushare.wire.dra.requests import claim_request, class_record
+from gpushare.wire.dra.requests import claim_request, class_record, classes_by_resource
 from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.dra.taints import read_taint_rule
 
@@ -101,11 +101,7 @@ class Claims:
         """Return the nodes that can use the devices of an allocated claim; None: not known."""
         metadata = claim.metadata or objects.ClaimMetadata()
         record = self.books.named(metadata.namespace or "", metadata.name or "")
-        holdings = record.holdings if record else ()
-        every_node = (frozenset(self.books.nodes_of(holding.key)) for holding in holdings)
-        # Of a device whose slice is gone nobody knows the nodes.
-        nodes = [names for names in every_node if names]
-        return frozenset.intersection(*nodes) if nodes else None
+        return self.books.common_nodes(record) if record else None
 
     def in_words(self, pods: PodBatch) -> PodBatch:
         """Return pods that ask for so many units as pods with one claim each of our class."""
@@ -175,6 +171,17 @@ def list_claims(
     claims = [*items(api, CLAIMS, objects.RESOURCE_CLAIMS, {}, notes)]
     books.replace_claims(_read(claims, claim_record, notes))
     return Claims(api, books, claims, namespace=namespace)
+
+
+def class_resources(api: Getter) -> Collection[str]:
+    """Return the extended resources that kube-scheduler makes claims for; none if the API server
+    has no classes or shows none.
+    """
+    try:
+        classes = items(api, DEVICE_CLASSES, objects.DEVICE_CLASSES, {}, [])
+        return classes_by_resource(_read(classes, class_record, [])).keys()
+    except ApiError:
+        return ()
 
 
 def books_of(driver: str, unit: int, states: NodeStates) -> ClaimBooks:

@@ -1,7 +1,7 @@
-"""`gpushare explain POD`: why a pod is pending and what would help, or why it is where it is.
+"""`gpushare explain POD`: explain why a pod is pending, with remedies, or why a pod is on its node.
 
-The root of the command: words to options, a cluster to books, books to lines or a document. It
-reads the API server through kubectl, or asks a running extender for what its own books say.
+The root of the command: command line to options, cluster to books, books to lines or a document.
+Reads the API server through kubectl, or the explanation of a running extender.
 
 Tested in `tests/unit/cli/test_explain.py` and `tests/unit/test_cli.py`.
 """
@@ -10,11 +10,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cli.claims import books_of, list_claims
+from gpushare.cli.claims import books_of, class_resources, list_claims
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
@@ -27,9 +27,8 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
-from gpushare.cli.tables import printable
 from gpushare.core.model import Request
-from gpushare.errors import SettingsError
+from gpushare.errors import SettingsError, WireError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
@@ -41,7 +40,8 @@ from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
-from gpushare.wire.pods import priority_of
+from gpushare.wire.pods import names_any, priority_of, request_of
+from gpushare.wire.printable import printable
 
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
@@ -72,11 +72,18 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
         return ask_explanation(options.extender, namespace, name)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
-    every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
-    if by_claims(pod, [names.resource for names in every]):
-        return document(_by_claims(pod, every, kubectl, options))
+    resource_names = [
+        Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
+    ]
+    managed_names = [names.resource for names in resource_names]
+    if by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl)):
+        return document(_by_claims(pod, resource_names, kubectl, options))
     resources = list_resources(
-        kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
+        kubectl,
+        resource_names,
+        options.unit,
+        policy=options.policy,
+        namespace=options.extender_namespace,
     )
     for note in resources[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
@@ -88,13 +95,29 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     return document(answer)
 
 
+def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Collection[str]:
+    """Return the extended resources that kube-scheduler makes claims for; none without need."""
+    try:
+        resources = request_of(pod, ALIYUN).resources
+    except WireError:
+        return ()
+    if names_any(pod, managed) or not any("/" in name for name, _ in resources):
+        return ()
+    return class_resources(kubectl)
+
+
 def _by_claims(
-    pod: ClaimsPod, every: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
+    pod: ClaimsPod, resource_names: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
 ) -> PodExplanation:
-    """Return how the pod's claims stand on the devices as the API server shows them."""
+    """Return the explanation of a pod with claims, by the devices and claims of the API server."""
     cards = list_cards(kubectl, "")
     host, *_ = list_books(
-        kubectl, every, options.unit, cards, policy="", namespace=options.extender_namespace
+        kubectl,
+        resource_names,
+        options.unit,
+        cards,
+        policy="",
+        namespace=options.extender_namespace,
     )
     books = books_of(cards.driver, mib_of(host.unit) << 20, host.states)
     claims = list_claims(kubectl, books, cards.slices, host.notes)
@@ -104,13 +127,13 @@ def _by_claims(
 
 
 def _moves(
-    answer: PodExplanation, pod: Pod, every: Sequence[ListedResource], kubectl: Kubectl
+    answer: PodExplanation, pod: Pod, resources: Sequence[ListedResource], kubectl: Kubectl
 ) -> int:
-    """Return how many moves of other pods would make room for one that waits, after a glance."""
+    """Return the number of moves that make room for a pending pod; 0 if none are found quickly."""
     explanation, demands = answer.explanation, demands_of(pod)
     if explanation is None or explanation.fit or explanation.never or demands.gated:
         return 0
-    books = next(each for each in every if each.names.resource == answer.resource)
+    books = next(resource for resource in resources if resource.names.resource == answer.resource)
     plan = find_moves(
         books.ledger,
         Hole(explanation.request, priority_of(pod), demands),
@@ -125,7 +148,7 @@ def _moves(
 
 
 def _ask_for(answer: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
-    """Return when an autoscaler was asked for a node for a pod that waits; None: nobody knows."""
+    """Return the request for a new node for a pending pod; None if there is no placeholder."""
     if answer.explanation is None or answer.explanation.fit:
         return None
     uid = answer.ref.uid

@@ -18,18 +18,17 @@ from typing import Any, Protocol
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
+from gpushare.core.model import ALL_CORES
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
+from gpushare.device_plugin.options import FILE_FORMAT
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
 from gpushare.wire.inventory import MAX_DEVICES
 
 log = logging.getLogger("gpushare.devices")
 
-FILE_FORMAT = (
-    '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
-    ' "healthy": true}]}'
-)
-"""The form of a devices file; `model` and `healthy` may be left out."""
+SM_WINDOW_SECONDS = 10.0
+"""Age of the oldest sample of the SMs that counts."""
 
 _MOST_MIB = 2**31 - 1
 _LONGEST_FILE = 1 << 20
@@ -252,6 +251,27 @@ class NvmlSource:
         if used is None:
             used = sum(size or 0 for size in by_process.values())
         return CardMemory(total, used, by_process)
+
+    def sm_percents(self, uuid: str) -> Mapping[int, int] | None:
+        """Return the newest sample of each process: percent of the card's SMs by pid.
+
+        Processes without a sample in the last SM_WINDOW_SECONDS are left out. None if NVML has no
+        samples of the card, as of MIG instances (nvmlDeviceGetProcessUtilization).
+        """
+        since = int((time.time() - SM_WINDOW_SECONDS) * 1e6)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError as error:
+            # The binding raises NVML_SUCCESS for an empty list.
+            is_idle = error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND)
+            return {} if is_idle else None
+        newest = {
+            sample.pid: int(sample.smUtil)
+            for sample in sorted(samples, key=lambda sample: int(sample.timeStamp))
+            if sample.timeStamp >= since
+        }
+        return {pid: percent for pid, percent in newest.items() if percent <= ALL_CORES}
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         """Return (the limit of a cgroup on a card, the used memory), in bytes.

@@ -110,6 +110,10 @@ class MemorySource(Protocol):
         """Return the used memory of a card. Raises SettingsError."""
         ...
 
+    def sm_percents(self, uuid: str) -> Mapping[int, int] | None:
+        """Return the use of a card's SMs in percent by pid; None if there are no samples."""
+        ...
+
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         """Return (limit, used) of a cgroup on a card, in bytes. Raises SettingsError."""
         ...
@@ -148,10 +152,23 @@ class ContainerUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeUse:
+    """The use of a card's SMs by a container."""
+
+    pod: NodePod
+    container: str
+    uuid: str
+    percent: int
+    """Of all SMs of the card, for all processes of the container together."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsageFigures:
     """The figures of one look."""
 
     uses: tuple[ContainerUse, ...] = ()
+    compute_uses: tuple[ComputeUse, ...] = ()
+    """Of containers with a process on a card that NVML has samples of."""
     cards: Mapping[str, int] = field(default_factory=dict)
     """Bytes used of each card, by uuid."""
     at: float = 0.0
@@ -197,9 +214,13 @@ class Memory(Loop):
         """Read the use of memory, and report use above the grant. Raises GpuShareError."""
         pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
         cards = self._cards()
-        used, of_cards = self._used(pods, cards)
+        used, percents, of_cards = self._used(pods, cards)
         uses = tuple(self._uses(pods, cards, used))
-        self._seen = UsageFigures(uses, of_cards, self._clock())
+        compute_uses = tuple(
+            ComputeUse(pods[uid], container, card, min(percent, ALL_CORES))
+            for (uid, container, card), percent in percents.items()
+        )
+        self._seen = UsageFigures(uses, compute_uses, of_cards, self._clock())
         self._reported = {key for key in self._reported if key[0] in pods}
         for use in uses:
             key = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
@@ -209,14 +230,17 @@ class Memory(Loop):
 
     def _used(
         self, pods: Mapping[str, NodePod], cards: NodeCards
-    ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
-        """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
+    ) -> tuple[Mapping[_Place, int | None], Mapping[_Place, int], Mapping[str, int]]:
+        """Return (bytes by container and card, None if NVML does not tell; percent of SMs by
+        container and card; bytes of each card).
+        """
         owners = {
             container_id: (uid, name)
             for uid, pod in pods.items()
             for container_id, name in (pod.container_names or {}).items()
         }
         used: dict[_Place, int | None] = {}
+        percents: dict[_Place, int] = {}
         of_cards: dict[str, int] = {}
         for card in cards.all:
             try:
@@ -230,6 +254,7 @@ class Memory(Loop):
                 continue
             self._silent.discard(card.uuid)
             of_cards[card.uuid] = memory.used
+            by_pid = self._source.sm_percents(card.uuid)
             for pid, size in memory.by_process.items():
                 owner = owners.get(self._cgroups.container(pid))
                 if owner:
@@ -237,7 +262,9 @@ class Memory(Loop):
                     before = used.get(place, 0)
                     is_known = size is not None and size <= memory.total and before is not None
                     used[place] = (before or 0) + (size or 0) if is_known else None
-        return used, of_cards
+                    if by_pid is not None:
+                        percents[place] = percents.get(place, 0) + by_pid.get(pid, 0)
+        return used, percents, of_cards
 
     def _uses(
         self, pods: Mapping[str, NodePod], cards: NodeCards, used: Mapping[_Place, int | None]

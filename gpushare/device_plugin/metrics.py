@@ -171,4 +171,13 @@ def _memory(figures: UsageFigures, cards: NodeCards) -> Iterable[Metric]:
         granted.add_metric(values, use.granted)
         if use.enforced is not None:
             enforced.add_metric(values, float(use.enforced))
-    return (by_card, used, granted, enforced)
+    compute = GaugeMetricFamily(
+        "gpushare_device_plugin_container_sm_percent",
+        "Percent of the card's SMs that the container's processes use, by NVML's last sample",
+        labels=labels,
+    )
+    for compute_use in figures.compute_uses:
+        ref = compute_use.pod.ref
+        values = (ref.namespace, ref.name, compute_use.container, compute_use.uuid)
+        compute.add_metric(values, compute_use.percent)
+    return (by_card, used, granted, enforced, compute)

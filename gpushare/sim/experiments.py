@@ -8,7 +8,7 @@ that all policies of one seed get the same pods on the same nodes and can be com
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -21,37 +21,17 @@ from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Arrivals, Defrag, Flow, Record
+from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
+from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
-from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
+from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 _FULL = 1.3
 """Requested GPU at the end of a fill, as a share of the capacity."""
 
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The options of an experiment."""
-
-    load: float = 1.0
-    """GPU that would be held on average if no pod were refused, as a share of the capacity."""
-    life: float = 6.0
-    """Duration in mean lifetimes."""
-    warmup: float = 2.0
-    """Begin of the measurement in mean lifetimes."""
-    wait: bool = False
-    """Whether pods that fit nowhere wait, first come first served, instead of being lost."""
-    speed: float = 1.0
-    """Factor of the rate of arrivals in a replay, compared with the file."""
-    workload: str = LEARNED
-    """LEARNED: the policy learns from the pods that come, as in the extender. KNOWN: the policy is
-    made for all pods of the file."""
-    picture: bool = False
-    """Whether the record has the used units of each device at the end."""
-    defrag: Defrag | None = None
-    """How pods are moved for waiting pods; None: no moves."""
+_DEFAULTS = Parameters()
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -65,7 +45,7 @@ def inflation(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Parameters = Parameters(),
+    options: Parameters = _DEFAULTS,
     *,
     policy_pods: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
@@ -163,7 +143,7 @@ def churn(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Parameters = Parameters(),
+    options: Parameters = _DEFAULTS,
     *,
     go_on: GoOn = always,
 ) -> Record:
@@ -218,7 +198,7 @@ def replay(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Parameters = Parameters(),
+    options: Parameters = _DEFAULTS,
     *,
     go_on: GoOn = always,
 ) -> Record:

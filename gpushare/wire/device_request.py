@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.model import ANY_CARD, MAX_UNITS, Cards, Request, Shares
 from gpushare.errors import AnnotationError, MessageError
 from gpushare.wire.annotations import (
@@ -52,7 +52,7 @@ _WITHOUT_MEMORY = (
 )
 
 
-class DeviceSums(NamedTuple):
+class ContainerSums(NamedTuple):
     """The sums of the requests of a pod's containers, over all devices of the pod."""
 
     units: int
@@ -71,7 +71,7 @@ class DeviceSums(NamedTuple):
 
 
 def device_request(
-    sums: DeviceSums,
+    sums: ContainerSums,
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     names: Names,
@@ -122,7 +122,7 @@ def device_request(
         models=models,
         inits=sums.inits,
         resources=host.resources,
-        percents=percents_of(percent // devices for percent in sums.percents),
+        percents=tuple([percent // devices for percent in sums.percents]),
         percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
@@ -133,7 +133,7 @@ def device_request(
     return request
 
 
-def _parts(sums: DeviceSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
+def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
     """Return the units on each device by the annotation SPLIT, the largest first."""
     text, by_container = annotations[SPLIT], [units for _, units in sums.containers]
     if sum(by_container) != sums.units:

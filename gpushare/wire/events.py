@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
+from gpushare.wire.printable import printable
 
 CONTROLLER = "gpushare-extender"
 MERGE_PATCH = "application/merge-patch+json"
@@ -69,7 +70,8 @@ def encode_event(
 ) -> bytes:
     """Return the body that creates an event.
 
-    `stamp`: ns since the epoch. `instance`: the reporting process of the `controller`.
+    `note`: characters that a terminal would obey are escaped: texts of nodes and slices are among
+    the notes. `stamp`: ns since the epoch. `instance`: the reporting process of the `controller`.
     """
     return json.dumps(
         {
@@ -88,7 +90,7 @@ def encode_event(
                 "name": regarding.name,
                 "uid": regarding.uid,
             },
-            "note": _cut(note, NOTE_LIMIT),
+            "note": _cut(printable(note), NOTE_LIMIT),
             "type": "Warning" if warning else "Normal",
         }
     ).encode()

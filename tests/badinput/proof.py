@@ -1,9 +1,9 @@
-"""The proof that no input harms: malformed HTTP, stalled clients, large inputs again and
-again, slow-downs with size, fuzzed decoders.
+"""The proof that no input does harm: malformed HTTP, stalled clients, repeated large inputs,
+slow-downs with size, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
-prints what was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K
---seed S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
+prints the inputs by kind and the results; exits with 1 on a finding. `--inputs 1 --first K --seed
+S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 @dataclass
 class Run:
-    """What came of a run. sent: by part; kinds, statuses: of the malformed HTTP."""
+    """The result of a run. sent: inputs by part; kinds, statuses: of the malformed HTTP."""
 
     commit: str
     when: str
@@ -52,28 +52,28 @@ class Run:
 
 
 def main() -> int:
-    asked = _asked()
-    seed = asked.seed or (1 if asked.ci else random.randrange(1, 10**9))
-    scale = max(asked.inputs / CI_INPUTS, 0.01)
+    request = _asked()
+    seed = request.seed or (1 if request.ci else random.randrange(1, 10**9))
+    scale = max(request.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, asked.first)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, request.first)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
-            _flood(world, asked, run)
+            _flood(world, request, run)
             _stay(world, run)
             _stall(world, run)
         _slow(run)
         _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), run)
     run.seconds = round(time.monotonic() - begin, 1)
     print(f"{len(run.findings)} findings")
-    if asked.record:
+    if request.record:
         renew(PROOF_FIGURES, "bad input", _figures(record(_RUNS, asdict(run))))
     return 1 if run.findings else 0
 
 
 def _figures(runs: list[dict[str, Any]]) -> str:
-    """Return the runs as a table, and the sums over all of them."""
+    """Return the runs as a table, with sums over all runs."""
     parts = list(runs[-1]["sent"])
     lines = [f"| seed, first | {' | '.join(parts)} | findings | seconds | commit | when |"]
     lines.append("| --- " * (len(parts) + 5) + "|")
@@ -82,9 +82,9 @@ def _figures(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         kinds.update(run["kinds"])
         statuses.update(run["statuses"])
-        sent = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
+        body = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
         lines.append(
-            f"| {run['seed']}, {run['first']} | {sent} | {len(run['findings'])}"
+            f"| {run['seed']}, {run['first']} | {body} | {len(run['findings'])}"
             f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
         )
     answers = _counted(sorted(statuses.items()))
@@ -107,8 +107,8 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _flood(world: BadWorld, asked: argparse.Namespace, run: Run) -> None:
-    result = flood(world, asked.first, asked.inputs, run.seed, 60 * asked.minutes)
+def _flood(world: BadWorld, request: argparse.Namespace, run: Run) -> None:
+    result = flood(world, request.first, request.inputs, run.seed, 60 * request.minutes)
     run.kinds, run.statuses = dict(result.kinds), dict(result.statuses)
     _note(run, "malformed HTTP", result.sent, result.kinds, result.seconds, result.findings)
     print(f"  answers: {_counted(sorted(result.statuses.items()))}")
@@ -116,46 +116,48 @@ def _flood(world: BadWorld, asked: argparse.Namespace, run: Run) -> None:
 
 def _stall(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    done, findings = stalled(world, CLIENTS, STALLED_S)
-    _note(run, "stalled clients", CLIENTS, done, time.monotonic() - begin, findings)
+    finished, findings = stalled(world, CLIENTS, STALLED_S)
+    _note(run, "stalled clients", CLIENTS, finished, time.monotonic() - begin, findings)
 
 
 def _stay(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    sent, findings = stays(world)
-    _note(run, "large, again", sent.total(), sent, time.monotonic() - begin, findings)
+    body, findings = stays(world)
+    _note(run, "large, again", body.total(), body, time.monotonic() - begin, findings)
 
 
 def _slow(run: Run) -> None:
     begin = time.monotonic()
-    tried, findings = slow_downs()
-    counts = {"inputs stretched": tried}
-    _note(run, "slow-downs", tried, counts, time.monotonic() - begin, findings)
+    tries, findings = slow_downs()
+    counts = {"inputs stretched": tries}
+    _note(run, "slow-downs", tries, counts, time.monotonic() - begin, findings)
 
 
 def _fuzz(folder: Path, runs: int, run: Run) -> None:
-    """What Atheris found on the decoders; it ends its process itself."""
+    """The findings of Atheris on the decoders, in another process."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
-    done = subprocess.run(
+    finished = subprocess.run(
         [*command, str(run.seed % 2**31)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     findings = []
-    if done.returncode:
-        findings.append(f"Atheris ended with {done.returncode}:\n{done.stderr[-4000:]}")
-        found = (folder / "fuzz").glob("found-*")
-        findings += [f"  {each.name}: {each.read_bytes()[:500]!r}" for each in found]
-    last = [line for line in done.stderr.splitlines() if line.startswith("#") and "DONE" in line]
+    if finished.returncode:
+        findings.append(f"Atheris ended with {finished.returncode}:\n{finished.stderr[-4000:]}")
+        result = (folder / "fuzz").glob("found-*")
+        findings += [f"  {item.name}: {item.read_bytes()[:500]!r}" for item in result]
+    last = [
+        line for line in finished.stderr.splitlines() if line.startswith("#") and "DONE" in line
+    ]
     _note(run, "Atheris", runs, {"runs": runs}, time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
 
 
 def _note(  # noqa: PLR0917 -- each is of its own type
-    run: Run, part: str, sent: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
+    run: Run, part: str, body: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
 ) -> None:
-    run.sent[part] = sent
+    run.sent[part] = body
     run.findings += findings
-    print(f"{part}, {sent:,}: {seconds:.0f} s, {len(findings)} findings")
+    print(f"{part}, {body:,}: {seconds:.0f} s, {len(findings)} findings")
     for kind, count in sorted(kinds.items()):
         print(f"  {count:8} {kind}")
     for finding in findings:

@@ -1,8 +1,8 @@
 """Slow-downs with size: a decoder is given an input, one twice as long, and so on.
 
-Twice the input may take three times as long, never four: a quadratic step shows, whatever the
-machine. Each text, key, list and object of each decoder's documents is stretched in its turn, and
-each part of a request's head.
+Twice the input may take three times as long, never four: so a quadratic step shows on any machine.
+Each text, key, list and object of each decoder's documents is stretched in turn, and each part of a
+request's head.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tests.badinput.decoders import DECODERS, Decoder
 from tests.badinput.odd import Json
 
 SIZES = tuple(1000 << step for step in range(7))
-"""Lengths of what is stretched; heads are stretched up to what is read of them."""
+"""Lengths of stretched parts; heads are stretched up to the limit of the server."""
 MOST = 3.0
 """Times as long that twice as much may take."""
 NOTABLE = 0.01
@@ -42,25 +42,25 @@ def slow_downs(
     decoders: Iterable[Decoder] = DECODERS, heads: Iterable[tuple[str, Stretch]] | None = None
 ) -> tuple[int, list[str]]:
     """(inputs tried, findings)."""
-    tried, findings = 0, list[str]()
+    tries, findings = 0, list[str]()
     targets: list[Target] = [
-        (f"{each.name}: {what}", each.refuses, stretch)
-        for each in decoders
-        for what, stretch in stretches(each)
+        (f"{item.name}: {kind}", item.refuses, stretch)
+        for item in decoders
+        for kind, stretch in stretches(item)
     ]
     targets += [
-        (f"head: {what}", read_head, stretch)
-        for what, stretch in (in_heads() if heads is None else heads)
+        (f"head: {kind}", read_head, stretch)
+        for kind, stretch in (in_heads() if heads is None else heads)
     ]
     for name, run, stretch in targets:
         sizes = [size for size in SIZES if not name.startswith("head: ") or size <= large.HEAD]
-        tried += len(sizes)
-        findings += [f"{name}: {found}" for found in growth(run, stretch, sizes)]
-    return tried, findings
+        tries += len(sizes)
+        findings += [f"{name}: {result}" for result in growth(run, stretch, sizes)]
+    return tries, findings
 
 
 def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int]) -> list[str]:
-    """What is wrong with how long it takes, as soon as it shows."""
+    """The finding about the times, as soon as there is one."""
     before = 0.0
     for size in sizes:
         data = stretch(size)
@@ -78,14 +78,14 @@ def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int
 
 def timed(run: Callable[[bytes], object], data: bytes) -> float:
     """Seconds of CPU, the least of some tries."""
-    least = float("inf")
+    minimum = float("inf")
     for _ in range(_TRIES):
         begin = time.process_time()
         run(data)
-        least = min(least, time.process_time() - begin)
-        if least > 1.0:
+        minimum = min(minimum, time.process_time() - begin)
+        if minimum > 1.0:
             break
-    return least
+    return minimum
 
 
 def stretches(decoder: Decoder) -> Iterator[tuple[str, Stretch]]:
@@ -111,17 +111,17 @@ def _tail(seed: str, run: str) -> Stretch:
 
 def _along(seed: Json, way: tuple[Any, ...]) -> Iterator[tuple[str, Stretch]]:
     name = ".".join(map(str, way))
-    found = seed
+    result = seed
     for key in way:
-        found = found[key]
+        result = result[key]
     for run in _RUNS:
         text = _put(seed, way, _MARK)
         yield f"{name} as a run of {run!r}", _filled(text, run)
-    if isinstance(found, list):
-        item = json.dumps(found[0] if found else {})
+    if isinstance(result, list):
+        item = json.dumps(result[0] if result else {})
         yield f"{name} with many items", _items(_put(seed, way, [_MARK]), item)
-    elif isinstance(found, dict):
-        yield f"{name} with many keys", _keys(_put(seed, way, {_MARK: 0}), found)
+    elif isinstance(result, dict):
+        yield f"{name} with many keys", _keys(_put(seed, way, {_MARK: 0}), result)
     yield (
         f"{name} as digits",
         lambda size: _put(seed, way, _MARK).replace(json.dumps(_MARK), "9" * size).encode(),
@@ -140,8 +140,8 @@ def _items(text: str, item: str) -> Stretch:
     ).encode()
 
 
-def _keys(text: str, found: Json) -> Stretch:
-    value = json.dumps(next(iter(found.values()), ""))
+def _keys(text: str, result: Json) -> Stretch:
+    value = json.dumps(next(iter(result.values()), ""))
 
     def stretch(size: int) -> bytes:
         count = max(1, size // (len(value) + 12))
@@ -184,12 +184,12 @@ def _in_head(place: str, run: str) -> Stretch:
 
 
 def read_head(data: bytes) -> None:
-    """What the worker's loop does with the bytes of a request."""
-    here, there = socket.socketpair()
-    with here, there:
-        here.sendall(data)
-        here.shutdown(socket.SHUT_WR)
-        conn = Connection(_CONFIG, there, ("x", 0), ("x", 0))
+    """The work of the worker's loop on the bytes of a request."""
+    place, existing = socket.socketpair()
+    with place, existing:
+        place.sendall(data)
+        place.shutdown(socket.SHUT_WR)
+        conn = Connection(_CONFIG, existing, ("x", 0), ("x", 0))
         with contextlib.suppress(EOFError, OSError):
             while not conn.receive():
                 pass

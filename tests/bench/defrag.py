@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.core.trial import AUTO
-from gpushare.sim.experiments import Parameters, churn, node_order
+from gpushare.sim.experiments import churn, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.options import moves, number, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers

@@ -30,11 +30,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpushare.sim.experiments import Parameters, churn, inflation, node_order
+from gpushare.sim.experiments import churn, inflation, node_order
 from gpushare.sim.options import words
+from gpushare.sim.parameters import LEARNED, Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
-from gpushare.sim.scorers import LEARNED
 from tests.bench.placement_family import mean_and_error, numbers
 from tests.bench.small_clusters import (
     END,

@@ -1,7 +1,8 @@
-"""A control plane whose kube-scheduler allocates claims: alone, or with our choice of the node.
+"""A control plane with a kube-scheduler that allocates claims: alone, or with our choice of the
+node.
 
-There is no driver and no kubelet. A slice is an object that the test writes as a driver would, and
-a bound pod stays Pending.
+There is no driver and no kubelet: the test writes slices as a driver would, and a bound pod stays
+Pending.
 """
 
 import socket
@@ -115,8 +116,8 @@ class ClaimWorld:
         percentage: percentageOfNodesToScore, 0 for kube-scheduler's default.
         """
         folder.mkdir(exist_ok=True)
-        for each in ("extender/base", "extender/claims"):
-            apply(plane, each)
+        for item in ("extender/base", "extender/claims"):
+            apply(plane, item)
         self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
         self.scheduler: Process | None = None
@@ -129,7 +130,7 @@ class ClaimWorld:
             "device-taint-eviction-controller",
         )
         port = free_port()
-        # The extender has its own managed resources in any case.
+        # The extender always has its own managed resources.
         file = folder / "managed-resources.yaml"
         file.write_text(printed(RELEASE, "--url", f"http://127.0.0.1:{port}/gpushare-scheduler"))
         self.extender = Extender(
@@ -239,22 +240,22 @@ class ClaimWorld:
         container_count: int = 1,
         **spec: object,
     ) -> Json:
-        """Return a new pod whose containers all have these claims, and claims by these templates.
+        """Return a new pod with these claims, and claims by these templates, in all containers.
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
-        every = [{"name": each, "resourceClaimName": each} for each in claims]
-        every += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
-        resources = {"claims": [{"name": each["name"]} for each in every]}
-        made = [
+        all_items = [{"name": item, "resourceClaimName": item} for item in claims]
+        all_items += [{"name": item, "resourceClaimTemplateName": item} for item in templates]
+        resources = {"claims": [{"name": item["name"]} for item in all_items]}
+        created = [
             {"name": f"main-{number}", "image": "x", "resources": resources}
             for number in range(container_count)
         ]
         body = {
             "metadata": {"name": fresh("pod"), "labels": dict(labels or {})},
             "spec": {
-                "containers": made,
-                "resourceClaims": every,
+                "containers": created,
+                "resourceClaims": all_items,
                 "terminationGracePeriodSeconds": 0,
                 **spec,
             },
@@ -274,27 +275,27 @@ class ClaimWorld:
 
     def sizes(self) -> dict[Part, int]:
         """Return the amount of each shared capacity, and 1 for each device that is not shared."""
-        found: dict[Part, int] = {}
+        result: dict[Part, int] = {}
         for spec in (item["spec"] for item in self.api.get(SLICES).body["items"]):
             for device in spec.get("devices") or ():
                 amounts = {"": "1"}
                 if device.get("allowMultipleAllocations"):
-                    amounts = {name: each["value"] for name, each in device["capacity"].items()}
+                    amounts = {name: entry["value"] for name, entry in device["capacity"].items()}
                 for name, amount in amounts.items():
                     key = Part(spec["driver"], spec["pool"]["name"], device["name"], name)
-                    found[key] = to_bytes(amount)
-        return found
+                    result[key] = to_bytes(amount)
+        return result
 
     def used(self) -> Counter[Part]:
         """Return the amounts that claims have, as `sizes` does."""
-        found: Counter[Part] = Counter()
+        outcome: Counter[Part] = Counter()
         for claim in self.api.get(CLAIMS).body["items"]:
             for result in _results(claim):
                 if not result.get("adminAccess"):
                     device = result["driver"], result["pool"], result["device"]
                     for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
-                        found[Part(*device, name)] += to_bytes(amount)
-        return found
+                        outcome[Part(*device, name)] += to_bytes(amount)
+        return outcome
 
     def sound(self) -> None:
         """Fail if claims have more of a device than it has."""
@@ -308,11 +309,11 @@ class ClaimWorld:
         self.placed.wait(pods, self.told, seconds)
 
     def settled(self, pod: Json) -> bool:
-        """Return whether the pod is bound, once it is, or kube-scheduler has refused it."""
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         return self.placed.settled(pod, self.told)
 
     def told(self) -> str:
-        """Return what a failed wait should show."""
+        """Return the state for the message of a failed wait."""
         lines = self.scheduler.last_lines() if self.scheduler else ""
         log = "\n".join(self.extender.log.splitlines()[-30:])
         messages = [
@@ -389,36 +390,38 @@ class PlacedPods:
             self._see(event.object)
 
     def wait(
-        self, pods: Sequence[Json], told: Callable[[], str] = str, seconds: float = PATIENCE
+        self, pods: Sequence[Json], text: Callable[[], str] = str, seconds: float = PATIENCE
     ) -> float:
         """Return when the last of these pods was bound, in seconds of the monotonic clock.
 
-        told: returns what a failed wait shows.
+        text: returns the message of a failed wait.
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
-            done = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
-        left = len(uids - self.at.keys())
-        assert done, f"{left} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+            finished = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        remaining = len(uids - self.at.keys())
+        assert finished, f"{remaining} of {len(uids)} pods are not bound in {seconds} s\n{text()}"
         return max(self.at[uid] for uid in uids)
 
-    def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
-        """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
+    def settled(self, pod: Json, text: Callable[[], str] = str) -> bool:
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         uid = pod["metadata"]["uid"]
         with self._changed:
-            done = self._changed.wait_for(lambda: uid in self.at or uid in self.refused, PATIENCE)
-        assert done, told()
+            finished = self._changed.wait_for(
+                lambda: uid in self.at or uid in self.refused, PATIENCE
+            )
+        assert finished, text()
         return uid in self.at
 
     def _see(self, pod: Pod) -> None:
         uid = (pod.metadata and pod.metadata.uid) or ""
         node = (pod.spec and pod.spec.node_name) or ""
         conditions = (pod.status and pod.status.conditions) or ()
-        refused = any(each.type == "PodScheduled" and each.status == "False" for each in conditions)
+        error = any(item.type == "PodScheduled" and item.status == "False" for item in conditions)
         with self._changed:
             if node and uid not in self.at:
                 self.at[uid], self.node[uid] = time.monotonic(), node
-            elif refused:
+            elif error:
                 self.refused.add(uid)
             self._changed.notify_all()
 
@@ -431,5 +434,5 @@ def _is_open(port: int) -> bool:
 
 def _results(claim: Json) -> list[Json]:
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
-    return found
+    result: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return result

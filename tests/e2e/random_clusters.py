@@ -16,7 +16,7 @@ PRIORITIES = {"low": 10, "high": 1000}
 PROFILES = ("default-scheduler", "packing", "ratio")
 """The schedulers that pods name."""
 OWN_SPREAD = PROFILES[2]
-"""The one whose pods are spread by constraints of its file, hard ones among them."""
+"""The profile with spread constraints in the file, hard ones included."""
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -27,7 +27,7 @@ _NEWER = ("minDomains", "nodeTaintsPolicy", "nodeAffinityPolicy", "matchLabelKey
 
 
 def without_sidecars(pod: Json) -> Json:
-    """The pod whose init containers all end."""
+    """The pod without sidecars."""
     return _without(pod, {"initContainers": ("restartPolicy",)})
 
 
@@ -37,14 +37,14 @@ def as_of_1_22(pod: Json) -> Json:
     One that may be spread excludes no node: 1.22 counts pods on excluded nodes, too, where another
     node of the same zone is not excluded.
     """
-    found = _without(without_sidecars(pod), {_SPREAD: _NEWER})
-    spec = found["spec"]
+    result = _without(without_sidecars(pod), {_SPREAD: _NEWER})
+    spec = result["spec"]
     if spec.get(_SPREAD) or spec["schedulerName"] == OWN_SPREAD:
         spec.pop("nodeSelector", None)
         affinity = dict(spec["affinity"].get("nodeAffinity", {}))
         affinity.pop(_REQUIRED, None)
         spec["affinity"] = {**spec["affinity"], "nodeAffinity": affinity}
-    return found
+    return result
 
 
 def _without(pod: Json, fields: dict[str, tuple[str, ...]]) -> Json:
@@ -52,8 +52,8 @@ def _without(pod: Json, fields: dict[str, tuple[str, ...]]) -> Json:
     spec = dict(pod["spec"])
     for kind in fields.keys() & spec.keys():
         spec[kind] = [
-            {key: value for key, value in each.items() if key not in fields[kind]}
-            for each in spec[kind]
+            {key: value for key, value in item.items() if key not in fields[kind]}
+            for item in spec[kind]
         ]
     return {**pod, "spec": spec}
 
@@ -133,13 +133,13 @@ class RandomCluster:
         if self._one(0.3):
             spec[_SPREAD] = [self._spread(key) for key in (_ZONE, _HOSTNAME) if self._one(0.7)]
         spec["affinity"] = {
-            kind: found
-            for kind, found in (
+            kind: result
+            for kind, result in (
                 ("nodeAffinity", self._node_affinity()),
                 ("podAffinity", self._pod_affinity(0.15)),
                 ("podAntiAffinity", self._pod_affinity(0.2)),
             )
-            if found
+            if result
         }
         owners = [owner(self._random)] if self._one(0.5) else []
         meta: Json = {"name": name, "namespace": self._namespace(), "labels": labels}
@@ -172,10 +172,10 @@ class RandomCluster:
         choice = self._random.choice
         if self._one(0.3):
             return {"operator": "Exists"}
-        found: Json = {"key": choice(["team", "gpu"]), "operator": "Equal", "value": "x"}
+        result: Json = {"key": choice(["team", "gpu"]), "operator": "Equal", "value": "x"}
         if self._one(0.5):
-            found["effect"] = choice(["NoSchedule", "PreferNoSchedule"])
-        return found
+            result["effect"] = choice(["NoSchedule", "PreferNoSchedule"])
+        return result
 
     def _expression(self) -> Json:
         return self._random.choice(
@@ -190,67 +190,69 @@ class RandomCluster:
         )
 
     def _node_affinity(self) -> Json:
-        found: Json = {}
+        result: Json = {}
         if self._one(0.12):
             terms = [{"matchExpressions": [self._expression()]} for _ in range(2)]
-            found[_REQUIRED] = {"nodeSelectorTerms": terms}
+            result[_REQUIRED] = {"nodeSelectorTerms": terms}
         elif self._one(0.08):
             names = [f"c{self._seed}-n{self._random.randint(0, 7)}" for _ in range(2)]
             field = {"key": "metadata.name", "operator": "In", "values": names[:1]}
             terms = [{"matchFields": [field]}]
-            found[_REQUIRED] = {"nodeSelectorTerms": terms}
+            result[_REQUIRED] = {"nodeSelectorTerms": terms}
         if self._one(0.25):
-            found[_PREFERRED] = [
+            result[_PREFERRED] = [
                 {
                     "weight": self._random.choice([1, 20, 100]),
                     "preference": {"matchExpressions": [self._expression()]},
                 }
                 for _ in range(self._random.randint(1, 2))
             ]
-        return found
+        return result
 
     def _pod_affinity(self, chance: float) -> Json:
-        found: Json = {}
+        result: Json = {}
         if self._one(chance):
-            found[_REQUIRED] = [self._pod_term()]
+            result[_REQUIRED] = [self._pod_term()]
         if self._one(chance):
-            found[_PREFERRED] = [
+            result[_PREFERRED] = [
                 {"weight": self._random.choice([5, 50]), "podAffinityTerm": self._pod_term()}
             ]
-        return found
+        return result
 
     def _pod_term(self) -> Json:
-        found = {"topologyKey": self._random.choice([_ZONE, _HOSTNAME]), **self._selector()}
+        result = {"topologyKey": self._random.choice([_ZONE, _HOSTNAME]), **self._selector()}
         if self._one(0.15):
-            found["namespaces"] = [self._namespace()]
+            result["namespaces"] = [self._namespace()]
         if self._one(0.15):
             floor = {"matchLabels": {"floor": self._random.choice(["0", "1"])}}
-            found["namespaceSelector"] = self._random.choice([{}, floor])
-        return found
+            result["namespaceSelector"] = self._random.choice([{}, floor])
+        return result
 
     def _selector(self) -> Json:
         label = self._random.choice(list(LABELS))
-        wanted = self._random.choice(LABELS[label])
+        expected = self._random.choice(LABELS[label])
         if self._one(0.3):
-            expression = {"key": label, "operator": "NotIn", "values": [wanted]}
+            expression = {"key": label, "operator": "NotIn", "values": [expected]}
             return {"labelSelector": {"matchExpressions": [expression]}}
-        return {"labelSelector": {"matchLabels": {label: wanted}}}
+        return {"labelSelector": {"matchLabels": {label: expected}}}
 
     def _spread(self, key: str) -> Json:
         choice = self._random.choice
         hard = self._one(0.5)
-        found: Json = {
+        result: Json = {
             "maxSkew": choice([1, 2]),
             "topologyKey": key,
             "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
             **self._selector(),
         }
         if hard and self._one(0.2):
-            found["minDomains"] = choice([2, 3])
+            result["minDomains"] = choice([2, 3])
         if self._one(0.3):
-            found["nodeTaintsPolicy"] = choice(["Honor", "Ignore"])
+            result["nodeTaintsPolicy"] = choice(["Honor", "Ignore"])
         if self._one(0.3):
-            found["nodeAffinityPolicy"] = choice(["Honor", "Ignore"])
+            result["nodeAffinityPolicy"] = choice(["Honor", "Ignore"])
         if self._one(0.2):
-            found["matchLabelKeys"] = ["tier"] if "tier" not in str(found["labelSelector"]) else []
-        return found
+            result["matchLabelKeys"] = (
+                ["tier"] if "tier" not in str(result["labelSelector"]) else []
+            )
+        return result

@@ -1,4 +1,4 @@
-"""The Helm chart gives what the kustomize bases give, on every supported Kubernetes."""
+"""The Helm chart renders the same as the kustomize bases, for every supported Kubernetes."""
 
 import copy
 import functools
@@ -37,13 +37,13 @@ _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
 @functools.cache
 def kustomized(folder: str) -> list[Json]:
     command: list[str | Path] = [needed("kubectl"), "kustomize", CONFIG / folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return list(yaml.safe_load_all(done.stdout))
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return list(yaml.safe_load_all(finished.stdout))
 
 
 def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
-    """By kind and name, without what each tool adds: labels, and the hash in a name."""
-    found = {}
+    """Documents by kind and name, without the labels and name hashes that a tool adds."""
+    result = {}
     for document in copy.deepcopy(documents):
         metadata = document["metadata"]
         labels = metadata.pop("labels", {})
@@ -56,11 +56,11 @@ def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
         if document["kind"] == "Deployment":
             pod = document["spec"]["template"]
             pod["metadata"]["annotations"].pop("checksum/config", None)
-            for volume in (each for each in pod["spec"]["volumes"] if "configMap" in each):
+            for volume in (item for item in pod["spec"]["volumes"] if "configMap" in item):
                 volume["configMap"]["name"] = "gpushare-scheduler-config"
-        found[document["kind"], metadata["name"]] = document
-    assert len(found) == len(documents)
-    return found
+        result[document["kind"], metadata["name"]] = document
+    assert len(result) == len(documents)
+    return result
 
 
 def named(documents: list[Json]) -> list[Json]:
@@ -84,10 +84,10 @@ def test_the_chart_gives_what_the_base_gives(folder: str, values: tuple[str, ...
 
 def test_the_chart_gives_the_device_plug_in_of_the_base() -> None:
     base = compared(kustomized("device-plugin"))
-    workload = {key: each for key, each in base.items() if "Admission" not in key[0]}
+    workload = {key: item for key, item in base.items() if "Admission" not in key[0]}
     rights = compared(rendered("wiring=existing-scheduler"))
-    ours = compared(rendered(*DEVICE_PLUGIN))
-    assert {key: each for key, each in ours.items() if key not in rights} == workload
+    our_value = compared(rendered(*DEVICE_PLUGIN))
+    assert {key: item for key, item in our_value.items() if key not in rights} == workload
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -103,25 +103,25 @@ def test_the_device_plug_in_may_have_an_image_of_its_own() -> None:
     def images(*values: str) -> set[str]:
         documents = rendered("devicePlugin.enabled=true", "image.tag=v1", *values)
         pods = [
-            each["spec"]["template"]["spec"]
-            for each in documents
-            if "template" in each.get("spec", {})
+            item["spec"]["template"]["spec"]
+            for item in documents
+            if "template" in item.get("spec", {})
         ]
         return {c["image"] for pod in pods for c in pod["containers"] if "kube" not in c["name"]}
 
     assert images() == {"gpushare:v1"}
-    own = ("devicePlugin.image.repository=r.example:5000/dp",)
-    assert images(*own) == {"gpushare:v1", "r.example:5000/dp:v1"}
-    both = images(*own, "devicePlugin.image.tag=v3")
+    own_value = ("devicePlugin.image.repository=r.example:5000/dp",)
+    assert images(*own_value) == {"gpushare:v1", "r.example:5000/dp:v1"}
+    both = images(*own_value, "devicePlugin.image.tag=v3")
     assert both == {"gpushare:v1", "r.example:5000/dp:v3"}
 
 
 def test_each_policy_comes_with_its_value() -> None:
     def policies(*values: str) -> set[str]:
         return {
-            each["metadata"]["name"]
-            for each in rendered(*values)
-            if each["kind"] == "ValidatingAdmissionPolicy"
+            item["metadata"]["name"]
+            for item in rendered(*values)
+            if item["kind"] == "ValidatingAdmissionPolicy"
         }
 
     assert policies() == set()
@@ -135,27 +135,27 @@ def test_each_policy_comes_with_its_value() -> None:
 
 def documents(*values: str) -> dict[tuple[str, str], Json]:
     """By kind and name, without labels."""
-    found = {}
-    for each in rendered(*values):
-        each["metadata"].pop("labels", None)
-        found[each["kind"], each["metadata"]["name"]] = each
-    return found
+    result = {}
+    for item in rendered(*values):
+        item["metadata"].pop("labels", None)
+        result[item["kind"], item["metadata"]["name"]] = item
+    return result
 
 
 def test_claims_come_with_the_driver_as_the_base_has_them() -> None:
-    made = rendered(*CLAIMS)
-    for document in made:  # files of the base come without labels
+    created = rendered(*CLAIMS)
+    for document in created:  # files of the base come without labels
         document["metadata"].setdefault("labels", {"app.kubernetes.io/name": "gpushare"})
-    assert compared(named(made)) == compared(kustomized("extender/second-scheduler-claims"))
+    assert compared(named(created)) == compared(kustomized("extender/second-scheduler-claims"))
 
 
 def test_claims_know_the_driver_and_the_account() -> None:
-    made = documents("extender.claims.driver=gpu.example.com", "wiring=existing-scheduler")
-    (selector,) = made["DeviceClass", "gpushare.io"]["spec"]["selectors"]
+    created = documents("extender.claims.driver=gpu.example.com", "wiring=existing-scheduler")
+    (selector,) = created["DeviceClass", "gpushare.io"]["spec"]["selectors"]
     assert selector["cel"]["expression"] == "device.driver == 'gpu.example.com'"
-    subjects = made["ClusterRoleBinding", "gpushare-claims"]["subjects"]
-    assert subjects == made["ClusterRoleBinding", "gpushare-extender"]["subjects"]
-    assert [each["kind"] for each in subjects] == ["User"]
+    subjects = created["ClusterRoleBinding", "gpushare-claims"]["subjects"]
+    assert subjects == created["ClusterRoleBinding", "gpushare-extender"]["subjects"]
+    assert [item["kind"] for item in subjects] == ["User"]
 
 
 @pytest.mark.parametrize("minor", range(22, 38))
@@ -167,9 +167,9 @@ def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -
         values += CLAIMS
     documents = rendered(*values, version=f"1.{minor}.0")
     for document in documents:
-        # The oldest schemas there are; what we use of 1.25 was there in 1.22.
+        # The oldest available schemas; fields of 1.25 that we use existed in 1.22.
         kubernetes_validate.validate(document, f"1.{max(minor, 25)}", strict=True)
-    (config,) = (each for each in documents if each["kind"] == "ConfigMap")
+    (config,) = (item for item in documents if item["kind"] == "ConfigMap")
     (version,) = {22: {"v1beta2"}, 23: {"v1beta3"}, 24: {"v1beta3"}}.get(minor, {"v1"})
     text = yaml.safe_load(config["data"]["kube-scheduler.yaml"])
     assert text["apiVersion"] == f"kubescheduler.config.k8s.io/{version}"
@@ -212,15 +212,15 @@ def test_the_versions_are_those_of_this_release() -> None:
 def test_what_cannot_work_is_refused_with_one_sentence(
     values: tuple[str, ...], version: str, text: str
 ) -> None:
-    done = template(*values, version=version)
-    assert done.returncode != 0
-    assert text in done.stderr
-    assert not done.stdout.strip()
+    finished = template(*values, version=version)
+    assert finished.returncode != 0
+    assert text in finished.stderr
+    assert not finished.stdout.strip()
 
 
 @pytest.mark.parametrize("version", ["1.33", "1.33.0", "v1.33.0-gke.100", "v1.33.0+k3s1"])
 def test_the_scheduler_is_of_the_api_servers_version(version: str) -> None:
-    (deployment,) = (each for each in rendered(version=version) if each["kind"] == "Deployment")
+    (deployment,) = (item for item in rendered(version=version) if item["kind"] == "Deployment")
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     assert image == "registry.k8s.io/kube-scheduler:v1.33.0"
 
@@ -242,18 +242,18 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     }
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(values))
-    made = {each["kind"]: each for each in rendered(more=("--values", str(file)))}
-    plugin = made["DaemonSet"]["spec"]["template"]["spec"]
-    scheduler = made["Deployment"]["spec"]["template"]["spec"]
+    created = {item["kind"]: item for item in rendered(more=("--values", str(file)))}
+    plugin = created["DaemonSet"]["spec"]["template"]["spec"]
+    scheduler = created["Deployment"]["spec"]["template"]["spec"]
     for pod in (plugin, scheduler):
         assert taint in pod["tolerations"]
-        assert any(each["key"] == "nvidia.com/gpu" for each in pod["tolerations"])
+        assert any(item["key"] == "nvidia.com/gpu" for item in pod["tolerations"])
         assert pod["affinity"] == near
     assert plugin["priorityClassName"] == "mine"
     assert plugin["containers"][0]["resources"]["limits"] == limits["limits"]
     arguments = scheduler["containers"][1]["args"]
-    told = {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"}
-    assert told <= {*arguments}
+    text = {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"}
+    assert text <= {*arguments}
 
 
 @pytest.mark.parametrize("wakes", [True, False])
@@ -261,17 +261,17 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
 def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards: bool) -> None:
     words = {"wakesScheduler": wakes, "scaleDownGuard": guards}
     values = [f"extender.{key}={str(value).lower()}" for key, value in words.items()]
-    made = rendered(*values)
+    created = rendered(*values)
     (role,) = (
-        each
-        for each in made
-        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "gpushare-extender")
+        item
+        for item in created
+        if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "gpushare-extender")
     )
     patches = any(
         "nodes" in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"]
     )
     assert patches == (guards or wakes)
-    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    (deployment,) = (item for item in created if item["kind"] == "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][-1]["args"]
     assert ("--scale-down-guard" in arguments) == guards
 
@@ -279,23 +279,23 @@ def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards:
 def test_placeholders_have_rights_in_their_namespace_alone() -> None:
     def found(*values: str) -> list[Json]:
         return [
-            each
-            for each in rendered(*values)
-            if each["metadata"]["name"] == "gpushare-extender-placeholders"
+            item
+            for item in rendered(*values)
+            if item["metadata"]["name"] == "gpushare-extender-placeholders"
         ]
 
     assert found() == []
-    made = found("extender.placeholders=asks")
-    assert [(each["kind"], each["metadata"]["namespace"]) for each in made] == [
+    created = found("extender.placeholders=asks")
+    assert [(item["kind"], item["metadata"]["namespace"]) for item in created] == [
         ("Role", "asks"),
         ("RoleBinding", "asks"),
     ]
-    assert [(rule["resources"], rule["verbs"]) for rule in made[0]["rules"]] == [
+    assert [(rule["resources"], rule["verbs"]) for rule in created[0]["rules"]] == [
         (["pods"], ["create", "delete"]),
         (["pods/status"], ["patch"]),
     ]
     (deployment,) = (
-        each for each in rendered("extender.placeholders=asks") if each["kind"] == "Deployment"
+        item for item in rendered("extender.placeholders=asks") if item["kind"] == "Deployment"
     )
     arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
     assert "--placeholders=asks" in arguments
@@ -304,16 +304,16 @@ def test_placeholders_have_rights_in_their_namespace_alone() -> None:
 def test_the_rights_to_move_pods_come_with_a_budget_alone() -> None:
     def found(*values: str) -> list[Json]:
         return [
-            each
-            for each in rendered(*values)
-            if each["metadata"]["name"] == "gpushare-extender-moves"
+            item
+            for item in rendered(*values)
+            if item["metadata"]["name"] == "gpushare-extender-moves"
         ]
 
     assert found() == []
-    kinds = [each["kind"] for each in found("extender.defragMovesPerHour=4")]
+    kinds = [item["kind"] for item in found("extender.defragMovesPerHour=4")]
     assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
     (deployment,) = (
-        each for each in rendered("extender.defragMovesPerHour=4") if each["kind"] == "Deployment"
+        item for item in rendered("extender.defragMovesPerHour=4") if item["kind"] == "Deployment"
     )
     arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
     assert "--defrag-moves-per-hour=4" in arguments
@@ -325,10 +325,10 @@ def test_another_namespace_is_refused() -> None:
 
 def test_the_device_plugin_sees_processes_and_cgroups_of_its_node_where_it_is_to() -> None:
     def spec(*values: str) -> Json:
-        (found,) = (
-            each for each in rendered(*DEVICE_PLUGIN, *values) if each["kind"] == "DaemonSet"
+        (result,) = (
+            item for item in rendered(*DEVICE_PLUGIN, *values) if item["kind"] == "DaemonSet"
         )
-        return dict(found["spec"]["template"]["spec"])
+        return dict(result["spec"]["template"]["spec"])
 
     without, seeing = spec(), spec("devicePlugin.readMemory=true")
     assert seeing.pop("hostPID") is True
@@ -341,14 +341,14 @@ def test_the_device_plugin_sees_processes_and_cgroups_of_its_node_where_it_is_to
 
 def test_the_driver_guarantees_memory_where_that_is_wanted() -> None:
     def arguments(*values: str) -> list[str]:
-        (found,) = (
-            each for each in rendered(*DEVICE_PLUGIN, *values) if each["kind"] == "DaemonSet"
+        (result,) = (
+            item for item in rendered(*DEVICE_PLUGIN, *values) if item["kind"] == "DaemonSet"
         )
-        return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+        return list(result["spec"]["template"]["spec"]["containers"][0]["args"])
 
-    wanted = arguments("devicePlugin.driverGuarantee=true")
-    wanted.remove("--driver-guarantee")
-    assert wanted == arguments()
+    expected = arguments("devicePlugin.driverGuarantee=true")
+    expected.remove("--driver-guarantee")
+    assert expected == arguments()
     assert template("devicePlugin.driverGuarantee=some").returncode
 
 
@@ -358,13 +358,13 @@ OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 def test_a_pod_monitor_selects_the_pods() -> None:
     values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")
     documents = rendered(*values, more=OPERATOR)
-    monitors = [each for each in documents if each["kind"] == "PodMonitor"]
-    pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
+    monitors = [item for item in documents if item["kind"] == "PodMonitor"]
+    pods = [item["spec"]["template"] for item in documents if "template" in item.get("spec", {})]
     assert len(monitors) == len(pods) == 2
     for monitor in monitors:
         assert monitor["metadata"]["labels"]["team"] == "ml"
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (pod,) = (each for each in pods if wanted <= each["metadata"]["labels"].items())
+        expected = monitor["spec"]["selector"]["matchLabels"].items()
+        (pod,) = (item for item in pods if expected <= item["metadata"]["labels"].items())
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["honorLabels"]
         ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
@@ -374,24 +374,24 @@ def test_a_pod_monitor_selects_the_pods() -> None:
 def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
     values = ("serviceMonitor.enabled=true", "devicePlugin.enabled=true")
     documents = rendered(*values, more=OPERATOR)
-    monitors = [each for each in documents if each["kind"] == "ServiceMonitor"]
-    services = [each for each in documents if each["kind"] == "Service"]
-    pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
+    monitors = [item for item in documents if item["kind"] == "ServiceMonitor"]
+    services = [item for item in documents if item["kind"] == "Service"]
+    pods = [item["spec"]["template"] for item in documents if "template" in item.get("spec", {})]
     assert len(monitors) == len(services) == len(pods) == 2
     for monitor in monitors:
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = (each for each in services if wanted <= each["metadata"]["labels"].items())
+        expected = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = (item for item in services if expected <= item["metadata"]["labels"].items())
         kubernetes_validate.validate(service, "1.37", strict=True)
         (port,) = service["spec"]["ports"]
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["honorLabels"]
         assert endpoint["port"] == port["name"]
         chosen = service["spec"]["selector"].items()
-        (pod,) = (each for each in pods if chosen <= each["metadata"]["labels"].items())
+        (pod,) = (item for item in pods if chosen <= item["metadata"]["labels"].items())
         ports = {
-            each["name"]: each["containerPort"]
+            item["name"]: item["containerPort"]
             for container in pod["spec"]["containers"]
-            for each in container.get("ports", ())
+            for item in container.get("ports", ())
         }
         assert ports[port["targetPort"]] == port["port"]
 
@@ -399,29 +399,29 @@ def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
 def test_rules_and_dashboard_are_the_files() -> None:
     values = ("rules.enabled=true", "rules.labels.team=ml", "dashboard.enabled=true")
     documents = rendered(*values, more=OPERATOR)
-    (rule,) = (each for each in documents if each["kind"] == "PrometheusRule")
+    (rule,) = (item for item in documents if item["kind"] == "PrometheusRule")
     assert rule["metadata"]["labels"]["team"] == "ml"
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())
-    (board,) = (each for each in documents if each["metadata"]["name"] == "gpushare-dashboard")
+    (board,) = (item for item in documents if item["metadata"]["name"] == "gpushare-dashboard")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     file = (CHART / "monitoring" / "dashboard.json").read_text()
     assert json.loads(board["data"]["gpushare.json"]) == json.loads(file)
 
 
 def test_helm_lints_it_without_a_word() -> None:
-    done = call("lint", CHART, "--namespace", "kube-system", "--strict", "--quiet")
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+    finished = call("lint", CHART, "--namespace", "kube-system", "--strict", "--quiet")
+    assert (finished.returncode, finished.stdout.strip()) == (0, ""), finished.stderr
 
 
 def test_what_it_installs_places_pods_and_is_changed_and_removed(
     make_plane: MakePlane, make_pair: MakePair
 ) -> None:
     plane = make_plane()  # helm takes over nothing that others have applied
-    where = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
+    path = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
     deployment = "/apis/apps/v1/namespaces/kube-system/deployments/gpushare-scheduler"
 
     def done(*arguments: str | Path) -> str:
-        result = call(*arguments, *where)
+        result = call(*arguments, *path)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -429,8 +429,8 @@ def test_what_it_installs_places_pods_and_is_changed_and_removed(
     if int(RELEASE.split(".")[1]) >= 36:
         values += CLAIMS
     policies = [part for value in values for part in ("--set", value)]
-    told = done("install", "gpushare", CHART, *policies)
-    assert "kubectl inspect gpushare" in told
+    message = done("install", "gpushare", CHART, *policies)
+    assert "kubectl inspect gpushare" in message
     try:
         text, access, flags = second_scheduler(plane)
         objects, pair = plane.objects(), make_pair(moved(text), access, flags=flags)

@@ -20,19 +20,19 @@ pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[2]
 _UNITS, _PERCENT = 2, 60
-"""Of each pod: by memory a card takes eight of them, by compute one."""
+"""The request of each pod: by memory a card takes eight pods, by compute one."""
 
 
 def devices_of(body: Json) -> set[tuple[str, str]]:
-    """(device of its memory, device of its compute) for each container, as the Binding says."""
+    """(device of the memory, device of the compute) for each container, by the Binding."""
     notes = body["metadata"]["annotations"]
     memory = json.loads(notes["scheduler.framework.gpushare.allocation"])
     compute = json.loads(notes["gpushare.alibabacloud.com/core-percentage"])
     assert memory.keys() == compute.keys()
     return {
-        (device, other)
-        for container, given in memory.items()
-        for device, other in zip(given, compute[container], strict=True)
+        (device, second)
+        for container, devices in memory.items()
+        for device, second in zip(devices, compute[container], strict=True)
     }
 
 
@@ -41,12 +41,12 @@ def full_of_compute(cluster: Cluster) -> list[str]:
     cluster.burst([pod(_UNITS, cores=_PERCENT) for _ in range(DEVICES + 1)])
     until(lambda: len(cluster.running()) == DEVICES, cluster.told)
     running = cluster.running()
-    (waiting,) = (each for uid, each in cluster.pods.items() if uid not in running)
-    cluster.world.objects.refusal(waiting, "Insufficient GPU Cores in one device")
+    (pending,) = (item for uid, item in cluster.pods.items() if uid not in running)
+    cluster.world.objects.refusal(pending, "Insufficient GPU Cores in one device")
     assert cluster.running() == running
     places = [place for uid in running for place in devices_of(cluster.pods[uid])]
     assert all(memory == compute for memory, compute in places)
-    cluster.kill([waiting["metadata"]["uid"]])
+    cluster.kill([pending["metadata"]["uid"]])
     return sorted(memory for memory, _ in places)
 
 
@@ -64,12 +64,12 @@ def test_equal_pods_that_come_at_once_have_compute_of_the_device_of_their_memory
     cluster = make_cluster(kind)
     cluster.node.advertises(CORES, 100 * DEVICES)
     assert full_of_compute(cluster) == [str(index) for index in range(DEVICES)]
-    given = cluster.given()
-    assert (given.wrong, given.nothing, given.right) == ([], [], DEVICES), cluster.told()
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing, devices.right) == ([], [], DEVICES), cluster.told()
     limited = kind is not OursByDriver
-    for each in cluster.node.created():
-        assert variables.items() <= each.env.items()
-        assert any("SM_LIMIT" in name or "THREAD" in name for name in each.env) == limited
+    for item in cluster.node.created():
+        assert variables.items() <= item.env.items()
+        assert any("SM_LIMIT" in name or "THREAD" in name for name in item.env) == limited
     if not limited:
         # The device plug-in looks when it has started.
         cluster.restart("device plug-in")
@@ -80,7 +80,7 @@ def told_of_no_limit(cluster: Cluster) -> set[str]:
     """The uids of the pods with an event that nothing limits their compute."""
     selector = "reason=GPUShareComputeNotLimited"
     events = cluster.world.api.get("/api/v1/namespaces/default/events", fieldSelector=selector)
-    return {each["involvedObject"]["uid"] for each in events.body["items"]}
+    return {item["involvedObject"]["uid"] for item in events.body["items"]}
 
 
 def test_a_pod_that_asks_for_compute_and_no_memory_never_runs(make_cluster: MakeCluster) -> None:
@@ -110,7 +110,7 @@ def test_compute_that_is_taken_from_a_node_as_the_pages_say_stays_away(
     node.kill_kubelet()
     node.start_kubelet()  # it returns when the kubelet has written the status anew
     status = cluster.world.api.get(f"{NODES}/{node.name}").body["status"]
-    assert [CORES in status[each] for each in ("capacity", "allocatable")] == [False, False]
+    assert [CORES in status[item] for item in ("capacity", "allocatable")] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_kube_scheduler_counts_the_sum_and_the_extender_each_card(
     objects.refusal(much, "150 are asked of one device, which has 100 (percent): write 100 or less")
     objects.refusal(alone, f"{CORES}: cores are asked for without aliyun.com/gpu-mem")
     landed = [objects.lands(asks(4, 60), world.told) for _ in range(2)]
-    assert sorted(device for _, given in landed for device in given) == [0, 1]
+    assert sorted(device for _, devices in landed for device in devices) == [0, 1]
     # 80 are left of the sum, and 40 of each card.
     objects.refusal(asks(4, 60), "Insufficient GPU Cores in one device")
     objects.refusal(asks(4, 90), f"Insufficient {CORES}")
     objects.lands(asks(4, 40), world.told)
-    assert [objects.node_of(each) for each in (much, alone)] == ["", ""]
+    assert [objects.node_of(item) for item in (much, alone)] == ["", ""]
     world.agrees()
     objects.sound()

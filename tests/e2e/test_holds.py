@@ -59,7 +59,7 @@ def gangs(gang_world: World) -> Iterator[World]:
 
 
 def _gang(objects: Objects, size: int, units: int) -> list[Json]:
-    """A PodGroup that is bound whole, and its pods."""
+    """A PodGroup, bound as a whole, and its pods."""
     name = fresh("gang")
     policy = {"gang": {"minCount": size}}
     body = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
@@ -84,8 +84,8 @@ def test_no_pod_of_a_group_is_bound_where_only_some_of_them_fit(gangs: World) ->
     group = f"{_GROUPS}/{pods[0]['spec']['schedulingGroup']['podGroupName']}"
     until(
         lambda: any(
-            each["status"] == "False"
-            for each in gangs.api.get(group).body.get("status", {}).get("conditions", ())
+            item["status"] == "False"
+            for item in gangs.api.get(group).body.get("status", {}).get("conditions", ())
         ),
         gangs.told,
     )
@@ -171,14 +171,14 @@ def test_a_pod_that_waits_for_its_volume_keeps_its_place(
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
     slow = objects.pod(10, volumes=volumes)
     until(lambda: bool(_selected(objects, claim)), world.told)
-    here = _selected(objects, claim)
-    # Four devices have room for one such pod each, and the slow one has one of them.
-    others = [objects.pod(10) for _ in range(3)]
-    landed = [objects.lands(pod, world.told)[0] for pod in others]
-    expected = [2 - (node == here) for node in sorted(nodes)]
+    place = _selected(objects, claim)
+    # Four devices have room for one such pod each; the slow pod uses one of them.
+    rest_items = [objects.pod(10) for _ in range(3)]
+    landed = [objects.lands(pod, world.told)[0] for pod in rest_items]
+    expected = [2 - (node == place) for node in sorted(nodes)]
     assert [landed.count(node) for node in sorted(nodes)] == expected, world.told()
-    _provide(objects, claim, here)
-    assert objects.lands(slow, world.told)[0] == here
+    _provide(objects, claim, place)
+    assert objects.lands(slow, world.told)[0] == place
     world.agrees()
     objects.sound()
 
@@ -194,7 +194,7 @@ def _refused_binds(world: World, pods: list[Json]) -> list[str]:
 
 
 def _late_claim(objects: Objects) -> str:
-    """The name of a new claim whose volume is made where its first pod goes."""
+    """The name of a new claim with a volume on the node of the first pod."""
     kind, claim = fresh("late"), fresh("claim")
     body: Json = {
         "metadata": {"name": kind},
@@ -210,14 +210,14 @@ def _late_claim(objects: Objects) -> str:
 
 
 def _selected(objects: Objects, claim: str) -> str:
-    """The node for which the volume has to be made; "" before kube-scheduler says it."""
-    found = objects.api.get(f"{_CLAIMS}/{claim}").body
-    return str(found["metadata"].get("annotations", {}).get(_SELECTED, ""))
+    """The node for the volume; "" before kube-scheduler has chosen."""
+    result = objects.api.get(f"{_CLAIMS}/{claim}").body
+    return str(result["metadata"].get("annotations", {}).get(_SELECTED, ""))
 
 
 def _provide(objects: Objects, claim: str, node: str) -> None:
-    """Make the volume, and bind the claim to it, as a provisioner and its controller do."""
-    found = objects.api.get(f"{_CLAIMS}/{claim}").body
+    """Create the volume and bind the claim, as provisioner and controller do."""
+    result = objects.api.get(f"{_CLAIMS}/{claim}").body
     name = f"volume-of-{claim}"
     terms = [
         {
@@ -234,21 +234,24 @@ def _provide(objects: Objects, claim: str, node: str) -> None:
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
-            "storageClassName": found["spec"]["storageClassName"],
+            "storageClassName": result["spec"]["storageClassName"],
             "hostPath": {"path": "/data"},
             "claimRef": {
                 "kind": "PersistentVolumeClaim",
                 "namespace": "default",
                 "name": claim,
-                "uid": found["metadata"]["uid"],
+                "uid": result["metadata"]["uid"],
             },
             "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
         },
     }
     objects.api.create("/api/v1/persistentvolumes", volume)
-    done = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+    finished = {
+        "pv.kubernetes.io/bind-completed": "yes",
+        "pv.kubernetes.io/bound-by-controller": "yes",
+    }
     objects.patch(
-        f"{_CLAIMS}/{claim}", {"metadata": {"annotations": done}, "spec": {"volumeName": name}}
+        f"{_CLAIMS}/{claim}", {"metadata": {"annotations": finished}, "spec": {"volumeName": name}}
     )
     objects.patch(f"{_CLAIMS}/{claim}/status", {"status": {"phase": "Bound"}})
     objects.patch(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Bound"}})

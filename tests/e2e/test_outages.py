@@ -16,8 +16,8 @@ def all_land(world: World, pods: list[dict[str, object]]) -> None:
 
     def landed() -> bool:
         objects.sound()
-        found = {pod["metadata"]["name"] for pod in objects.pods() if pod["spec"].get("nodeName")}
-        return waited_for <= found
+        result = {pod["metadata"]["name"] for pod in objects.pods() if pod["spec"].get("nodeName")}
+        return waited_for <= result
 
     until(landed, world.told, _LANDED)
 

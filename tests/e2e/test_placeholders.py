@@ -1,7 +1,7 @@
 """Placeholders under a real API server and kube-scheduler: from a pod that fits by the sum alone to
-its bind on a node that came, and to nothing that is left.
+its binding on a new node, and to the removal of all traces.
 
-The waits of the extender are made short, and the nodes come by the test's hand.
+The waits of the extender are short, and the test creates the nodes.
 """
 
 import sys
@@ -50,17 +50,17 @@ def _may_ask(world: World) -> None:
 
 
 def _there(world: World) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = world.api.get(_PODS).body["items"]
-    return found
+    result: list[dict[str, Any]] = world.api.get(_PODS).body["items"]
+    return result
 
 
 def _told(world: World) -> list[str]:
     """The messages of those that an autoscaler would count."""
     return [
-        str(each["message"])
+        str(item["message"])
         for pod in _there(world)
-        for each in pod["status"].get("conditions") or ()
-        if (each["type"], each["status"], each["reason"])
+        for item in pod["status"].get("conditions") or ()
+        if (item["type"], item["status"], item["reason"])
         == ("PodScheduled", "False", "Unschedulable")
     ]
 
@@ -80,11 +80,11 @@ def test_a_node_is_asked_for_and_nothing_is_left(make_world: MakeWorld) -> None:
     world = make_world(flags=_ON, extender_prefix=_prefix())
     world.start()
     until(lambda: bool(_told(world)), world.told)
-    (made,) = _there(world)
-    assert made["metadata"]["name"] == f"for-{web['metadata']['uid']}"
-    affinity = made["spec"]["affinity"]["nodeAffinity"]
+    (created,) = _there(world)
+    assert created["metadata"]["name"] == f"for-{web['metadata']['uid']}"
+    affinity = created["spec"]["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [each["values"] for each in term["matchExpressions"]] == [[full]]
+    assert [item["values"] for item in term["matchExpressions"]] == [[full]]
     new = world.objects.node()
     assert world.objects.lands(web, world.told)[0] == new
     until(lambda: not _there(world), world.told)

@@ -1,4 +1,4 @@
-"""The chart's presets: the device plug-in's pod has what nodes of each platform need of it."""
+"""The chart's presets: the device plug-in's pod fits the nodes of each platform."""
 
 import json
 import subprocess
@@ -23,10 +23,10 @@ DEFAULT_CONTEXT = {
 
 
 def daemon_set(*values: str, more: tuple[str, ...] = ()) -> Json:
-    (found,) = (
-        each for each in rendered(*ENABLED, *values, more=more) if each["kind"] == "DaemonSet"
+    (result,) = (
+        item for item in rendered(*ENABLED, *values, more=more) if item["kind"] == "DaemonSet"
     )
-    return dict(found)
+    return dict(result)
 
 
 def pod_spec(*values: str, more: tuple[str, ...] = ()) -> Json:
@@ -35,9 +35,9 @@ def pod_spec(*values: str, more: tuple[str, ...] = ()) -> Json:
 
 def folders(spec: Json) -> dict[str, str]:
     """The folders of the node that the pod sees, by the path in its container."""
-    of = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    of = {item["name"]: item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item}
     mounts = spec["containers"][0]["volumeMounts"]
-    return {each["mountPath"]: of[each["name"]] for each in mounts if each["name"] in of}
+    return {item["mountPath"]: of[item["name"]] for item in mounts if item["name"] in of}
 
 
 def test_the_schema_and_the_page_have_the_platforms_that_there_are() -> None:
@@ -46,11 +46,11 @@ def test_the_schema_and_the_page_have_the_platforms_that_there_are() -> None:
     page = (ROOT / "docs" / "platforms.md").read_text()
     table = page.partition("## Presets of the chart\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = [name.strip(" `") for row in rows for name in row.split(",")]
-    assert sorted(named) == sorted(["platform", *PRESETS])
-    done = template(*ENABLED, "platform=windows")
-    assert done.returncode != 0
-    assert "platform" in done.stderr
+    names = [name.strip(" `") for row in rows for name in row.split(",")]
+    assert sorted(names) == sorted(["platform", *PRESETS])
+    finished = template(*ENABLED, "platform=windows")
+    assert finished.returncode != 0
+    assert "platform" in finished.stderr
 
 
 @pytest.mark.parametrize("platform", PRESETS)
@@ -63,8 +63,8 @@ def test_a_preset_fits_the_schema_and_sees_the_folders_that_are_there(platform: 
     spec = pod_spec(f"platform={platform}")
     assert spec.get("runtimeClassName", "") == preset.get("runtimeClassName", "")
     kubelet = preset.get("kubeletFolder", "/var/lib/kubelet")
-    wanted = {
-        # A constant of the kubelet, whatever its --root-dir is.
+    expected = {
+        # A constant of the kubelet, independent of --root-dir.
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources": f"{kubelet}/pod-resources",
         "/var/lib/kubelet/pods-api": f"{kubelet}/pods-api",
@@ -73,7 +73,7 @@ def test_a_preset_fits_the_schema_and_sees_the_folders_that_are_there(platform: 
         "/etc/nvidia-container-runtime": preset.get("toolkitFolder"),
         "/usr/local/nvidia": preset.get("driverFolder"),
     }
-    assert folders(spec) == {inside: path for inside, path in wanted.items() if path}
+    assert folders(spec) == {inside: path for inside, path in expected.items() if path}
     context = spec["containers"][0]["securityContext"]
     assert context.pop("seLinuxOptions", None) == preset.get("seLinuxOptions")
     assert context == preset.get("securityContext", DEFAULT_CONTEXT)
@@ -92,13 +92,13 @@ def test_a_value_of_ones_own_wins_over_the_preset() -> None:
 
 def constraints(*values: str) -> list[Json]:
     return [
-        each for each in rendered(*ENABLED, *values) if each["kind"] == "SecurityContextConstraints"
+        item for item in rendered(*ENABLED, *values) if item["kind"] == "SecurityContextConstraints"
     ]
 
 
 def test_openshift_lets_the_pod_have_what_it_asks_for_and_no_more() -> None:
     assert constraints() == []
-    assert [each for each in rendered("platform=openshift") if each["kind"][:8] == "Security"] == []
+    assert [item for item in rendered("platform=openshift") if item["kind"][:8] == "Security"] == []
     (scc,) = constraints("platform=openshift")
     assert scc["users"] == ["system:serviceaccount:kube-system:gpushare-device-plugin"]
     spec = pod_spec("platform=openshift")
@@ -106,7 +106,7 @@ def test_openshift_lets_the_pod_have_what_it_asks_for_and_no_more() -> None:
     assert kinds <= {*scc["volumes"]}
     assert scc["allowHostDirVolumePlugin"]
     denied = ("IPC", "Network", "Ports", "PID")
-    assert not any(scc[f"allowHost{each}"] for each in denied)
+    assert not any(scc[f"allowHost{item}"] for item in denied)
     assert not scc["allowPrivilegedContainer"]
     assert not scc["allowPrivilegeEscalation"]
     assert scc["requiredDropCapabilities"] == ["ALL"]
@@ -134,8 +134,8 @@ def test_what_pods_of_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     }
     file = tmp_path / "values.json"
     file.write_text(json.dumps({"devicePlugin": {**more, "enabled": True}, "scheduler": place}))
-    made = {each["kind"]: each for each in rendered(more=("--values", str(file)))}
-    plugin, scheduler = made["DaemonSet"], made["Deployment"]
+    created = {item["kind"]: item for item in rendered(more=("--values", str(file)))}
+    plugin, scheduler = created["DaemonSet"], created["Deployment"]
     template, spec = plugin["spec"]["template"], plugin["spec"]["template"]["spec"]
     assert template["metadata"]["labels"] == {"app": "gpushare-device-plugin", "team": "ml"}
     assert template["metadata"]["annotations"] == more["podAnnotations"]
@@ -148,17 +148,17 @@ def test_what_pods_of_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     assert template["metadata"]["labels"]["team"] == "ml"
     assert template["metadata"]["annotations"]["note"] == "x"
     assert template["spec"]["priorityClassName"] == "mine"
-    for document in made.values():
+    for document in created.values():
         kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 def test_tenants_are_told_of_the_runtime_class() -> None:
     def told(*values: str) -> str:
         settings = [part for value in (*ENABLED, *values) for part in ("--set", value)]
-        where = ("--namespace", "kube-system", "--dry-run=client")
-        done = call("install", "gpushare", CHART, *where, *settings)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.partition("NOTES:")[2]
+        path = ("--namespace", "kube-system", "--dry-run=client")
+        finished = call("install", "gpushare", CHART, *path, *settings)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.partition("NOTES:")[2]
 
     assert "runtimeClassName" not in told()
     assert "`runtimeClassName: nvidia`" in told("platform=k3s")
@@ -169,12 +169,12 @@ def test_a_real_api_server_takes_each_preset(make_plane: MakePlane) -> None:
     command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
     for platform in PRESETS:
         documents = [
-            each
-            for each in rendered(*ENABLED, f"platform={platform}")
-            if each["kind"] != "SecurityContextConstraints"
+            item
+            for item in rendered(*ENABLED, f"platform={platform}")
+            if item["kind"] != "SecurityContextConstraints"
         ]
         text = yaml.safe_dump_all(documents)
-        done = subprocess.run(
+        finished = subprocess.run(
             [*command, "apply", "--dry-run=server", "--validate=strict", "-f", "-"],
             input=text,
             capture_output=True,
@@ -182,5 +182,5 @@ def test_a_real_api_server_takes_each_preset(make_plane: MakePlane) -> None:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, (platform, done.stderr)
-        assert "daemonset.apps/gpushare-device-plugin created (server dry run)" in done.stdout
+        assert finished.returncode == 0, (platform, finished.stderr)
+        assert "daemonset.apps/gpushare-device-plugin created (server dry run)" in finished.stdout

@@ -1,9 +1,9 @@
-"""What is said of pods, and what a real kube-scheduler then does, on clusters in odd states.
+"""Predictions about pods, and the decisions of a real kube-scheduler, on clusters in odd states.
 
 Nodes by chance: cordoned, not ready, tainted, with less allocatable than capacity, full of pods;
-pods by chance: selectors, tolerations, other resources, gates, priorities. Each pod is asked about
-by `whatif`, then made. What became of it must be what was promised, and `explain`, from lists and
-from the extender's books, the page and `doctor` must say the same.
+pods by chance: selectors, tolerations, other resources, gates, priorities. `whatif` predicts each
+pod before its creation. The outcome must equal the prediction, and `explain`, from lists and from
+the extender's books, the page and `doctor` must agree.
 """
 
 import json
@@ -37,7 +37,7 @@ _STATES = ("plain", "plain", "cordoned", "not ready", "tainted", "less", "nothin
 def make_node(world: World, state: str, zone: str) -> None:
     """A node of two devices of 16 GiB in that state."""
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "110", MEM: "32", COUNT: "2", _OTHER: "2"}
-    changed: dict[str, dict[str, str]] = {
+    updated: dict[str, dict[str, str]] = {
         "less": {MEM: "20"},
         "nothing": {MEM: "0"},
         "few": {"pods": "2"},
@@ -52,7 +52,7 @@ def make_node(world: World, state: str, zone: str) -> None:
             "spec": {"unschedulable": state == "cordoned", "taints": taints},
             "status": {
                 "capacity": capacity,
-                "allocatable": capacity | changed.get(state, {}),
+                "allocatable": capacity | updated.get(state, {}),
                 "conditions": [{"type": "Ready", "status": ready, "reason": "x"}],
             },
         },
@@ -83,7 +83,7 @@ def make_pod(chance: Random, name: str) -> Json:
 
 
 class Sayings:
-    """What the commands and the page say of the world."""
+    """The statements of the commands and the page about the world."""
 
     def __init__(self, world: World, page: int, folder: Path) -> None:
         self._world = world
@@ -92,16 +92,16 @@ class Sayings:
         self._config = world.plane.kubeconfig("admin")
 
     def _run(self, *words: str) -> Json:
-        done = subprocess.run(
+        finished = subprocess.run(
             [*GPUSHARE, *words, "--kubeconfig", str(self._config), "-o", "json"],
             capture_output=True,
             text=True,
             check=False,
             env=os.environ | {"KUBECTL": str(needed("kubectl"))},
         )
-        assert done.stdout, done.stderr
-        found: Json = json.loads(done.stdout)
-        return found
+        assert finished.stdout, finished.stderr
+        result: Json = json.loads(finished.stdout)
+        return result
 
     def whatif(self, pod: Json) -> Json:
         file = self._folder / "pod.json"
@@ -116,27 +116,27 @@ class Sayings:
 
     def page(self) -> dict[str, Json]:
         """The pods that wait by name, once each is explained."""
-        found: dict[str, Json] = {}
+        result: dict[str, Json] = {}
 
         def told() -> bool:
             with closing(HttpClient(self._page)) as page:
                 answer = page.call("GET", "/ui/books.json", timeout=10.0)
             (part,) = json.loads(answer.body)["resources"]
-            found.clear()
-            found.update({pod["name"]: pod for pod in part["pending"]})
-            return all(pod["why"] for pod in found.values())
+            result.clear()
+            result.update({pod["name"]: pod for pod in part["pending"]})
+            return all(pod["why"] for pod in result.values())
 
-        until(told, lambda: f"explained pods: {found}")
-        return found
+        until(told, lambda: f"explained pods: {result}")
+        return result
 
 
 def outcome(world: World, pod: Json) -> str:
-    """Where kube-scheduler bound the pod; "" once it has refused it or holds it back."""
+    """The node of the pod; "" once kube-scheduler has rejected or gated the pod."""
 
     def condition() -> str:
         conditions = world.objects.get(pod).get("status", {}).get("conditions", ())
-        found = [each for each in conditions if each["type"] == "PodScheduled"]
-        return str(found[0].get("reason", "bound")) if found else ""
+        result = [item for item in conditions if item["type"] == "PodScheduled"]
+        return str(result[0].get("reason", "bound")) if result else ""
 
     until(
         lambda: (
@@ -163,36 +163,36 @@ def test_what_is_said_is_what_kube_scheduler_does(
     for _ in range(5):
         make_node(world, chance.choice(_STATES), chance.choice("ab"))
     sayings = Sayings(world, page, tmp_path)
-    waiting: dict[str, bool] = {}
+    pending_pod: dict[str, bool] = {}
     time.sleep(1)
     for _ in range(12):
         pod = make_pod(chance, fresh("pod"))
         name, gated = pod["metadata"]["name"], "schedulingGates" in pod["spec"]
         promised = sayings.whatif(pod)["pods"][0]
-        made = world.api.create(PODS, pod).body
-        node = outcome(world, made)
+        created = world.api.create(PODS, pod).body
+        node = outcome(world, created)
         if gated:
             assert not node
         else:
             assert (promised["fit"] == 1) == bool(node), (promised, pod, world.told())
         if not node:
-            waiting[name] = gated
+            pending_pod[name] = gated
     world.agrees()
     health = world.extender.health_url
-    shown = sayings.page()
-    assert shown.keys() == waiting.keys()
-    for name, gated in waiting.items():
-        for said in (sayings.explain(name), sayings.explain(name, "--extender", health)):
-            assert said["state"] == "pending", said
-            assert gated or not said["explanation"]["fit"], said
-            assert gated == said["scheduler"]["gated"]
-        told = shown[name]
-        assert gated or not told["why"].startswith("it fits now"), told
+    shown_text = sayings.page()
+    assert shown_text.keys() == pending_pod.keys()
+    for name, gated in pending_pod.items():
+        for output in (sayings.explain(name), sayings.explain(name, "--extender", health)):
+            assert output["state"] == "pending", output
+            assert gated or not output["explanation"]["fit"], output
+            assert gated == output["scheduler"]["gated"]
+        text = shown_text[name]
+        assert gated or not text["why"].startswith("it fits now"), text
         if gated:
-            assert told["scheduler"] == "its scheduling gates hold it back"
+            assert text["scheduler"] == "its scheduling gates hold it back"
         else:
-            assert told["asked"] == (told["scheduler"] is None), told
-            assert told["scheduler"] in {None, "kube-scheduler's own filters leave it no node"}
-    findings = [each for each in sayings.doctor()["findings"] if each["check"] == "pending-pods"]
-    assert {each["level"] for each in findings} <= {"ok", "warn"}, findings
-    assert not [each for each in findings if "without a word" in each["what"]], findings
+            assert text["asked"] == (text["scheduler"] is None), text
+            assert text["scheduler"] in {None, "kube-scheduler's own filters leave it no node"}
+    findings = [item for item in sayings.doctor()["findings"] if item["check"] == "pending-pods"]
+    assert {item["level"] for item in findings} <= {"ok", "warn"}, findings
+    assert not [item for item in findings if "without a word" in item["what"]], findings

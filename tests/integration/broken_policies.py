@@ -1,6 +1,6 @@
-"""A package of somebody's, whose policies are broken each in a way of its own.
+"""A package of a third party whose policies are broken, each in another way.
 
-Installed into a folder, as pip would: a module, and the entry points that name it.
+Installed into a folder, as pip would: a module, and the entry points that name the module.
 """
 
 from pathlib import Path

@@ -21,7 +21,7 @@ def openssl(folder: Path, *args: str) -> None:
 def authority(folder: Path, name: str, *, bare: bool = False) -> None:
     """Make NAME.crt and NAME.key of a new authority.
 
-    bare: it says that it is an authority, and neither a key usage nor key identifiers.
+    bare: the certificate says that it is an authority, without key usage and key identifiers.
     """
     files = ("-keyout", f"{name}.key", "-out", f"{name}.crt")
     settings = folder / "bare.cnf"
@@ -51,7 +51,7 @@ _BARE = f"basicConstraints=critical,CA:TRUE\n{_NO_IDENTIFIERS}"
 
 def shown(folder: Path, name: str) -> ssl.SSLContext:
     """How a caller with that certificate reaches the extender; "" for one without."""
-    # kube-scheduler is the caller, so what it trusts is what Go trusts.
+    # kube-scheduler is the caller, so the context trusts as Go does.
     context = trust_as_kubernetes(ssl.create_default_context(cafile=str(folder / "ca.crt")))
     if name:
         context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")

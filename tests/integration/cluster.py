@@ -1,4 +1,4 @@
-"""An API server of a test, and short ways to say what is in it.
+"""An API server of a test, and short ways to describe its objects.
 
 Everything is written past HTTP, so that a fault on order or a stopped server never hits the test's
 own hands. Knows nothing of the extender.
@@ -35,7 +35,7 @@ def fresh(prefix: str) -> str:
 
 
 class Cluster:
-    """A served store; `faults` is asked about every request, `hook` before it."""
+    """A served store; `faults` is asked about every request, and `hook` before `faults`."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -57,9 +57,9 @@ class Cluster:
         self.server.start()
 
     def release_lease(self) -> None:
-        """Write the extender's Lease as a leader leaves it that gives it away.
+        """Write the extender's Lease as a leader leaves it after giving it away.
 
-        Whoever comes first then leads at once. Without a Lease it waits as long as one lasts.
+        The first process then leads at once. Without a Lease it would wait for a whole term.
         """
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 3}
         lease = {"metadata": {"name": "gpushare-extender"}, "spec": spec}
@@ -78,7 +78,7 @@ class Cluster:
     def change(
         self, resource: Resource, namespace: str, name: str, change: Callable[[Json], Json]
     ) -> None:
-        """Replace the object by what `change` makes of it, past all rules of the API."""
+        """Replace the object by the result of `change`, past all rules of the API."""
         self.store.update(resource.table, namespace, name, lambda body: change(dict(body)))
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
@@ -91,7 +91,7 @@ class Cluster:
         return self.store.since(resource.table, since)[0]
 
     def clear(self) -> None:
-        """Delete what tests make, and let nothing go wrong any more."""
+        """Delete the objects of the tests, and end all faults."""
         self.faults.clear()
         self.hook = None
         for resource in (PODS, NODES, MAPS):
@@ -170,7 +170,7 @@ class Cluster:
         return dict(self.store.get(PODS.table, "default", pod["metadata"]["name"]).body)
 
     def node_of(self, pod: Json) -> str:
-        """Where the API server has the pod; "" while it is not bound."""
+        """The node that the API server shows for the pod; "" while the pod is not bound."""
         return str(self.get(pod)["spec"].get("nodeName") or "")
 
     def annotations(self, pod: Json) -> dict[str, str]:
@@ -192,9 +192,12 @@ class Cluster:
     def mark_deleted(self, pod: Json) -> None:
         """Delete with grace: the pod stays, with a deletion mark, held by a finalizer."""
         name = pod["metadata"]["name"]
-        held = {"finalizers": ["example.com/hold"]}
+        holding = {"finalizers": ["example.com/hold"]}
         self.change(
-            PODS, "default", name, lambda body: {**body, "metadata": {**body["metadata"], **held}}
+            PODS,
+            "default",
+            name,
+            lambda body: {**body, "metadata": {**body["metadata"], **holding}},
         )
         self.delete(PODS, "default", name)
 

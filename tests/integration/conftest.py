@@ -1,7 +1,7 @@
 """Fixtures of the tests of the extender against an API server.
 
-`world` is one extender process that many tests share: each gets it empty, makes objects of its own
-names, and is checked at its end. Tests that end, stall or configure processes start their own.
+`world` is one extender process that many tests share: each test gets it empty, makes objects with
+its names, and checks the books at the end. Tests that end, stall or configure processes start one.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.integration.wired import QUICK, Wired
 
 @dataclass(frozen=True)
 class World:
-    """An API server, and an extender process that follows it."""
+    """An API server, and an extender process that follows its objects."""
 
     cluster: Cluster
     extender: Extender
@@ -104,20 +104,20 @@ def start_extender(tmp_path: Path, cluster: Cluster) -> Iterator[StartExtender]:
 
 @pytest.fixture
 def make_wired(tmp_path: Path, cluster: Cluster) -> Iterator[MakeWired]:
-    """Makes the extender's objects on `cluster`, not started; their books are audited at the end.
+    """Make the extender's objects on `cluster`, not started; audit their books at the end.
 
     By then nothing goes wrong any more, so whatever went wrong before must have come right.
     """
-    made: list[Wired] = []
+    created: list[Wired] = []
 
     def make(timing: Timing = QUICK, kubeconfig: str = "", policy: str = "device-bestfit") -> Wired:
-        made.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing, policy))
-        return made[-1]
+        created.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing, policy))
+        return created[-1]
 
     yield make
     cluster.faults.clear()
     cluster.hook = None
-    for extender in made:
+    for extender in created:
         try:
             extender.agrees(cluster)
             never_over(extender)

@@ -1,7 +1,7 @@
 """`python -m tests.integration.hasty FATE serve FLAG...`: the real program, in a hurry.
 
-It audits several times a second, and the thread that settles counts as stuck after two seconds, as
-does a request without an answer. FATE: what settling meets, each time: "fails", "hangs" or "well";
+It audits several times a second, and the settling thread counts as stuck after two seconds, as
+does a request without an answer. FATE: the fate of settling, each time: "fails", "hangs" or "well";
 or "prioritize hangs".
 """
 
@@ -34,7 +34,7 @@ def _hang(*_: object) -> None:
 
 if __name__ == "__main__":
     fate = sys.argv[1]
-    hurried = functools.partial(Auditor, every=0.2, pause=0.0)
+    hurried = functools.partial(Auditor, interval=0.2, pause=0.0)
     impatient = functools.partial(UnansweredRequests, max_looks=int(STUCK))
     mock.patch.multiple(process, Auditor=hurried, UnansweredRequests=impatient).start()
     mock.patch.object(settler, "STUCK", STUCK).start()

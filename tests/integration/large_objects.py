@@ -1,4 +1,4 @@
-"""A program that lists one kind of object as the extender does, and says how much memory it took.
+"""A program that lists one kind of object as the extender does, and prints the memory in use.
 
 Run by test_large_objects.py: `python -m tests.integration.large_objects KUBECONFIG KIND`. It prints
 one JSON object: kibibytes resident at most, and now, and before the list; how many objects the list
@@ -34,12 +34,12 @@ from tests.unit.extender.kit import managed_resources
 def resident() -> dict[str, int]:
     """KiB of this process: at most until now, and now."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":", 1) for line in lines)
-    return {name: int(found[name].split()[0]) for name in ("VmHWM", "VmRSS")}
+    result = dict(line.split(":", 1) for line in lines)
+    return {name: int(result[name].split()[0]) for name in ("VmHWM", "VmRSS")}
 
 
 def calibrate() -> float:
-    """Return the seconds of CPU in which `json` decodes a megabyte of short texts, at least."""
+    """Return the least seconds of CPU in which `json` decodes a megabyte of short texts."""
     text = json.dumps([{"key": f"o{number:06}"} for number in range(10_000)])
     costs = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A node whose plug-in asks NVML: the driver's, or a stand-in that says what a test wants."""
+"""A node whose plug-in asks NVML: the driver's, or a stand-in with the answers of a test."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.integration.plugin_world import PluginNode
 
 
 class NvmlNode(PluginNode):
-    """The node. root: where its /proc and /sys are; cards: what NVML is to say."""
+    """The node. root: where its /proc and /sys are; cards: the answers of NVML."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class NvmlNode(PluginNode):
         return decode_inventory(notes[ALIYUN.inventory])
 
     def say_started(self, pod: Json, ids: Sequence[str]) -> None:
-        """Have the API server show these ids of the pod's containers, as a kubelet writes them."""
+        """Have the API server show these ids of the pod's containers, as a kubelet writes ids."""
         statuses = [
-            {"name": f"c{number}", "containerID": f"containerd://{each}"}
-            for number, each in enumerate(ids)
+            {"name": f"c{number}", "containerID": f"containerd://{entry}"}
+            for number, entry in enumerate(ids)
         ]
 
         def started(body: Json) -> Json:
@@ -49,7 +49,7 @@ class NvmlNode(PluginNode):
         self.cluster.change(PODS, "default", pod["metadata"]["name"], started)
 
     def events(self, reason: str) -> list[str]:
-        """What the events of that reason say of the pods that are there."""
+        """Return the notes of the events with that reason about the existing pods."""
         pods = {body["metadata"]["uid"] for body in self.cluster.all(PODS)}
         return [
             body["message"]
@@ -58,7 +58,7 @@ class NvmlNode(PluginNode):
         ]
 
     def node_events(self, reason: str) -> list[str]:
-        """What the events of that reason say of the node."""
+        """Return the notes of the events with that reason about the node."""
         return [
             body["message"]
             for body in self.cluster.all(EVENTS)
@@ -67,14 +67,14 @@ class NvmlNode(PluginNode):
         ]
 
     def samples(self, name: str) -> dict[str, float]:
-        """What the metric says of each container, "pod/container/uuid"."""
-        found = {}
+        """Return the metric's value of each container, "pod/container/uuid"."""
+        result = {}
         for line in self.get("/metrics")[1].splitlines():
             if line.startswith(f"{name}{{"):
                 labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-                place = "/".join(labels[each] for each in ("pod", "container", "uuid"))
-                found[place] = float(line.rpartition(" ")[2])
-        return found
+                place = "/".join(labels[item] for item in ("pod", "container", "uuid"))
+                result[place] = float(line.rpartition(" ")[2])
+        return result
 
 
 class StandInNode(NvmlNode):
@@ -114,8 +114,8 @@ class StandInNode(NvmlNode):
         """Run each container of the pod with that process; return the containers' ids."""
         meta, ids = pod["metadata"], [token_hex(32) for _ in pids]
         slices = "kubepods.slice/kubepods-pod" + meta["uid"].replace("-", "_") + ".slice"
-        for pid, each in zip(pids, ids, strict=True):
-            path = f"{slices}/cri-containerd-{each}.scope"
+        for pid, entry in zip(pids, ids, strict=True):
+            path = f"{slices}/cri-containerd-{entry}.scope"
             self.write(f"proc/{pid}/cgroup", f"0::/{path}\n")
             self.write(f"sys/fs/cgroup/{path}/cgroup.procs", f"{pid}\n")
         self.say_started(pod, ids)

@@ -1,7 +1,7 @@
-"""What the books must be, computed anew from the objects of the API server and nothing else.
+"""The books as they must be, computed anew from the objects of the API server alone.
 
-Written without the code that it checks: plain arithmetic over JSON, as docs/annotations.md and the
-original's dialect say. Nothing is remembered: a pod that is bound and has not ended holds its
+Shares no code with production: plain arithmetic over JSON, as docs/annotations.md and the
+original's dialect say. Nothing is remembered: a bound pod that has not ended holds its
 memory, whatever anybody remembers.
 """
 
@@ -18,13 +18,15 @@ _ENDED = ("Succeeded", "Failed")
 def expected_inspect(nodes: list[Json], pods: list[Json], resource: str, unit: str = "GiB") -> Json:
     """The inspect document that these objects call for."""
     live = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
-    shown = []
+    result = []
     for node in sorted(nodes, key=lambda body: str(body["metadata"]["name"])):
         capacity = _capacity(node, resource, unit)
         if capacity:
-            here = [pod for pod in live if pod["spec"].get("nodeName") == node["metadata"]["name"]]
-            shown.append(_node(node, capacity, here, resource))
-    return {"nodes": shown}
+            local_items = [
+                pod for pod in live if pod["spec"].get("nodeName") == node["metadata"]["name"]
+            ]
+            result.append(_node(node, capacity, local_items, resource))
+    return {"nodes": result}
 
 
 def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> Json:
@@ -38,13 +40,13 @@ def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> J
         total = asked(pod, resource)
         if not total:
             continue
-        held = _on_cards(body, pod, resource, placement(pod, resource, total))
-        _add_given(held, body, pod, resource)
-        if not held or max(held) >= len(capacity):
+        on_cards = _on_cards(body, pod, resource, placement(pod, resource, total))
+        _add_given(on_cards, body, pod, resource)
+        if not on_cards or max(on_cards) >= len(capacity):
             unplaced.append(_pod(pod, total, _cores(pod, resource, 0)))
             continue
-        cores = _cores(pod, resource, len(held))
-        for index, units in sorted(held.items()):
+        cores = _cores(pod, resource, len(on_cards))
+        for index, units in sorted(on_cards.items()):
             devices[index]["pods"].append(_pod(pod, units, cores))
             devices[index]["usedGPU"] += units
             devices[index]["usedCores"] += cores
@@ -73,7 +75,7 @@ def _cores(pod: Json, resource: str, devices: int) -> int:
 
 
 def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
-    """Units by device, as the annotations say; {} where they say nothing that adds up."""
+    """Units by device, as the annotations say; {} where the annotations do not add up."""
     notes = pod["metadata"].get("annotations") or {}
     prefix = _dashed(resource).replace("-", "_").upper()
     key = "scheduler.framework.gpushare.allocation"
@@ -83,17 +85,17 @@ def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
     for grant in json.loads(notes.get(key) or "{}").values():
         for device, units in grant.items():
             by_map[int(device)] = by_map.get(int(device), 0) + units
-    listed = notes.get(f"{prefix}_IDX", "").split(",")
-    if not all(item.isdigit() for item in listed) or total % len(listed):
+    listing = notes.get(f"{prefix}_IDX", "").split(",")
+    if not all(item.isdigit() for item in listing) or total % len(listing):
         return by_map
-    by_index = {int(item): total // len(listed) for item in listed}
+    by_index = {int(item): total // len(listing) for item in listing}
     if by_map.keys() == by_index.keys():
         return by_map
     either = by_map.keys() | by_index.keys()
     return {device: max(by_map.get(device, 0), by_index.get(device, 0)) for device in either}
 
 
-def _on_cards(node: Json, pod: Json, resource: str, held: dict[int, int]) -> dict[int, int]:
+def _on_cards(node: Json, pod: Json, resource: str, holding: dict[int, int]) -> dict[int, int]:
     """The same by the indices that the cards have now, where node and pod name cards by uuid.
 
     A pod whose card came to another index may be on either, unless the node serves by identity.
@@ -102,37 +104,37 @@ def _on_cards(node: Json, pod: Json, resource: str, held: dict[int, int]) -> dic
     inventory = json.loads(node["metadata"].get("annotations", {}).get(f"{_DEVICES}{suffix}", "{}"))
     uuids = [device.get("uuid", "") for device in inventory.get("devices", ())]
     notes = pod["metadata"].get("annotations") or {}
-    named = notes.get(f"gpushare.io/device-uuids{suffix}", "")
-    if not named or not any(uuids):
-        return held
+    names = notes.get(f"gpushare.io/device-uuids{suffix}", "")
+    if not names or not any(uuids):
+        return holding
     prefix = _dashed(resource).replace("-", "_").upper()
-    at = dict(zip(map(int, notes[f"{prefix}_IDX"].split(",")), named.split(","), strict=True))
-    moved: dict[int, int] = {}
-    for index, units in held.items():
-        there = {uuids.index(at[index])} if at[index] in uuids else set()
-        if not there or not inventory.get("servesByIdentity"):
-            there |= {index} & set(range(len(uuids)))
-        if not there:
+    at = dict(zip(map(int, notes[f"{prefix}_IDX"].split(",")), names.split(","), strict=True))
+    moves: dict[int, int] = {}
+    for index, units in holding.items():
+        present = {uuids.index(at[index])} if at[index] in uuids else set()
+        if not present or not inventory.get("servesByIdentity"):
+            present |= {index} & set(range(len(uuids)))
+        if not present:
             return {}
-        for device in there:
-            moved[device] = max(moved.get(device, 0), units)
-    return moved
+        for device in present:
+            moves[device] = max(moves.get(device, 0), units)
+    return moves
 
 
-def _add_given(held: dict[int, int], node: Json, pod: Json, resource: str) -> None:
-    """Add what the device plug-in says that the pod has on other cards."""
+def _add_given(holding: dict[int, int], node: Json, pod: Json, resource: str) -> None:
+    """Add the units that the device plug-in reports for the pod on other cards."""
     suffix = "" if resource == _ORIGINAL else f"-{_dashed(resource)}"
     inventory = json.loads(node["metadata"].get("annotations", {}).get(f"{_DEVICES}{suffix}", "{}"))
     notes = pod["metadata"].get("annotations") or {}
-    said = json.loads(notes.get(f"gpushare.io/given{suffix}", "{}"))
+    document = json.loads(notes.get(f"gpushare.io/given{suffix}", "{}"))
     for index, device in enumerate(inventory.get("devices", ())):
-        units = said.get(device.get("uuid", ""), 0)
-        if held and units:
-            held[index] = max(held.get(index, 0), units)
+        units = document.get(device.get("uuid", ""), 0)
+        if holding and units:
+            holding[index] = max(holding.get(index, 0), units)
 
 
 def over_capacity(document: Json) -> list[str]:
-    """Devices of an inspect document that hold more than they have, or more than all compute;
+    """Devices of an inspect document that hold more than their memory, or more than all compute;
     unplaced pods count on each.
     """
     wrong = []
@@ -158,10 +160,10 @@ def _capacity(node: Json, resource: str, unit: str) -> list[int]:
     notes = node["metadata"].get("annotations") or {}
     if f"gpushare.io/devices{suffix}" in notes:
         try:
-            found = json.loads(notes[f"gpushare.io/devices{suffix}"])
+            document = json.loads(notes[f"gpushare.io/devices{suffix}"])
         except ValueError:
             return []
-        return [device["mem"] for device in found["devices"]] if found["unit"] == unit else []
+        return [device["mem"] for device in document["devices"]] if document["unit"] == unit else []
     amounts = node["status"]["capacity"]
     total = int(amounts.get(resource, 0))
     count = int(amounts.get(resource.removesuffix("-mem") + "-count", 0))

@@ -29,7 +29,7 @@ UNITS = 16
 
 
 class PluginNode:
-    """The node. flags: more of the plug-in's; cards: what its devices file says."""
+    """The node. flags: more flags of the plug-in; cards: the content of its devices file."""
 
     def __init__(
         self, cluster: Cluster, *flags: str, cards: Sequence[Mapping[str, object]] = ()
@@ -51,7 +51,7 @@ class PluginNode:
 
     @property
     def units(self) -> int:
-        return sum(int(str(each["memoryMiB"])) // 1024 for each in self.cards)
+        return sum(int(str(card["memoryMiB"])) // 1024 for card in self.cards)
 
     @property
     def log(self) -> str:
@@ -87,12 +87,12 @@ class PluginNode:
         more = self.flags
         if "--pods-api-socket" not in more:
             more = (*more, "--pods-api-socket", "")
-        more = tuple(str(self.kubelet.pods_socket) if each == "@" else each for each in more)
+        more = tuple(str(self.kubelet.pods_socket) if item == "@" else item for item in more)
         return [sys.executable, "-P", "-m", "gpushare.cli.main", "device-plugin", *flags, *more]
 
     def ended(self, *more: str) -> tuple[int, str]:
         """Exit code and last line of a plug-in that does not start."""
-        done = subprocess.run(
+        completed = subprocess.run(
             [*self.command(), *more],
             capture_output=True,
             text=True,
@@ -100,7 +100,7 @@ class PluginNode:
             check=False,
             env=self.environment,
         )
-        return done.returncode, done.stderr.splitlines()[-1]
+        return completed.returncode, completed.stderr.splitlines()[-1]
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -120,11 +120,11 @@ class PluginNode:
     def metric(self, name: str) -> float:
         """The sum of the samples of that name."""
         lines = self.get("/metrics")[1].splitlines()
-        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in found)
+        result = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in result)
 
     def knows(self, *pods: Json) -> None:
-        """Return when the plug-in's watch has shown it so many pods that ask for memory."""
+        """Return when the plug-in's watch has shown that many pods with a request for memory."""
         poll(lambda: self.metric("gpushare_device_plugin_pods") == len(pods), "pods are not seen")
 
     def stop_plugin(self, number: int = signal.SIGTERM) -> int:
@@ -161,27 +161,27 @@ class PluginNode:
         annotations: Mapping[str, str] | None = None,
         cores: Sequence[int] = (),
     ) -> Json:
-        """A new pod that is bound here, with these devices by index; as the API server shows it.
+        """A new pod that is bound here, with these devices by index, as the API server shows it.
 
-        It has a container for each number of units, and such init containers. annotations: beside
-        those of the Binding, or in their place. cores: percent of compute of its containers, or ().
+        The pod has a container for each number of units, and such init containers. annotations:
+        beside those of the Binding, or in their place. cores: percent of compute of each, or ().
         """
-        before = [_container(f"i{n}", each) for n, each in enumerate(inits)]
+        before = [_container(f"i{n}", entry) for n, entry in enumerate(inits)]
         before += [
-            {**_container(f"s{n}", each), "restartPolicy": "Always"}
-            for n, each in enumerate(sidecars)
+            {**_container(f"s{n}", entry), "restartPolicy": "Always"}
+            for n, entry in enumerate(sidecars)
         ]
         spec = {"initContainers": before} if before else {}
         if cores:
             percents = zip(units, cores, strict=True)
-            spec["containers"] = [_container(f"c{n}", *each) for n, each in enumerate(percents)]
+            spec["containers"] = [_container(f"c{n}", *entry) for n, entry in enumerate(percents)]
         wish = {ALIYUN.count: str(count)} if count > 1 else {}
         body = self.cluster.pod(*units, name=name, annotations=wish, spec=spec)
         request = request_of(POD_CODEC.decode(json.dumps(body).encode()), ALIYUN)
-        each = request.total // len(devices)
-        named = tuple(self.uuid(index) for index in devices)
-        given = Allocation(self.name, tuple(devices), (each,) * len(devices), named)
-        notes = encode(given, request, UNITS, str(self._random.getrandbits(60)), ALIYUN)
+        item = request.total // len(devices)
+        names = tuple(self.uuid(index) for index in devices)
+        allocation = Allocation(self.name, tuple(devices), (item,) * len(devices), names)
+        notes = encode(allocation, request, UNITS, str(self._random.getrandbits(60)), ALIYUN)
         self.cluster.annotate_pod(body, {**notes, **(annotations or {})})
         meta = body["metadata"]
         self.cluster.change(

@@ -1,6 +1,6 @@
 """The real `gpushare serve` as a process of the test: started, asked, ended for sure.
 
-Knows the command line, the probes and the signals; what is asked of it is in verbs.py.
+Knows the command line, the probes and the signals; the calls of verbs are in verbs.py.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _START_TIMEOUT = 100.0
 class Extender(Verbs):
     """One extender process; its log is `log`, or goes to the descriptor `log_to`.
 
-    Its cluster has no kubelet that would run the pods which equal ones wait for, so pairing is off
-    unless the flags say otherwise. program: the module that is run, and its words. environment:
-    more of it. cwd: the folder it is started in.
+    The cluster has no kubelet that would run the pod for which equal pods wait, so pairing is off
+    unless the flags say otherwise. program: the module to run, and its arguments. environment:
+    more variables. cwd: the folder in which the process starts.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Extender(Verbs):
         self.port, self.health_port = port, health_port
         self._http = HttpClient(f"http://127.0.0.1:{port}")
         self._health = HttpClient(f"http://127.0.0.1:{health_port}")
-        # A program of the tests is found by the folder they run in; `gpushare` is installed.
+        # A program of the tests is found by the working directory; `gpushare` is installed.
         apart = ("-P",) if program[0].startswith("gpushare.") else ()
         command = [
             *(sys.executable, *apart, "-m", *program, "serve"),
@@ -76,7 +76,7 @@ class Extender(Verbs):
 
     @property
     def pid(self) -> int:
-        """Of the master process, which is its group's too."""
+        """The pid of the master process, which is the id of its process group too."""
         return self._process.pid
 
     def probe(self, path: str) -> Reply:
@@ -91,16 +91,16 @@ class Extender(Verbs):
         return self.probe("/readyz").status == 200
 
     def figure(self, name: str) -> float:
-        """A figure of its metrics that has no labels; -1 where there is none of that name."""
+        """A figure of the metrics that has no labels; -1 where there is none of that name."""
         text = self.probe("/metrics").body.decode()
-        found = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
-        return float(found.group(1)) if found else -1.0
+        match = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
+        return float(match.group(1)) if match else -1.0
 
     def wait_ready(self) -> None:
         poll(self._comes_up, lambda: f"the extender is not ready:\n{self.log}", _START_TIMEOUT)
 
     def wait_answering(self) -> None:
-        """Return once it answers probes, ready or not."""
+        """Return once the process answers probes, ready or not."""
         poll(lambda: self.probe("/readyz").status > 0, lambda: self.log, _START_TIMEOUT)
 
     def _comes_up(self) -> bool:
@@ -145,26 +145,26 @@ class Extender(Verbs):
 
     def children(self) -> list[str]:
         """The pids of the workers."""
-        found = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return found.read_text(encoding="ascii").split()
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return path.read_text(encoding="ascii").split()
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end, and do not wait."""
+        """Send SIGTERM, and do not wait."""
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, master and worker."""
+        """End the process at once, master and worker."""
         self.signal(signal.SIGKILL)
         self._process.wait(PATIENCE)
         self._http.close()
         self._health.close()
 
     def stop(self) -> None:
-        """End it politely, and surely."""
+        """End the process politely, and surely."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -175,8 +175,8 @@ class Extender(Verbs):
 def free_port() -> int:
     """Return a port that nothing listens on, and that no other test of this machine is given.
 
-    It lies below those that the kernel gives to outgoing connections: one of those could be
-    taken by a connection before we listen on it. Tests run side by side, so a name for the port
+    The port lies below those that the kernel gives to outgoing connections: such a connection could
+    take the port before we listen there. Tests run side by side, so a name for the port
     is kept as long as this process lives, in the namespace of abstract sockets, where one process
     can have it (unix(7)).
     """

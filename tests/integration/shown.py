@@ -1,4 +1,4 @@
-"""A demo with its page: started, asked, ended; and what `gpushare inspect` says of its cluster."""
+"""A demo with its page: start, requests, end; and the report of inspect on its cluster."""
 
 import http.client
 import json
@@ -25,13 +25,13 @@ print(urllib.request.urlopen({server!r} + path).read().decode())
 
 
 class Shown:
-    """A demo with its page, and what inspect says of its cluster."""
+    """A demo with its page, and the report of inspect on its cluster."""
 
     def __init__(self, folder: Path, lines: Iterator[str]) -> None:
-        said = [next(lines)]
-        while "KUBECONFIG" not in said[-1]:
-            said.append(next(lines))
-        text = "".join(said)
+        result = [next(lines)]
+        while "KUBECONFIG" not in result[-1]:
+            result.append(next(lines))
+        text = "".join(result)
         address = re.search(r"the cluster on a page: (http://127\.0\.0\.1:\d+/ui)\n", text)
         config = re.search(r"KUBECONFIG=(\S+)", text)
         assert address
@@ -40,7 +40,7 @@ class Shown:
         server = re.search(r"server: (\S+)", Path(config[1]).read_text())
         assert server
         self.api = ApiClient(server[1], user_agent="test")
-        # What inspect asks kubectl for is a GET with its credentials, of which this needs none.
+        # inspect asks kubectl for GETs with credentials; this API server needs no credentials.
         kubectl = folder / "kubectl"
         kubectl.write_text(f"#!{sys.executable}\n{READ.format(server=server[1])}\n")
         kubectl.chmod(0o755)
@@ -48,36 +48,36 @@ class Shown:
 
     def inspect(self) -> dict[str, Any]:
         command = [*GPUSHARE, "inspect", "-o", "json"]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=self._environment, capture_output=True, check=False, timeout=60
         )
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        assert completed.returncode == 0, completed.stderr
+        document: dict[str, Any] = json.loads(completed.stdout)
+        return document
 
     def books(self) -> dict[str, Any]:
-        """What the page reads."""
+        """The document that the page reads."""
         address = urlsplit(self.url)
         client = http.client.HTTPConnection(address.netloc, timeout=20)
         client.request("GET", f"{address.path}/books.json")
         answer = client.getresponse()
         assert answer.status == 200
-        (found,) = json.loads(answer.read())["resources"]
+        (document,) = json.loads(answer.read())["resources"]
         client.close()
-        return found  # type: ignore[no-any-return]  # JSON
+        return document  # type: ignore[no-any-return]  # JSON
 
 
 @contextmanager
 def demo(folder: Path, scenario: str) -> Iterator[Shown]:
-    """A demo of this scenario that keeps its cluster; the folder is for what it needs."""
+    """A demo of this scenario that keeps its cluster; the folder is for its files."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     command = [*COMMAND, scenario, "--ui"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
-            found = Shown(folder, iter(process.stdout))
-            yield found
-            found.api.close()
+            shown_object = Shown(folder, iter(process.stdout))
+            yield shown_object
+            shown_object.api.close()
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0

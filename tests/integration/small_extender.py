@@ -1,4 +1,4 @@
-"""A tiny real HTTP extender for tests of the scheduler: it answers as it is told, and binds."""
+"""A tiny real HTTP extender for tests of the scheduler: it answers as a test says, and binds."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class SmallExtender(ThreadingHTTPServer):
-    """Accepts every node, scores them alike and binds, unless a verb's answer is replaced."""
+    """Accepts every node, scores all alike and binds, unless a verb's answer is replaced."""
 
     daemon_threads = True
 

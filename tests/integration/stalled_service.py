@@ -37,7 +37,7 @@ class QuickWorker(BufferedThreadWorker):
 
 
 class PatientWorker(QuickWorker):
-    """What it closes soon, it closes for another reason than its deadline."""
+    """A connection that closes before this time was closed for another reason than its deadline."""
 
     request_deadline = answer_deadline = 60.0
 
@@ -54,7 +54,7 @@ def app(
     if environ["PATH_INFO"] == "/large":  # more than the sockets' buffers hold
         body = LARGE
     if environ["PATH_INFO"] == "/contexts":
-        body = str([each.loads for each in CERTIFICATES]).encode()
+        body = str([item.loads for item in CERTIFICATES]).encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]
 

@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for what real processes export: each metric, and each label of it."""
+"""Alerts and dashboard ask for metrics that real processes export, with labels that they have."""
 
 import json
 import re
@@ -29,39 +29,39 @@ def rules() -> list[dict[str, Any]]:
 
 def expressions() -> dict[str, str]:
     """By alert or panel, its expressions."""
-    found = {rule["alert"]: rule["expr"] for rule in rules()}
+    result = {rule["alert"]: rule["expr"] for rule in rules()}
     dashboard = json.loads((_MONITORING / "dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
-            found[f"{panel['id']} {panel['title']} {target['refId']}"] = target["expr"]
+            result[f"{panel['id']} {panel['title']} {target['refId']}"] = target["expr"]
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            found[variable["name"]] = variable["query"]["query"]
-    return found
+            result[variable["name"]] = variable["query"]["query"]
+    return result
 
 
 def labels_of(text: str) -> dict[str, set[str]]:
     """By sample name of a scrape, its labels; a family without samples yet has none."""
-    found: dict[str, set[str]] = defaultdict(set)
+    samples: dict[str, set[str]] = defaultdict(set)
     for line in text.splitlines():
         if line.startswith("# TYPE"):
-            found[line.split()[2]] |= set()
+            samples[line.split()[2]] |= set()
         elif not line.startswith("#"):
-            name, _, rest = line.partition("{")
-            found[name.split(" ")[0]] |= set(re.findall(r'(\w+)="', rest))
-    return found
+            name, _, remainder = line.partition("{")
+            samples[name.split(" ")[0]] |= set(re.findall(r'(\w+)="', remainder))
+    return samples
 
 
 def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """The metrics that an expression names, with the labels that it selects them by."""
-    for found in re.finditer(r"(gpushare_\w+)(\{[^}]*\})?", expression):
-        yield found[1], set(re.findall(r"(\w+) *(?:=|!)", found[2] or ""))
+    """The metrics in an expression, with the labels that select them."""
+    for item in re.finditer(r"(gpushare_\w+)(\{[^}]*\})?", expression):
+        yield item[1], set(re.findall(r"(\w+) *(?:=|!)", item[2] or ""))
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels that it groups or matches by."""
+    """The labels by which an expression groups or matches."""
     lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
-    return {label.strip() for each in lists for label in each.split(",")}
+    return {label.strip() for item in lists for label in item.split(",")}
 
 
 def test_what_alerts_and_dashboard_ask_for_is_exported(
@@ -80,9 +80,9 @@ def test_what_alerts_and_dashboard_ask_for_is_exported(
         extender.filter(cluster.pod(9), [name])
         extender.prioritize(pod, [name])
         assert extender.bind(pod, name) == ""
-        bound = node.pod(2)
-        node.knows(bound)
-        node.kubelet.add(bound)
+        bound_pod = node.pod(2)
+        node.knows(bound_pod)
+        node.kubelet.add(bound_pod)
         # A text is handed out again for a while.
         poll(lambda: "namespace=" in extender.probe("/metrics").body.decode(), "it is not told")
         exported = labels_of(extender.probe("/metrics").body.decode())
@@ -90,12 +90,12 @@ def test_what_alerts_and_dashboard_ask_for_is_exported(
     finally:
         node.stop()
     every_label = set().union(*exported.values()) | _OF_PROMETHEUS
-    for what, expression in expressions().items():
-        assert _METRIC.search(expression), what
-        assert grouped(expression) <= every_label, what
+    for entry, expression in expressions().items():
+        assert _METRIC.search(expression), entry
+        assert grouped(expression) <= every_label, entry
         for metric, labels in asked(expression):
-            assert metric in exported, f"{what}: nobody exports {metric}"
-            assert not exported[metric] or labels <= exported[metric], f"{what}: {metric}"
+            assert metric in exported, f"{entry}: nobody exports {metric}"
+            assert not exported[metric] or labels <= exported[metric], f"{entry}: {metric}"
 
 
 def test_each_metric_says_what_it_is(start_extender: StartExtender) -> None:
@@ -104,5 +104,5 @@ def test_each_metric_says_what_it_is(start_extender: StartExtender) -> None:
     text = extender.probe("/metrics").body.decode()
     helps = dict(re.findall(r"^# HELP gpushare_(\S+) (.*)$", text, re.MULTILINE))
     assert len(helps) > 40
-    bare = [name for name, said in helps.items() if said == name.replace("_", " ")]
+    bare = [name for name, entry in helps.items() if entry == name.replace("_", " ")]
     assert not bare

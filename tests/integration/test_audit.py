@@ -1,4 +1,4 @@
-"""The audit against a served API: quiet while the cluster moves, and right about what is wrong."""
+"""The audit against a served API: quiet while the cluster moves, and right about real mistakes."""
 
 import threading
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from tests.support.waiting import poll
 
 
 class Audited:
-    """A wired extender, its auditor, and what that has found."""
+    """A wired extender, its auditor, and the auditor's findings."""
 
     def __init__(self, wired: Wired, cluster: Cluster, folder: Path) -> None:
         self.wired, self.cluster = wired, cluster
@@ -42,14 +42,16 @@ class Audited:
         )
 
     def audit_twice(self) -> None:
-        """Two audits, and between them the watches come to where the first list was."""
+        """Two audits; between them the watches come to the version of the first list."""
         self.auditor.audit()
         mark = self.cluster.pod(1)["metadata"]["resourceVersion"]
         self.cluster.annotate_node(self.cluster.node(total=0), "x", "y")
 
         def caught_up() -> bool:
-            shown = [self.wired.readiness.last_resource_version(name) for name in ("nodes", "pods")]
-            return all(version and int(version) >= int(mark) for version in shown)
+            result = [
+                self.wired.readiness.last_resource_version(name) for name in ("nodes", "pods")
+            ]
+            return all(version and int(version) >= int(mark) for version in result)
 
         poll(caught_up, "the watches have caught up")
         self.auditor.audit()
@@ -57,9 +59,9 @@ class Audited:
 
 @pytest.fixture
 def audited(wired: Wired, cluster: Cluster, tmp_path: Path) -> Iterator[Audited]:
-    made = Audited(wired, cluster, tmp_path)
-    yield made
-    made.client.close()
+    audited = Audited(wired, cluster, tmp_path)
+    yield audited
+    audited.client.close()
 
 
 def place(audited: Audited, units: int, node: str) -> Json:

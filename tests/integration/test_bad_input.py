@@ -81,7 +81,7 @@ def said(reply: Reply) -> str:
 
 
 def assert_refused(extender: Extender, verb: str, reply: Reply) -> None:
-    """The answer says what was wrong, in the way its verb has for that."""
+    """The answer says the mistake in the way of its verb."""
     if verb == "prioritize":
         assert 400 <= reply.status < 500, reply
         assert reply.json()["error"], reply
@@ -108,9 +108,9 @@ def test_odd_arguments_of_filter_are_refused(world: World, verb: str, args: obje
 
 @pytest.mark.parametrize("args", ODD_BINDS.values(), ids=ODD_BINDS.keys())
 def test_odd_arguments_of_bind_are_refused(world: World, args: object) -> None:
-    asked = len(world.cluster.server.requests)
+    count = len(world.cluster.server.requests)
     assert_refused(world.extender, "bind", world.extender.post("bind", dumped(args)))
-    calls = list(world.cluster.server.requests)[asked:]
+    calls = list(world.cluster.server.requests)[count:]
     # Events of binds before this one may still be on their way.
     acts = [path for method, path in calls if method != "GET" and "/events" not in path]
     assert acts + [path for _, path in calls if "/pods/" in path] == []

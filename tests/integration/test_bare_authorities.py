@@ -1,6 +1,6 @@
-"""Clusters whose authorities say no key usage and no key identifier are spoken with, both ways.
+"""Clusters whose authorities have no key usage and no key identifier are served, both ways.
 
-Go trusts them, and so do kubectl and kube-scheduler; `ssl` of Python 3.13 refuses them by itself.
+Go trusts such authorities, and so do kubectl and kube-scheduler; Python 3.13 refuses them.
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """Binds whose write fails in every way an API server can fail: charged once, or not at all.
 
 The extender's own objects against a true API server with faults on order. At the end of each test
-nothing is wrong any more, and the books must be what the API server's objects call for.
+the faults end, and the books must be as the API server's objects say.
 """
 
 import random
@@ -89,7 +89,7 @@ def test_a_server_that_is_too_busy_is_not_asked_twice(case: Case) -> None:
     case.post(faults.status(429, "TooManyRequests", retry_after=30))
     begin = time.monotonic()
     assert "429" in case.bind()
-    assert time.monotonic() - begin < 25  # it does not wait as long as it was told to
+    assert time.monotonic() - begin < 25  # the API server did not wait as long as requested
     assert case.cluster.bindings() == [case.name]
     assert case.used() == 0
     assert case.bind() == ""
@@ -101,12 +101,12 @@ def test_a_bind_without_an_answer_stays_charged_until_the_same_bind_again(
 ) -> None:
     case.post(fault)
     assert "did not say whether the binding" in case.bind()
-    case.wired.settle()  # it reads as unbound, which proves nothing yet
+    case.wired.settle()  # the pod reads as unbound, which proves nothing yet
     assert case.used() == 10
     assert case.state() == {"assumed": 1, "in_doubt": 1}
-    other = case.cluster.node()
-    case.wired.knows(other)
-    assert "has not ended" in case.wired.bind(case.pod, other)
+    other_node = case.cluster.node()
+    case.wired.knows(other_node)
+    assert "has not ended" in case.wired.bind(case.pod, other_node)
     assert not case.wired.fit(case.cluster.pod(7), [case.node])
     assert case.bind() == ""
     assert case.bound()
@@ -172,8 +172,8 @@ def test_a_doubt_ends_when_the_pod_is_deleted(case: Case) -> None:
 
 
 def test_a_doubt_ends_when_somebody_else_binds_the_pod(case: Case) -> None:
-    other = case.cluster.node()
-    case.wired.knows(other)
+    other_node = case.cluster.node()
+    case.wired.knows(other_node)
     case.post(faults.drop_before())
     assert case.bind() != ""
     case.cluster.server.registry.bind(
@@ -181,12 +181,12 @@ def test_a_doubt_ends_when_somebody_else_binds_the_pod(case: Case) -> None:
         case.name,
         {
             "metadata": {"name": case.name, "annotations": {f"{MARK}IDX": "1"}},
-            "target": {"kind": "Node", "name": other},
+            "target": {"kind": "Node", "name": other_node},
         },
     )
     case.wired.agrees(case.cluster)
-    assert (case.used(), case.wired.used(other)) == (0, [0, 10])
-    assert f"already bound to node '{other}'" in case.bind()
+    assert (case.used(), case.wired.used(other_node)) == (0, [0, 10])
+    assert f"already bound to node '{other_node}'" in case.bind()
 
 
 def test_a_pod_made_anew_under_its_name_during_the_bind_is_left_alone(case: Case) -> None:
@@ -209,7 +209,7 @@ def test_a_stalled_server_holds_a_bind_no_longer_than_the_scheduler_waits(case: 
         begin = time.monotonic()
         binding = pool.submit(case.bind)
         poll(lambda: case.cluster.bindings() == [case.name], "the Binding is on its way")
-        assert case.wired.fit(case.cluster.pod(7), [case.node]) == []  # it counts meanwhile
+        assert case.wired.fit(case.cluster.pod(7), [case.node]) == []  # the pod counts meanwhile
         assert not binding.done(), "filter has waited for a bind"
         assert "did not say" in binding.result(PATIENCE)
         assert time.monotonic() - begin < 7.5, "it has waited for the answer"
@@ -234,17 +234,17 @@ def test_books_hold_through_a_storm_of_faults(cluster: Cluster, wired: Wired, se
     pods = [cluster.pod(3 + number % 6) for number in range(60)]
     cluster.hook = storm(seed)
     with ThreadPoolExecutor(8) as pool:
-        placed = list(pool.map(lambda pod: schedule(wired, pod, nodes), pods))
+        placements = list(pool.map(lambda pod: schedule(wired, pod, nodes), pods))
     document = expected_inspect(cluster.all(NODES), cluster.all(PODS), MEM)
     assert over_capacity(document) == []
     cluster.hook = None
-    assert sum(placed) > 20
+    assert sum(placements) > 20
     wired.agrees(cluster)
-    assert [cluster.node_of(pod) != "" for pod in pods] == placed
+    assert [cluster.node_of(pod) != "" for pod in pods] == placements
 
 
 def storm(seed: int) -> Callable[[FaultRequest], Fault | None]:
-    """A hook by which about half of all calls go wrong, each in its own way."""
+    """A hook by which about half of all calls fail, each in another way."""
     chance = random.Random(seed)
     turns = threading.Lock()
     kinds = (
@@ -277,6 +277,6 @@ def schedule(wired: Wired, pod: Json, nodes: list[str]) -> bool:
         if error == "":
             return True
         standing = wired.ledger.entry(pod["metadata"]["uid"])
-        home = standing.node if standing else ""  # in doubt: elsewhere it would be refused
+        home = standing.node if standing else ""  # in doubt: a bind to another node is refused
         time.sleep(0.01)
     raise AssertionError(f"{pod['metadata']['name']} is never settled: {error}")

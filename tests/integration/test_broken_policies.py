@@ -1,4 +1,4 @@
-"""One broken policy harms nobody: neither `serve`, nor what is learned, nor the pods."""
+"""One broken policy harms nobody: neither `serve`, nor learning, nor the pods."""
 
 import re
 import sys
@@ -63,13 +63,13 @@ def test_serve_learns_and_places_pods_whatever_some_policies_do(
             assert sorted(scores.values())[-1] == 10
             assert extender.bind(pod, best) == ""
     # Scores that raise show already when the policy is made anew, if a pod has been asked about.
-    wanted = dict.fromkeys((*NOT_MADE_ANEW, *ODD_SCORES), 1) | dict.fromkeys(LARGE_SCORES, 0)
+    expected = dict.fromkeys((*NOT_MADE_ANEW, *ODD_SCORES), 1) | dict.fromkeys(LARGE_SCORES, 0)
 
     def told() -> dict[str, int]:
         log = extender.log
-        return {name: len(re.findall(rf"polic(?:y|ies)=\S*{name}\b", log)) for name in wanted}
+        return {name: len(re.findall(rf"polic(?:y|ies)=\S*{name}\b", log)) for name in expected}
 
-    poll(lambda: told() == wanted, lambda: f"{told()}: {extender.log}")
+    poll(lambda: told() == expected, lambda: f"{told()}: {extender.log}")
     log = extender.log
     left_out = re.findall(r"policy left out.* error=.*'(x-[a-z]+)'", log)
     assert sorted(left_out) == sorted(LEFT_OUT)
@@ -106,7 +106,7 @@ def test_even_a_default_that_cannot_judge_leaves_pods_placed(
         assert extender.fit(pod, [node]) == [node]
         assert extender.prioritize(pod, [node]) == {node: 10}
         assert extender.bind(pod, node) == ""
-    # And where it says what it runs.
+    # And where the log names the ranking policy.
     poll(lambda: len(re.findall(f"policy={name}", extender.log)) == 2, lambda: extender.log)
 
 
@@ -121,9 +121,9 @@ def test_a_default_that_cannot_be_made_ends_serve_with_2_and_one_line(
     installed(name)
     flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off", "--policy", name)
     assert main(["serve", *flags]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith(f"gpushare serve: policy '{name}' cannot be loaded from ")
-    assert told.count("\n") == 1
+    errors = capfd.readouterr().err
+    assert errors.startswith(f"gpushare serve: policy '{name}' cannot be loaded from ")
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("candidates", ["binpack,roulette", "auto", ""])
@@ -132,11 +132,11 @@ def test_a_candidate_that_is_no_policy_ends_serve_with_2_and_one_line(
 ) -> None:
     flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off")
     assert main(["serve", *flags, "--candidates", candidates]) == 2
-    told = capfd.readouterr().err
+    errors = capfd.readouterr().err
     wrong = candidates.rsplit(",", maxsplit=1)[-1]
-    assert told.startswith(f"gpushare serve: candidates: {wrong!r} is no policy; there are: ")
-    assert "shadow-price" in told
-    assert told.count("\n") == 1
+    assert errors.startswith(f"gpushare serve: candidates: {wrong!r} is no policy; there are: ")
+    assert "shadow-price" in errors
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("named", ["binpack,roulette", "", "all,none"])
@@ -145,40 +145,44 @@ def test_a_pod_policy_that_is_no_policy_ends_serve_with_2_and_one_line(
 ) -> None:
     flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off")
     assert main(["serve", *flags, "--pod-policies", named]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith("gpushare serve: pod-policies: ")
-    assert "is no policy; there are: auto, " in told
-    assert told.count("\n") == 1
+    errors = capfd.readouterr().err
+    assert errors.startswith("gpushare serve: pod-policies: ")
+    assert "is no policy; there are: auto, " in errors
+    assert errors.count("\n") == 1
 
 
 def made(names: tuple[str, ...], timeout: float = 120.0) -> dict[str, str]:
-    """By name, why it was not made; "" where it was."""
-    found = make_policies(names, WORKLOAD, timeout=timeout)
-    assert list(found) == list(names)
+    """By name, the reason why the policy was not made; "" where it was made."""
+    policies = make_policies(names, WORKLOAD, timeout=timeout)
+    assert list(policies) == list(names)
     return {
         name: str(policy) if isinstance(policy, RefitFailed) else ""
-        for name, policy in found.items()
+        for name, policy in policies.items()
     }
 
 
 def test_policies_are_made_without_those_that_fail(installed: Install) -> None:
     installed("x-import", "x-learned", "x-ends", "x-nothing")
-    found = made(("binpack", "x-ends", "fgd", "x-import", "x-learned", "x-nothing", "spread"))
-    assert [name for name, wrong in found.items() if not wrong] == ["binpack", "fgd", "spread"]
-    assert "status 3" in found["x-ends"]
-    assert "SystemExit" in found["x-import"]
-    assert "odd workload" in found["x-learned"]
-    assert "score" in found["x-nothing"]
+    made_result = made(("binpack", "x-ends", "fgd", "x-import", "x-learned", "x-nothing", "spread"))
+    assert [name for name, wrong in made_result.items() if not wrong] == [
+        "binpack",
+        "fgd",
+        "spread",
+    ]
+    assert "status 3" in made_result["x-ends"]
+    assert "SystemExit" in made_result["x-import"]
+    assert "odd workload" in made_result["x-learned"]
+    assert "score" in made_result["x-nothing"]
 
 
 @pytest.mark.long
 def test_a_policy_that_never_comes_to_an_end_is_given_up(installed: Install) -> None:
     installed("x-hangs")
-    found = made(("binpack", "x-hangs", "spread"), timeout=20.0)
-    assert found == {"binpack": "", "x-hangs": "not made after 20 s", "spread": ""}
+    made_result = made(("binpack", "x-hangs", "spread"), timeout=20.0)
+    assert made_result == {"binpack": "", "x-hangs": "not made after 20 s", "spread": ""}
 
 
 def test_policies_that_are_made_are_policies(installed: Install) -> None:
     installed("x-learned")
-    found = make_policies(("x-learned", "spread"), Workload())
-    assert all(isinstance(policy, Policy) for policy in found.values())
+    policies = make_policies(("x-learned", "spread"), Workload())
+    assert all(isinstance(policy, Policy) for policy in policies.values())

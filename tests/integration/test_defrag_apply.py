@@ -46,21 +46,21 @@ def budget(name: str) -> dict[str, Any]:
 def running(kept: Kept) -> dict[str, str]:
     """The nodes of the pods that run, by name."""
     return {
-        each["metadata"]["name"]: each["spec"]["nodeName"]
-        for each in kept.api.get(PODS)["items"]
-        if each["status"].get("phase") == "Running"
+        item["metadata"]["name"]: item["spec"]["nodeName"]
+        for item in kept.api.get(PODS)["items"]
+        if item["status"].get("phase") == "Running"
     }
 
 
-def are_running(kept: Kept, count: int) -> bool:
-    return len(running(kept)) == count
+def are_running(kept_items: Kept, count: int) -> bool:
+    return len(running(kept_items)) == count
 
 
-def age(kept: Kept) -> None:
+def age(kept_items: Kept) -> None:
     """Let all pods have run for long."""
-    for name in running(kept):
+    for name in running(kept_items):
         started = {"status": {"startTime": "2026-01-01T00:00:00Z"}}
-        kept.api.patch(f"{PODS}/{name}/status", started)
+        kept_items.api.patch(f"{PODS}/{name}/status", started)
 
 
 def test_a_pod_that_fits_nowhere_is_bound_once_two_pods_have_moved(kept: Kept) -> None:
@@ -93,12 +93,12 @@ def test_a_pod_that_fits_nowhere_is_bound_once_two_pods_have_moved(kept: Kept) -
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    told = json.loads(ran.stdout)["apply"]
-    assert {each["name"] for each in told["moved"]} == before.keys()
-    assert (told["left"], told["stopped"], told["boundTo"]) == ([], None, hole)
+    document = json.loads(ran.stdout)["apply"]
+    assert {item["name"] for item in document["moved"]} == before.keys()
+    assert (document["left"], document["stopped"], document["boundTo"]) == ([], None, hole)
     poll(lambda: running(kept).get("late") == hole, "the pod runs")
     after = running(kept)
-    assert after.keys() >= {each["as"].partition("/")[2] for each in told["moved"]}
+    assert after.keys() >= {item["as"].partition("/")[2] for item in document["moved"]}
     assert {node for name, node in after.items() if name != "late"} == {
-        each["to"] for each in told["moved"]
+        item["to"] for item in document["moved"]
     }

@@ -36,25 +36,26 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert "✗" not in shown
-    assert "\x1b" not in shown
-    assert shown.count("\n== ") == len(shipped())
+    output = capsys.readouterr().out
+    assert "✗" not in output
+    assert "\x1b" not in output
+    assert output.count("\n== ") == len(shipped())
     # Equal pods that come at once are bound side by side, so any of them may be the second.
     second = r"pod binpack-\d -> node gpu-1 device 0 \(\+2; 2 of 16 used before\)"
-    assert re.search(second, shown)
+    assert re.search(second, output)
     assert (
-        "pod late waits: 0/1 nodes are available: 1 Insufficient GPU Memory in one device." in shown
+        "pod late waits: 0/1 nodes are available: 1 Insufficient GPU Memory in one device."
+        in output
     )
-    assert "pod batch deleted, which frees 10 units of device 0 of node gpu-a" in shown
+    assert "pod batch deleted, which frees 10 units of device 0 of node gpu-a" in output
     assert re.search(
-        r"pod ours-large-\d -> node large\d device 0 \(\+80; 0 of 80 used before\)", shown
+        r"pod ours-large-\d -> node large\d device 0 \(\+80; 0 of 80 used before\)", output
     )
-    assert "pod ours-large-1 deleted, which frees 80 units of device 0 of node large" in shown
-    assert re.search(r"large1 +0 +4/80 +#\.{15}  spread-\d \(4\)", shown)
-    assert re.search(r"small2 +0 +8/24 +#{5}\.{11}  nic \(4\), spread-\d \(4\)", shown)
-    assert re.search(r"mixed  2 +24/24 +#{16}  large \(20\), last \(4\)", shown)
-    assert shown.rstrip().endswith("all expectations held")
+    assert "pod ours-large-1 deleted, which frees 80 units of device 0 of node large" in output
+    assert re.search(r"large1 +0 +4/80 +#\.{15}  spread-\d \(4\)", output)
+    assert re.search(r"small2 +0 +8/24 +#{5}\.{11}  nic \(4\), spread-\d \(4\)", output)
+    assert re.search(r"mixed  2 +24/24 +#{16}  large \(20\), last \(4\)", output)
+    assert output.rstrip().endswith("all expectations held")
     assert list(tmp_path.iterdir()) == []
     assert not [line for line in leftovers() if str(tmp_path) in line]
 
@@ -75,10 +76,10 @@ def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
         "- say: never reached\n"
     )
     assert main([str(file)]) == 1
-    shown = capsys.readouterr().out
-    assert "✗ device 0 of a: 4 units are in use: 3 units are in use" in shown
-    assert "✗ q: bound within 5 s: not so: q; q waits: 0/1 nodes are available: 1 Insuff" in shown
-    assert "never reached" not in shown
+    output = capsys.readouterr().out
+    assert "✗ device 0 of a: 4 units are in use: 3 units are in use" in output
+    assert "✗ q: bound within 5 s: not so: q; q waits: 0/1 nodes are available: 1 Insuff" in output
+    assert "never reached" not in output
 
 
 def test_a_program_that_raises_ends_with_1(
@@ -99,11 +100,11 @@ def test_several_scenarios_by_number_and_name_run_in_their_order_in_plain_letter
         check=False,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
-    shown = ran.stdout.decode("ascii")
+    output = ran.stdout.decode("ascii")
     assert (ran.returncode, ran.stderr) == (0, b"")
-    titles = re.findall(r"^== (.*)", shown, re.MULTILINE)
+    titles = re.findall(r"^== (.*)", output, re.MULTILINE)
     assert titles == [load(find(word)).title for word in ("6", "binpack")]
-    assert re.search(r"^   ok \w", shown, re.MULTILINE)
+    assert re.search(r"^   ok \w", output, re.MULTILINE)
 
 
 def test_a_name_that_no_scenario_has_is_refused_with_those_there_are(
@@ -112,10 +113,10 @@ def test_a_name_that_no_scenario_has_is_refused_with_those_there_are(
     with pytest.raises(SystemExit) as end:
         main(["1", "binpick"])
     assert end.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("gpushare demo: no scenario is called 'binpick'; there are: 1-")
-    assert told.err.endswith("\nSee 'gpushare demo --help' for usage.\n")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("gpushare demo: no scenario is called 'binpick'; there are: 1-")
+    assert output.err.endswith("\nSee 'gpushare demo --help' for usage.\n")
 
 
 def test_a_manifest_is_refused_with_what_to_do_with_it(
@@ -124,9 +125,9 @@ def test_a_manifest_is_refused_with_what_to_do_with_it(
     file = tmp_path / "pod.yaml"
     file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n")
     assert main([str(file)]) == 2
-    told = capsys.readouterr().err
-    assert f"{file}:1: a manifest (Pod) is no scenario" in told
-    assert f"`kubectl apply -f {file}`" in told
+    errors = capsys.readouterr().err
+    assert f"{file}:1: a manifest (Pod) is no scenario" in errors
+    assert f"`kubectl apply -f {file}`" in errors
 
 
 def test_a_malformed_scenario_is_one_line_and_starts_nothing(
@@ -222,10 +223,10 @@ def test_the_trace_shows_what_the_scheduler_of_an_own_configuration_thinks(
         "- plugins: {score: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity}]}}\n"
     )
     assert main(["--trace", "--trace-file", str(log), "--scheduler-config", str(file), "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "   cycle of default/binpack-1 by default-scheduler\n" in shown
-    assert re.search(r"\n     Score      gpu-1 15000 = http://[^ ]+ 15000\n", shown)
-    assert "\n     Chosen     gpu-1\n" in shown
+    output = capsys.readouterr().out
+    assert "   cycle of default/binpack-1 by default-scheduler\n" in output
+    assert re.search(r"\n     Score      gpu-1 15000 = http://[^ ]+ 15000\n", output)
+    assert "\n     Chosen     gpu-1\n" in output
     cycles = [json.loads(line) for line in log.read_text().splitlines()]
     assert {cycle["pod"] for cycle in cycles} >= {f"default/binpack-{n}" for n in (1, 2, 3)}
 

@@ -1,4 +1,4 @@
-"""The local cluster's kubelet asks real device plug-ins, and its containers show what they told."""
+"""The local cluster's kubelet asks real device plug-ins, and its containers show the answers."""
 
 import json
 import re
@@ -47,7 +47,7 @@ class Place:
         kubelet.start()
 
     def node(self, devices: int = 2, units: int = UNITS) -> str:
-        """A new node whose device plug-in serves, if it gets one."""
+        """A new node whose device plug-in serves, if the node gets one."""
         name = self.cluster.node(devices=devices, total=devices * units)
         poll(lambda: self.devices.serve({name}), "the device plug-in does not serve")
         return name
@@ -55,13 +55,13 @@ class Place:
     def bound(self, node: str, *units: int, device: int = 0, inits: tuple[int, ...] = ()) -> Json:
         """A new pod that is bound to a device of the node."""
         before = [
-            {"name": f"i{n}", "image": "x", "resources": {"limits": {MEM: str(each)}}}
-            for n, each in enumerate(inits)
+            {"name": f"i{n}", "image": "x", "resources": {"limits": {MEM: str(entry)}}}
+            for n, entry in enumerate(inits)
         ]
         pod = self.cluster.pod(*units, spec={"initContainers": before} if before else {})
         request = request_of(POD_CODEC.decode(json.dumps(pod).encode()), ALIYUN)
-        given = Allocation(node, (device,), (request.total,))
-        self.cluster.annotate_pod(pod, encode(given, request, UNITS, "1", ALIYUN))
+        allocation = Allocation(node, (device,), (request.total,))
+        self.cluster.annotate_pod(pod, encode(allocation, request, UNITS, "1", ALIYUN))
         name = pod["metadata"]["name"]
         self.cluster.change(
             PODS, "default", name, lambda body: {**body, "spec": {**body["spec"], "nodeName": node}}
@@ -120,7 +120,7 @@ def test_the_node_says_what_its_plug_in_tells_and_that_it_serves_by_identity(pla
     inventory = decode_inventory(notes[ALIYUN.inventory])
     assert inventory.serves_by_identity
     assert [device.uuid for device in inventory.devices] == [f"GPU-{node}-0", f"GPU-{node}-1"]
-    manager = next(each for each in place.folder.glob("*/node") if each.read_text() == node)
+    manager = next(path for path in place.folder.glob("*/node") if path.read_text() == node)
     file = manager.with_name("devices.json")
     document = json.loads(file.read_text())
     document["devices"][1]["healthy"] = False
@@ -182,11 +182,11 @@ def test_the_plug_ins_end_when_their_parent_is_gone(tmp_path: Path) -> None:
 
 def test_the_demo_shows_what_containers_were_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["2"]) == 0
-    shown = capsys.readouterr().out
-    placed = dict(re.findall(r"pod (half-\d) -> node gpu-a device (\d)", shown))
-    assert placed
-    for pod, device in placed.items():
-        assert f"   {pod}, container main: NVIDIA_VISIBLE_DEVICES=GPU-gpu-a-{device} " in shown
+    output = capsys.readouterr().out
+    placements = dict(re.findall(r"pod (half-\d) -> node gpu-a device (\d)", output))
+    assert placements
+    for pod, device in placements.items():
+        assert f"   {pod}, container main: NVIDIA_VISIBLE_DEVICES=GPU-gpu-a-{device} " in output
 
 
 def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
@@ -194,13 +194,13 @@ def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
     assert main(["2"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         "no device plug-ins, as there is no package grpc: pip install 'gpushare[device-plugin]'\n"
-        in shown
+        in output
     )
-    assert "VISIBLE_DEVICES" not in shown
-    assert shown.rstrip().endswith("all expectations held")
+    assert "VISIBLE_DEVICES" not in output
+    assert output.rstrip().endswith("all expectations held")
 
 
 def test_on_more_nodes_than_the_limit_the_kubelet_stands_in_and_the_demo_says_so(
@@ -215,10 +215,10 @@ def test_on_more_nodes_than_the_limit_the_kubelet_stands_in_and_the_demo_says_so
         "- waitFor: {pods: p-*, is: bound}\n"
     )
     assert main([str(file)]) == 0
-    shown = capsys.readouterr().out
-    told = "device plug-ins run on 1 of 3 nodes, which is the limit; the kubelet stands in"
-    assert told in shown
-    assert shown.count("NVIDIA_VISIBLE_DEVICES") == 1
+    output = capsys.readouterr().out
+    message = "device plug-ins run on 1 of 3 nodes, which is the limit; the kubelet stands in"
+    assert message in output
+    assert output.count("NVIDIA_VISIBLE_DEVICES") == 1
 
 
 @pytest.mark.parametrize(("files", "most"), [(1024, 78), (100, 0), (-1, 200)])

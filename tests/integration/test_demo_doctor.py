@@ -1,4 +1,4 @@
-"""What `gpushare doctor` says of the cluster of `gpushare demo --keep`, and of pods there."""
+"""The report of `gpushare doctor` on the cluster of `gpushare demo --keep`, and on pods there."""
 
 import json
 import os
@@ -24,12 +24,12 @@ class Kept:
     """A demo that keeps its cluster, and the lines that it prints for its user."""
 
     def __init__(self, lines: Iterator[str]) -> None:
-        said = [next(lines)]
-        while not said[-1].startswith("  gpushare doctor"):
-            said.append(next(lines))
-        config = next(line for line in said if line.startswith("export KUBECONFIG="))
+        result = [next(lines)]
+        while not result[-1].startswith("  gpushare doctor"):
+            result.append(next(lines))
+        config = next(line for line in result if line.startswith("export KUBECONFIG="))
         self.kubeconfig = config.removeprefix("export KUBECONFIG=").strip()
-        self._doctor = said[-1].partition("#")[0].split()[1:]
+        self._doctor = result[-1].partition("#")[0].split()[1:]
         server = re.search(r"server: (\S+)", Path(self.kubeconfig).read_text())
         assert server
         self.api = ApiClient(server[1], user_agent="test")
@@ -50,9 +50,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as demo:
         assert demo.stdout is not None
         try:
-            found = Kept(iter(demo.stdout))
-            yield found
-            found.api.close()
+            kept_object = Kept(iter(demo.stdout))
+            yield kept_object
+            kept_object.api.close()
         finally:
             demo.send_signal(signal.SIGINT)
             assert demo.wait(90) == 0
@@ -61,8 +61,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 def test_the_demos_own_cluster_passes_every_check(kept: Kept) -> None:
     code, findings = kept.doctor()
     assert code == 0
-    assert [each for each in findings if each["level"] != "ok"] == []
-    assert {"leadership", "extender", "scheduler-file"} <= {each["check"] for each in findings}
+    assert [finding for finding in findings if finding["level"] != "ok"] == []
+    assert {"leadership", "extender", "scheduler-file"} <= {
+        finding["check"] for finding in findings
+    }
     # The check itself looks at pods that were bound minutes ago.
     pods = kept.api.get(PODS)["items"]
     assert [pod["metadata"]["annotations"][ALIYUN.assigned] for pod in pods] == ["true"] * 3
@@ -94,20 +96,20 @@ def test_each_pod_that_waits_there_is_judged_by_itself(kept: Kept) -> None:
         kept.api.create(PODS, body)
 
     def looked_at() -> bool:
-        pods = {each["metadata"]["name"]: each for each in kept.api.get(PODS)["items"]}
-        told = [pods[body["metadata"]["name"]]["status"].get("conditions") for body, *_ in ILL]
-        return all(told[:-1])
+        pods = {pod["metadata"]["name"]: pod for pod in kept.api.get(PODS)["items"]}
+        result = [pods[body["metadata"]["name"]]["status"].get("conditions") for body, *_ in ILL]
+        return all(result[:-1])
 
     poll(looked_at, "the scheduler has looked at them")
     code, findings = kept.doctor()
     assert code == 1
     for body, check, level, words in ILL:
         name = f"default/{body['metadata']['name']}"
-        found = [
-            each
-            for each in findings
-            if each["check"] == check and name in each["what"].split(":")[0]
+        results = [
+            finding
+            for finding in findings
+            if finding["check"] == check and name in finding["what"].split(":")[0]
         ]
-        assert [each["level"] for each in found] == [level], (name, findings)
-        assert words in found[0]["what"]
-        assert found[0]["todo"]
+        assert [item["level"] for item in results] == [level], (name, findings)
+        assert words in results[0]["what"]
+        assert results[0]["todo"]

@@ -1,5 +1,5 @@
 """The device plug-in gives each container the device that its pod was bound to, whatever the order
-in which the kubelet asks; and where it cannot know, it gives nothing, and says why.
+in which the kubelet asks; where the pod is not certain, the plug-in refuses and says why.
 """
 
 import random
@@ -33,9 +33,9 @@ BY_KUBELET = ("--pods-api-socket", "@")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    found = Cluster()
-    yield found
-    found.stop()
+    cluster = Cluster()
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def node(make_node: MakeNode) -> PluginNode:
 
 
 def check_right(node: PluginNode, *pods: Json) -> None:
-    """Each container of the pods has what its annotations say, at its admission and its start."""
+    """Each container of the pods has the devices of its annotations, at admission and at start."""
     for pod in pods:
         uid = pod["metadata"]["uid"]
-        wanted = {node.uuid(index) for index in granted_devices(pod)}
-        held = [each for each in node.kubelet.held if each.uid == uid]
-        assert held
-        for each in held:
-            envs = node.kubelet.start_container(uid, each.container)
-            assert set(envs["NVIDIA_VISIBLE_DEVICES"].split(",")) <= wanted
+        expected = {node.uuid(index) for index in granted_devices(pod)}
+        holding = [item for item in node.kubelet.grants if item.uid == uid]
+        assert holding
+        for item in holding:
+            envs = node.kubelet.start_container(uid, item.container)
+            assert set(envs["NVIDIA_VISIBLE_DEVICES"].split(",")) <= expected
 
 
 def refused(node: PluginNode, pod: Json) -> str:
@@ -94,9 +94,9 @@ def test_equal_pods_get_their_own_devices_in_any_order(
     for pod in pods:
         node.kubelet.add(pod)
         check_right(node, pod)
-        (held,) = (each for each in node.kubelet.held if each.uid == pod["metadata"]["uid"])
+        (holding,) = (item for item in node.kubelet.grants if item.uid == pod["metadata"]["uid"])
         (index,) = granted_devices(pod)
-        assert uuids_of(held.ids) == {node.uuid(index)}
+        assert uuids_of(holding.ids) == {node.uuid(index)}
     for pod in pods:
         poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
     assert node.metric("gpushare_device_plugin_other_ids_total") == 0
@@ -133,16 +133,16 @@ def test_a_pod_has_several_devices(node: PluginNode) -> None:
 
 
 def test_the_node_says_what_it_has_and_that_it_serves_by_identity(node: PluginNode) -> None:
-    found = node.node_object()
-    told = decode_inventory(found["metadata"]["annotations"][ALIYUN.inventory])
-    assert [(each.uuid, each.mem) for each in told.devices] == [
+    node_object_result = node.node_object()
+    inventory = decode_inventory(node_object_result["metadata"]["annotations"][ALIYUN.inventory])
+    assert [(device.uuid, device.mem) for device in inventory.devices] == [
         (node.uuid(index), UNITS) for index in range(4)
     ]
-    assert (told.serves_by_identity, told.marks_assigned) == (True, True)
-    assert found["metadata"]["labels"]["gpushare"] == "true"
-    for each in ("capacity", "allocatable"):
-        assert found["status"][each][ALIYUN.count] == "4"
-        assert found["status"][each][ALIYUN.cores] == "400"
+    assert (inventory.serves_by_identity, inventory.marks_assigned) == (True, True)
+    assert node_object_result["metadata"]["labels"]["gpushare"] == "true"
+    for item in ("capacity", "allocatable"):
+        assert node_object_result["status"][item][ALIYUN.count] == "4"
+        assert node_object_result["status"][item][ALIYUN.cores] == "400"
 
 
 def test_compute_that_nothing_limits_is_an_event_and_a_metric(
@@ -150,7 +150,7 @@ def test_compute_that_nothing_limits_is_an_event_and_a_metric(
 ) -> None:
     pod = node.pod(2, devices=[1], cores=[30])
     node.kubelet.add(pod)
-    # It looks when it has started.
+    # The plug-in looks when it has started.
     node.stop_plugin()
     node.start_plugin()
     metric = "gpushare_device_plugin_compute_unenforced_containers"
@@ -176,9 +176,9 @@ def test_a_kubelet_that_starts_again_is_told_of_us_and_mixes_nothing_up(node: Pl
     pods = shuffled_pods(node, random.Random(5))
     for pod in pods[:8]:
         node.kubelet.add(pod)
-    # Killed before it could write down the last one.
+    # The plug-in was killed before it could write down the last container.
     last = pods[7]["metadata"]["uid"]
-    node.kubelet.held = [each for each in node.kubelet.held if each.uid != last]
+    node.kubelet.grants = [item for item in node.kubelet.grants if item.uid != last]
     node.kubelet.write_checkpoint()
     for _ in range(2):
         node.kubelet.restart()
@@ -224,12 +224,12 @@ def test_while_a_plugin_is_replaced_pods_come_and_go(node: PluginNode) -> None:
         return count
 
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(pods_come)
+        arrivals = pool.submit(pods_come)
         try:
             node.replace_plugin()
         finally:
             replaced.set()
-        assert coming.result() > 2
+        assert arrivals.result() > 2
     assert (node.kubelet.registered, node.kubelet.gaps) == (2, 0)
     after = node.pod(2, devices=[1], inits=[1])
     node.kubelet.add(after)
@@ -318,12 +318,12 @@ def test_a_pod_that_has_come_again_under_its_name_gets_its_own_device(node: Plug
 
 def test_where_two_pods_may_be_meant_that_differ_none_is_served(node: PluginNode) -> None:
     pods = [node.pod(4, devices=[index]) for index in (0, 1)]
-    # As no kubelet should: it shows both while it admits one.
+    # As no kubelet should: this one shows both pods while it admits one.
     node.kubelet.pods[pods[0]["metadata"]["uid"]] = pods[0]
-    why = refused(node, pods[1])
-    assert "2 containers wait for as many that are to have different devices" in why
-    assert not any(pod["metadata"]["name"] in why for pod in pods)
-    assert node.kubelet.held == []
+    message = refused(node, pods[1])
+    assert "2 containers wait for as many that are to have different devices" in message
+    assert not any(pod["metadata"]["name"] in message for pod in pods)
+    assert node.kubelet.grants == []
     alike = [node.pod(6, devices=[2]) for _ in range(2)]
     node.kubelet.pods[alike[0]["metadata"]["uid"]] = alike[0]
     node.kubelet.add(alike[1])
@@ -354,12 +354,12 @@ def test_a_pod_whose_device_cannot_be_told_is_refused_and_others_go_on(
     node: PluginNode, notes: dict[str, str], why: str
 ) -> None:
     odd = node.pod(4, devices=[0], annotations=notes)
-    said = refused(node, odd)
-    assert why in said
-    assert odd["metadata"]["name"] not in said
-    other = node.pod(4, devices=[1])
-    node.kubelet.add(other)
-    check_right(node, other)
+    refused_result = refused(node, odd)
+    assert why in refused_result
+    assert odd["metadata"]["name"] not in refused_result
+    other_pod = node.pod(4, devices=[1])
+    node.kubelet.add(other_pod)
+    check_right(node, other_pod)
 
 
 def test_ids_that_are_none_of_ours_are_refused(node: PluginNode) -> None:
@@ -383,14 +383,14 @@ def test_ids_are_nvidias_unless_a_pod_of_the_node_has_others(make_node: MakeNode
     node.kubelet.wait_advertised(node.units)
     assert forms(node) == {ORIGINAL_IDS}
     node.kubelet.start_container(uid, "c0")
-    other = node.pod(8, devices=[1])
-    node.kubelet.add(other)
-    check_right(node, other)
+    other_pod = node.pod(8, devices=[1])
+    node.kubelet.add(other_pod)
+    check_right(node, other_pod)
 
     # The node is empty when the plug-in starts the next time.
-    for each in (pod, other):
-        node.kubelet.remove(each["metadata"]["uid"])
-        node.cluster.delete_pod(each)
+    for item in (pod, other_pod):
+        node.kubelet.remove(item["metadata"]["uid"])
+        node.cluster.delete_pod(item)
     node.stop_plugin()
     node.start_plugin()
     poll(lambda: forms(node) == {NVIDIA_IDS}, "still the original's")
@@ -419,15 +419,15 @@ def test_a_kubelet_that_takes_other_ids_than_preferred_starts_no_wrong_device(
 
 
 def test_pods_of_a_plugin_that_gave_any_ids_leave_room_for_ours(node: PluginNode) -> None:
-    """As after the original's: its containers run on one card, by ids of another."""
+    """As after the original's: the containers run on one card, by ids of another."""
     theirs = node.pod(8, devices=[0])
     ids = [f"{node.uuid(1)}-_-{number}" for number in range(8)]
     node.kubelet.hold(theirs, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": "0"})
     node.kubelet.restart()
     node.kubelet.wait_advertised(node.units)
-    ours = node.pod(12, devices=[1])
-    node.kubelet.add(ours)
-    check_right(node, ours)
+    other_pod = node.pod(12, devices=[1])
+    node.kubelet.add(other_pod)
+    check_right(node, other_pod)
     node.kubelet.start_container(theirs["metadata"]["uid"], "c0")
 
 
@@ -437,9 +437,11 @@ def test_a_container_that_was_told_of_a_wrong_device_does_not_start(node: Plugin
     node.kubelet.hold(pod, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": node.uuid(1)})
     with pytest.raises(grpc.RpcError) as caught:
         node.kubelet.start_container(pod["metadata"]["uid"], "c0")
-    said = str(caught.value)
-    assert f"was bound to 4 units of {node.uuid(0)}, but was told of device {node.uuid(1)}" in said
-    assert "delete the pod" in said
+    message = str(caught.value)
+    assert (
+        f"was bound to 4 units of {node.uuid(0)}, but was told of device {node.uuid(1)}" in message
+    )
+    assert "delete the pod" in message
 
 
 def test_a_container_that_cannot_be_checked_does_not_start(node: PluginNode) -> None:
@@ -458,19 +460,19 @@ def test_a_container_that_cannot_be_checked_does_not_start(node: PluginNode) -> 
 
 @pytest.mark.long
 def test_a_card_that_is_unhealthy_gets_no_pod_until_it_is_well(node: PluginNode) -> None:
-    there = node.pod(4, devices=[2])
-    node.kubelet.add(there)
+    other_pod = node.pod(4, devices=[2])
+    node.kubelet.add(other_pod)
     node.cards[2]["healthy"] = False
     node.write_cards()
     node.kubelet.wait_advertised(3 * UNITS)
 
     def told() -> list[bool]:
         notes = node.node_object()["metadata"]["annotations"]
-        return [each.healthy for each in decode_inventory(notes[ALIYUN.inventory]).devices]
+        return [device.healthy for device in decode_inventory(notes[ALIYUN.inventory]).devices]
 
     poll(lambda: told() == [True, True, False, True], "not told")
     assert "is unhealthy" in refused(node, node.pod(4, devices=[2]))
-    check_right(node, there)
+    check_right(node, other_pod)
     node.cards[2]["healthy"] = True
     node.write_cards()
     node.kubelet.wait_advertised(4 * UNITS)
@@ -495,9 +497,9 @@ def test_beside_the_originals_plugin_it_does_not_start(node: PluginNode) -> None
     with socket.socket(socket.AF_UNIX) as original:
         original.bind(str(node.kubelet.plugins / ORIGINAL))
         original.listen()
-        code, said = node.ended("--health-port", "0")
+        code, message = node.ended("--health-port", "0")
     assert code == 2
-    assert "another device plug-in serves" in said
+    assert "another device plug-in serves" in message
     pod = node.pod(4, devices=[2])
     node.kubelet.add(pod)
     check_right(node, pod)
@@ -520,8 +522,8 @@ def test_beside_the_originals_plugin_it_does_not_start(node: PluginNode) -> None
 def test_an_option_that_makes_no_sense_is_named(
     make_node: MakeNode, flags: list[str], why: str
 ) -> None:
-    code, said = make_node().ended(*flags)
-    assert (code, why in said) == (2, True), said
+    code, message = make_node().ended(*flags)
+    assert (code, why in message) == (2, True), message
 
 
 def test_what_somebody_removes_of_the_node_is_written_again(

@@ -47,16 +47,16 @@ for done in (
 for line in sys.stdin:
     print(cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(int(line) << 20)), flush=True)
 """
-"""A program that takes so many MiB as each line of its input says, and writes CUDA's answer."""
+"""A program that takes as many MiB as each line of its input says, and writes CUDA's answer."""
 
 OUT_OF_MEMORY = 2
 
 
 def smi(*fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU."""
+    """The output of nvidia-smi for each GPU."""
     words = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-    return list(csv.reader(said.splitlines(), skipinitialspace=True))
+    completed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    return list(csv.reader(completed.splitlines(), skipinitialspace=True))
 
 
 class GpuNode(NvmlNode):
@@ -70,13 +70,17 @@ class GpuNode(NvmlNode):
         self.folders: list[Path] = []
 
     def run(self, pod: Json) -> "subprocess.Popen[str]":
-        """Start a program in the pod's one container, with the variables that it was told."""
+        """Start a program in the pod's one container, with the variables of that container."""
         uid, container = pod["metadata"]["uid"], token_hex(32)
         folder = self.cgroups / "kubepods" / f"pod{uid}" / container
         folder.mkdir(parents=True)
         self.folders.append(folder)
-        told = self.kubelet.start_container(uid, "c0")
-        environment = {**os.environ, **told, "CUDA_VISIBLE_DEVICES": told["NVIDIA_VISIBLE_DEVICES"]}
+        start_container_result = self.kubelet.start_container(uid, "c0")
+        environment = {
+            **os.environ,
+            **start_container_result,
+            "CUDA_VISIBLE_DEVICES": start_container_result["NVIDIA_VISIBLE_DEVICES"],
+        }
         program = start(environment, folder)
         self.programs.append(program)
         self.say_started(pod, [container])
@@ -110,7 +114,7 @@ def start(environment: dict[str, str], folder: Path | None = None) -> "subproces
 
 
 def take(program: "subprocess.Popen[str]", mib: int) -> int:
-    """Have the program take memory of the GPU; return CUDA's answer, 0 where it has got it."""
+    """Have the program take memory of the GPU; return CUDA's answer, 0 on success."""
     assert program.stdin is not None
     assert program.stdout is not None
     program.stdin.write(f"{mib}\n")
@@ -120,19 +124,19 @@ def take(program: "subprocess.Popen[str]", mib: int) -> int:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    found = Cluster()
-    yield found
-    found.stop()
+    cluster = Cluster()
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture(scope="module")
 def cgroups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cgroups of this machine, mounted where they may be written."""
+    """The cgroups of this machine, mounted writable."""
     folder = tmp_path_factory.mktemp("cgroup")
     words = ["mount", "-t", "cgroup2", "none", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
-    if done.returncode:
-        pytest.skip(f"cgroups cannot be mounted: {done.stderr.strip()}")
+    completed = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
+    if completed.returncode:
+        pytest.skip(f"cgroups cannot be mounted: {completed.stderr.strip()}")
     yield folder
     if (folder / "kubepods").exists():
         (folder / "kubepods").rmdir()
@@ -167,7 +171,7 @@ def numa(slot: str) -> int | None:
 
 
 def test_gpus_are_found_as_nvidia_smi_shows_them() -> None:
-    found = NvmlSource(topology=True).read()
+    result = NvmlSource(topology=True).read()
     fields = ("uuid", "index", "memory.total", "name", "pci.bus_id", "mig.mode.current")
     expected = [
         (uuid, int(index), int(mib), name, numa(slot), mig == "Enabled")
@@ -176,7 +180,7 @@ def test_gpus_are_found_as_nvidia_smi_shows_them() -> None:
     assert expected
     assert [
         (gpu.uuid, gpu.index, gpu.memory_mib, gpu.model, gpu.numa, "MIG" in str(gpu.problem))
-        for gpu in found
+        for gpu in result
     ] == expected
 
 
@@ -197,9 +201,9 @@ def test_a_container_has_the_gpu_that_its_pod_was_bound_to(make_node: MakeNode) 
     assert [device.uuid for device in node.told().devices] == [uuid for (uuid,) in smi("uuid")]
     pod = node.pod(4, devices=[0])
     node.kubelet.add(pod)
-    told = node.kubelet.start_container(pod["metadata"]["uid"], "c0")
-    assert told["NVIDIA_VISIBLE_DEVICES"] == node.uuid(0)
-    assert told["ALIYUN_COM_GPU_MEM_DEV"] == str(node.units)
+    start_container_result = node.kubelet.start_container(pod["metadata"]["uid"], "c0")
+    assert start_container_result["NVIDIA_VISIBLE_DEVICES"] == node.uuid(0)
+    assert start_container_result["ALIYUN_COM_GPU_MEM_DEV"] == str(node.units)
     poll(lambda: node.assigned(pod), "not marked")
 
 
@@ -209,19 +213,19 @@ def test_the_memory_of_a_cuda_program_is_its_containers(make_node: MakeNode) -> 
     for pod in pods:
         node.kubelet.add(pod)
     fits, exceeds = (node.run(pod) for pod in pods)
-    beside = start(dict(os.environ))
-    node.programs.append(beside)
-    assert [take(fits, 1024), take(exceeds, 2048), take(beside, 3072)] == [0, 0, 0]
+    start_result = start(dict(os.environ))
+    node.programs.append(start_result)
+    assert [take(fits, 1024), take(exceeds, 2048), take(start_result, 3072)] == [0, 0, 0]
     places = [f"{pod['metadata']['name']}/c0/{node.uuid(0)}" for pod in pods]
     poll(lambda: sorted(node.samples(USED)) == sorted(places), "not read")
     used = node.samples(USED)
     print({place: size / MIB for place, size in used.items()})
-    assert 1 * GIB <= used[places[0]] < 2 * GIB  # with what CUDA itself takes
+    assert 1 * GIB <= used[places[0]] < 2 * GIB  # with the memory that CUDA itself takes
     assert 2 * GIB <= used[places[1]] < 3 * GIB
     assert node.metric("gpushare_device_plugin_device_memory_used_bytes") > 6 * GIB
     poll(lambda: bool(node.events("GPUShareMemoryExceeded")), "no event")
-    (said,) = node.events("GPUShareMemoryExceeded")
-    assert said.endswith("was given 1024; nothing keeps it to that")
+    (events,) = node.events("GPUShareMemoryExceeded")
+    assert events.endswith("was given 1024; nothing keeps it to that")
     assert node.samples(ENFORCED) == {}
     fits.kill()
     poll(lambda: sorted(node.samples(USED)) == [places[1]], "not gone")
@@ -233,15 +237,15 @@ def test_isolation_auto_is_what_the_driver_can_do(make_node: MakeNode) -> None:
         poll(lambda: "isolation=driver" in node.log, "it is not told")
         return
     poll(lambda: "isolation=none" in node.log, "it is not told")
-    code, said = node.ended("--isolation", "driver", "--health-port", "0")
-    print(said)
+    code, message = node.ended("--isolation", "driver", "--health-port", "0")
+    print(message)
     assert code == 2
-    assert f"the driver's version is {driver()}, and limits come with 615" in said
+    assert f"the driver's version is {driver()}, and limits come with 615" in message
 
 
 @pytest.fixture
 def mps(tmp_path: Path) -> Iterator[Sequence[str]]:
-    """An MPS daemon; how the device plug-in is told of it."""
+    """An MPS daemon; its place is told to the device plug-in."""
     environment = {
         **os.environ,
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
@@ -270,4 +274,4 @@ def test_a_limit_by_mps_holds_and_its_clients_are_seen(
     poll(lambda: list(node.samples(USED)) == [place], "not read")
     print({place: size / MIB for place, size in node.samples(USED).items()})
     assert 1 * GIB <= node.samples(USED)[place] < 4 * GIB
-    assert node.samples(ENFORCED) == {}  # it holds, but NVML does not show it
+    assert node.samples(ENFORCED) == {}  # the limit holds, but NVML does not show the limit

@@ -1,4 +1,4 @@
-"""The device plug-in by the real binding of NVML, to a library that says what a file says."""
+"""The device plug-in by the real binding of NVML, to a library that answers as a file says."""
 
 import json
 import shutil
@@ -38,9 +38,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    found = Cluster()
-    yield found
-    found.stop()
+    cluster = Cluster()
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def make_node(cluster: Cluster, library: Path) -> Iterator[MakeNode]:
 
 def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
     node = make_node().start()
-    assert [(each.uuid, each.mem, each.model) for each in node.told().devices] == [
+    assert [(device.uuid, device.mem, device.model) for device in node.told().devices] == [
         ("GPU-a", 16, "Stand-in"),
         ("GPU-b", 7, "Stand-in"),
         ("GPU-c", 16, "Stand-in"),
@@ -77,11 +77,11 @@ def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
 
 
 LIMITED = {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
-"""What the driver is told by --isolation auto of 4 GiB."""
+"""The driver's variables under --isolation auto for 4 GiB."""
 
 
 def healthy(node: StandInNode) -> list[bool]:
-    return [each.healthy for each in node.told().devices]
+    return [device.healthy for device in node.told().devices]
 
 
 @pytest.mark.long
@@ -91,20 +91,20 @@ def test_a_gpu_that_is_lost_is_unhealthy_until_it_is_back(make_node: MakeNode) -
     node.kubelet.wait_advertised(32)
     poll(lambda: healthy(node) == [True, False, True], "not told")
     problems = ["", "NVML says that it is lost", ""]
-    poll(lambda: [each.problem for each in node.told().devices] == problems, "not told")
-    said = "GPU GPU-b (index 1) is unhealthy: NVML says that it is lost"
-    poll(lambda: node.node_events("GPUShareDeviceUnhealthy") == [said], "no event")
+    poll(lambda: [device.problem for device in node.told().devices] == problems, "not told")
+    message = "GPU GPU-b (index 1) is unhealthy: NVML says that it is lost"
+    poll(lambda: node.node_events("GPUShareDeviceUnhealthy") == [message], "no event")
     assert node.metric("gpushare_device_plugin_device_healthy") == 2
     assert 'device_problem{device="1",fault="lost",uuid="GPU-b"} 1.0' in node.get("/metrics")[1]
     assert node.get("/livez")[0] == node.get("/readyz")[0] == 200
-    # Its errors cannot be waited for now; those of the others are.
+    # The errors of this card cannot be waited for now; those of other cards can.
     node.says(GPUS[0], GPUS[1].removesuffix("0") + "15", GPUS[2], "xid GPU-c 48")
     node.kubelet.wait_advertised(16)
     node.says(*GPUS)
     node.kubelet.wait_advertised(23)
-    said = "GPU GPU-b (index 1) is healthy again"
-    poll(lambda: node.node_events("GPUShareDeviceHealthy") == [said], "no event")
-    # Gone from the list, with another at its index: the others stay what they are.
+    message = "GPU GPU-b (index 1) is healthy again"
+    poll(lambda: node.node_events("GPUShareDeviceHealthy") == [message], "no event")
+    # Gone from the list, with another card at its index: the other cards keep their places.
     node.says(GPUS[0], GPUS[2])
     node.kubelet.wait_advertised(16)
     poll(lambda: healthy(node) == [True, False, False], "not told")
@@ -128,8 +128,8 @@ def test_an_xid_closes_a_gpu_for_a_while_unless_it_needs_a_reset_or_a_program_ca
     node.kubelet.wait_advertised(7)
     fell_off = "the driver reported Xid 79, and only a reset heals that"
     problems = ["needs a reset, as NVML says", "", fell_off]
-    poll(lambda: [each.problem for each in node.told().devices] == problems, "not told")
-    # The card says so after a restart of the plug-in, too; what the driver reported is forgotten.
+    poll(lambda: [device.problem for device in node.told().devices] == problems, "not told")
+    # The card says so after a restart of the plug-in, too; reported errors are not kept.
     node.stop_plugin()
     node.start_plugin()
     node.kubelet.wait_advertised(23)
@@ -140,8 +140,8 @@ def test_a_gpu_that_is_added_counts_after_a_restart(make_node: MakeNode) -> None
     node = make_node().start()
     node.says(*GPUS, "GPU-d 8192 0 0")
     poll(lambda: node.told().uncounted == ("GPU-d",), "not told")
-    said = "GPU GPU-d was added, and counts after a restart of the device plug-in"
-    poll(lambda: node.node_events("GPUShareDeviceAdded") == [said], "no event")
+    message = "GPU GPU-d was added, and counts after a restart of the device plug-in"
+    poll(lambda: node.node_events("GPUShareDeviceAdded") == [message], "no event")
     assert node.metric("gpushare_device_plugin_uncounted_devices") == 1
     node.stop_plugin()
     node.start_plugin()
@@ -192,16 +192,16 @@ CDI_FILE = "".join(f"- name: {line.split()[0]}\n" for line in GPUS)
 
 
 def handed(node: StandInNode) -> str:
-    """The strategy that the Node tells of, "" before it does."""
+    """The strategy in the Node's annotation, "" before there is one."""
     text = node.node_object()["metadata"]["annotations"].get(DEVICE_LIST, "")
     return decode_device_list(text).strategy if text else ""
 
 
 def answered(node: StandInNode, uid: str) -> ContainerAllocation:
-    """What the kubelet was answered for the first container of the pod; the container starts."""
+    """The kubelet's answer for the first container of the pod; the container starts."""
     node.kubelet.start_container(uid, "c0")
-    (held,) = (held for held in node.kubelet.held if held.uid == uid)
-    return parse_answer(held.response)
+    (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
+    return parse_answer(holding.response)
 
 
 def test_devices_are_handed_over_as_the_node_takes_them(
@@ -221,7 +221,7 @@ def test_devices_are_handed_over_as_the_node_takes_them(
     ]
     assert list(answer.device_nodes) == ["/dev/nvidia2"]
 
-    # A CDI file comes, and the runtime takes CDI devices: the next container gets them.
+    # A CDI file comes, and the runtime takes CDI devices: the next container gets CDI devices.
     node.write("var/run/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices:\n{CDI_FILE}")
     info = {"containerRuntimeVersion": "containerd://2.1.4", "kubeletVersion": "v1.34.1"}
     cluster.change(NODES, "", node.name, lambda body: with_info(body, info))
@@ -271,8 +271,8 @@ def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: 
     node.kubelet.start()
     node.start_plugin()
     node.kubelet.wait_advertised(16 + 4 + 9)
-    told = [(device.uuid, device.mem, device.model) for device in node.told().devices]
-    assert told[1:] == [("MIG-a", 4, "Stand-in MIG 1g.5gb"), ("MIG-b", 9, "Stand-in MIG 1g.10gb")]
+    result = [(device.uuid, device.mem, device.model) for device in node.told().devices]
+    assert result[1:] == [("MIG-a", 4, "Stand-in MIG 1g.5gb"), ("MIG-b", 9, "Stand-in MIG 1g.10gb")]
     node.cards = [{"uuid": device.uuid, "memoryMiB": 0} for device in node.told().devices]
     pod = node.pod(4, devices=[2])
     uid = pod["metadata"]["uid"]
@@ -281,8 +281,8 @@ def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: 
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
     assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
     assert not answer.device_nodes
-    (held,) = (held for held in node.kubelet.held if held.uid == uid)
-    assert uuids_of(held.ids) == {"MIG-b"}
+    (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
+    assert uuids_of(holding.ids) == {"MIG-b"}
 
 
 def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None:
@@ -296,8 +296,10 @@ def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None
         "print(json.dumps([gpu.numa for gpu in source.read()]))"
     )
     words = [sys.executable, "-c", program, str(node.root)]
-    said = subprocess.run(words, env=node.environment, capture_output=True, check=True, timeout=60)
-    assert json.loads(said.stdout) == [1, None, None]
+    completed = subprocess.run(
+        words, env=node.environment, capture_output=True, check=True, timeout=60
+    )
+    assert json.loads(completed.stdout) == [1, None, None]
 
 
 def test_a_gpu_that_does_not_answer_keeps_none_of_the_others_waiting(make_node: MakeNode) -> None:
@@ -314,18 +316,18 @@ def test_a_driver_that_cannot_limit_memory_is_not_told_to(make_node: MakeNode) -
     pod = node.pod(4, devices=[0])
     node.kubelet.add(pod)
     assert "NVIDIA_GPU_MEMORY_LIMIT" not in node.kubelet.envs(pod["metadata"]["uid"], "c0")
-    code, said = node.ended("--isolation", "driver", "--health-port", "0")
+    code, message = node.ended("--isolation", "driver", "--health-port", "0")
     assert code == 2
-    assert "the driver's version is 595, and limits come with 615" in said
+    assert "the driver's version is 595, and limits come with 615" in message
 
 
 def test_without_the_library_it_says_what_to_do(make_node: MakeNode) -> None:
     node = make_node()
     node.environment["LD_LIBRARY_PATH"] = "/nowhere"
-    code, said = node.ended()
+    code, message = node.ended()
     assert code == 2
-    assert "NVML cannot be used" in said
-    assert "--devices-file" in said
+    assert "NVML cannot be used" in message
+    assert "--devices-file" in message
 
 
 def test_a_node_without_a_gpu_says_so(make_node: MakeNode) -> None:
@@ -342,31 +344,31 @@ GIB = 2**30
 @pytest.mark.long
 def test_what_containers_use_is_held_against_what_they_were_given(make_node: MakeNode) -> None:
     node = make_node("--isolation", "none").start()
-    pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
-    for each in (pod, other):
-        node.kubelet.add(each)
+    pod, other_pod = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
+    for item in (pod, other_pod):
+        node.kubelet.add(item)
     node.run(pod, 1001, 1002)
-    node.run(other, 1003)
+    node.run(other_pod, 1003)
     node.write("proc/1009/cgroup", "0::/system.slice/sshd.service\n")
-    name, second = pod["metadata"]["name"], other["metadata"]["name"]
+    name, second = pod["metadata"]["name"], other_pod["metadata"]["name"]
     node.says(
         *GPUS,
         f"process GPU-a 1001 {3 * GIB}",
         f"process GPU-a 1002 {2 * GIB + 1}",
         "process GPU-c 1003 -1",  # NVML does not know how much
-        f"process GPU-b 1003 {1 * GIB}",  # of which its pod was given nothing
+        f"process GPU-b 1003 {1 * GIB}",  # a card of another pod
         f"process GPU-a 1009 {4 * GIB}",
-        f"process GPU-a 1010 {4 * GIB}",  # it has ended
+        f"process GPU-a 1010 {4 * GIB}",  # the process has ended
     )
-    seen = {f"{name}/c0/GPU-a": 3.0 * GIB, f"{name}/c1/GPU-a": 2.0 * GIB + 1}
-    seen[f"{second}/c0/GPU-b"] = 1.0 * GIB
-    poll(lambda: node.samples(USED) == seen, "not read")
+    result = {f"{name}/c0/GPU-a": 3.0 * GIB, f"{name}/c1/GPU-a": 2.0 * GIB + 1}
+    result[f"{second}/c0/GPU-b"] = 1.0 * GIB
+    poll(lambda: node.samples(USED) == result, "not read")
     assert node.samples("gpushare_device_plugin_container_memory_given_bytes") == {
         f"{name}/c0/GPU-a": 4.0 * GIB,
         f"{name}/c1/GPU-a": 2.0 * GIB,
         f"{second}/c0/GPU-b": 0.0,
     }
-    assert node.samples(ENFORCED) == {}  # nothing was to limit them
+    assert node.samples(ENFORCED) == {}  # no limit was set for these
     poll(lambda: len(node.events("GPUShareMemoryExceeded")) == 2, "no event")
     assert set(node.events("GPUShareMemoryExceeded")) == {
         "container c1 uses 2049 MiB of GPU-a and was given 2048; nothing keeps it to that",
@@ -374,8 +376,32 @@ def test_what_containers_use_is_held_against_what_they_were_given(make_node: Mak
     }
     # NVML lies: more than the card has.
     node.says(*GPUS, f"process GPU-a 1001 {90 * GIB}", f"process GPU-a 1002 {1 * GIB}")
-    seen = {f"{name}/c1/GPU-a": 1.0 * GIB}
-    poll(lambda: node.samples(USED) == seen, "not dropped")
+    result = {f"{name}/c1/GPU-a": 1.0 * GIB}
+    poll(lambda: node.samples(USED) == result, "not dropped")
+
+
+@pytest.mark.long
+def test_the_use_of_sms_is_told_by_container_where_nvml_has_samples(make_node: MakeNode) -> None:
+    node = make_node("--isolation", "none").start()
+    pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
+    for body in (pod, other):
+        node.kubelet.add(body)
+    node.run(pod, 1001, 1002)
+    node.run(other, 1003)
+    node.says(
+        *GPUS,
+        f"process GPU-a 1001 {3 * GIB}",
+        f"process GPU-a 1002 {1 * GIB}",
+        f"process GPU-c 1003 {1 * GIB}",  # a card without samples
+        "sm GPU-a 1001 10 5",
+        "sm GPU-a 1001 40 1",
+        "sm GPU-a 1002 70 60",  # older than the window: idle now
+    )
+    name = pod["metadata"]["name"]
+    expected = {f"{name}/c0/GPU-a": 40.0, f"{name}/c1/GPU-a": 0.0}
+    poll(
+        lambda: node.samples("gpushare_device_plugin_container_sm_percent") == expected, "not read"
+    )
 
 
 @pytest.mark.long
@@ -389,13 +415,13 @@ def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> N
         *GPUS,
         f"limit GPU-a {ids[0]} {4 * GIB} {3 * GIB}",
         f"limit GPU-a {ids[1]} -1 {1 * GIB}",  # no limit
-        f"process GPU-c 1003 {1 * GIB}",  # a cgroup of which NVML tells nothing
+        f"process GPU-c 1003 {1 * GIB}",  # a cgroup without any figure of NVML
     )
     places = [
         f"{pod['metadata']['name']}/c0/GPU-{card}" for pod, card in zip(pods, "aac", strict=True)
     ]
-    seen = dict(zip(places, (3.0 * GIB, 1.0 * GIB, 1.0 * GIB), strict=True))
-    poll(lambda: node.samples(USED) == seen, "not read")
+    observed = dict(zip(places, (3.0 * GIB, 1.0 * GIB, 1.0 * GIB), strict=True))
+    poll(lambda: node.samples(USED) == observed, "not read")
     assert node.samples(ENFORCED) == {places[0]: 1.0, places[1]: 0.0}
     poll(lambda: bool(node.events("GPUShareMemoryNotLimited")), "no event")
     assert node.events("GPUShareMemoryNotLimited") == [
@@ -414,5 +440,5 @@ def test_a_limit_is_left_alone_where_the_node_has_no_second_version_of_cgroups(
 ) -> None:
     node = make_node()
     (node.root / "sys/fs/cgroup/cgroup.controllers").unlink()
-    code, said = node.ended("--isolation", "driver", "--health-port", "0")
-    assert (code, said.rpartition(": ")[2]) == (2, "the node has no cgroup v2")
+    code, message = node.ended("--isolation", "driver", "--health-port", "0")
+    assert (code, message.rpartition(": ")[2]) == (2, "the node has no cgroup v2")

@@ -52,9 +52,9 @@ class Doctor:
         words += ["--extender", health_of(self.extender), "-o", "json", *flags]
         self._capsys.readouterr()
         code = main(["doctor", *words])
-        said = self._capsys.readouterr()
-        assert said.err == ""
-        document = json.loads(said.out)
+        output = self._capsys.readouterr()
+        assert output.err == ""
+        document = json.loads(output.out)
         return code, {finding["check"]: finding for finding in document["findings"]}, document
 
 
@@ -320,12 +320,12 @@ def test_a_cluster_that_cannot_be_named_fails_in_one_line(
     file = tmp_path / "config"
     file.write_text("apiVersion: v1\nkind: Config\nclusters: []\ncontexts: []\nusers: []\n")
     assert main(["doctor", "--kubeconfig", str(file), *flags]) == 1
-    said = capsys.readouterr()
-    assert said.err == ""
-    failing = [line for line in said.out.splitlines() if line.startswith("fail")]
+    output = capsys.readouterr()
+    assert output.err == ""
+    failing = [line for line in output.out.splitlines() if line.startswith("fail")]
     assert len(failing) == 1
     assert words in failing[0]
-    assert "\033" not in said.out
+    assert "\033" not in output.out
 
 
 def test_an_api_server_that_is_away_fails_in_one_line(
@@ -357,6 +357,6 @@ def test_wrong_usage_ends_with_2(flags: list[str], capsys: pytest.CaptureFixture
     except SystemExit as end:
         code = end.code
     assert code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "gpushare doctor" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "gpushare doctor" in output.err

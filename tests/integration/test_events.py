@@ -1,4 +1,4 @@
-"""Events of the real process: they are there, and a bind never waits for them."""
+"""Events of the real process: they are written, and a bind never waits for one."""
 
 import json
 import re
@@ -23,9 +23,9 @@ def events(cluster: Cluster, reason: str, about: str, namespace: str = "default"
         body = http.call("GET", _EVENTS.format(namespace), timeout=PATIENCE).body
     finally:
         http.close()
-    found = json.loads(body)["items"]
+    document = json.loads(body)["items"]
     key = (reason, about)
-    return [each for each in found if (each["reason"], each["regarding"]["name"]) == key]
+    return [item for item in document if (item["reason"], item["regarding"]["name"]) == key]
 
 
 def test_after_a_bind_the_pod_has_an_event_with_its_device(world: World) -> None:
@@ -110,8 +110,8 @@ def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
 
 
 def dropped(metrics: str) -> float:
-    found = re.search(r"^gpushare_events_dropped_total (\S+)$", metrics, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"^gpushare_events_dropped_total (\S+)$", metrics, re.MULTILINE)
+    return float(match[1]) if match else 0.0
 
 
 def test_events_may_be_switched_off(cluster: Cluster, start_extender: StartExtender) -> None:
@@ -125,6 +125,6 @@ def test_events_may_be_switched_off(cluster: Cluster, start_extender: StartExten
     def outcomes() -> list[str]:
         whole = extender.log.rpartition("\n")[0]
         lines = [json.loads(line) for line in whole.splitlines()]
-        return [each["outcome"] for each in lines if each["message"] == "bind"]
+        return [line["outcome"] for line in lines if line["message"] == "bind"]
 
     poll(lambda: outcomes() == ["bound"], lambda: extender.log)

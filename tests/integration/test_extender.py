@@ -27,7 +27,7 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 
 
 def bound(world: World, pod: Json, node: str) -> Json:
-    """Bind the pod, and give it as it is then."""
+    """Bind the pod, and return the pod as it is then."""
     assert world.extender.bind(pod, node) == ""
     assert world.cluster.node_of(pod) == node
     return world.cluster.get(pod)
@@ -73,19 +73,19 @@ def test_node_and_annotations_arrive_in_one_event(world: World) -> None:
     events = list(client.watch("/api/v1/pods", query, read_timeout=60.0))
     client.close()
     assert [kind for kind, _ in events] == ["MODIFIED"]
-    seen = events[0][1]
-    assert seen["spec"]["nodeName"] == node
-    assert seen["metadata"]["annotations"][f"{MARK}IDX"] == "0"
+    observed = events[0][1]
+    assert observed["spec"]["nodeName"] == node
+    assert observed["metadata"]["annotations"][f"{MARK}IDX"] == "0"
 
 
 def test_the_same_bind_again_gets_the_same_answer_and_writes_nothing(world: World) -> None:
-    node, other = world.cluster.node(), world.cluster.node()
-    world.extender.knows(node, other)
+    node, other_node = world.cluster.node(), world.cluster.node()
+    world.extender.knows(node, other_node)
     pod = world.cluster.pod(4)
     bound(world, pod, node)
     version = world.cluster.store.version
     assert world.extender.bind(pod, node) == ""
-    assert "already bound to node" in world.extender.bind(pod, other)
+    assert "already bound to node" in world.extender.bind(pod, other_node)
     assert world.cluster.changes(PODS, version) == []
     assert world.extender.used(node) == [4, 0]
 
@@ -107,9 +107,9 @@ def test_a_pod_that_is_gone_is_charged_nothing(world: World) -> None:
     world.extender.knows(node)
     pod, remembered = world.cluster.pod(4), world.cluster.pod(4)
     world.extender.fit(remembered, [node])
-    for each in (pod, remembered):
-        world.cluster.delete_pod(each)
-        assert world.extender.bind(each, node) != ""
+    for item in (pod, remembered):
+        world.cluster.delete_pod(item)
+        assert world.extender.bind(item, node) != ""
     assert world.extender.used(node) == [0, 0]
 
 
@@ -135,7 +135,7 @@ def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
     plain, node = world.cluster.node(total=0), world.cluster.node()  # who knows the last knows both
     world.extender.knows(node)
     for target in (node, plain):
-        pod = world.cluster.pod(0)  # it names the resource: that is what kube-scheduler looks at
+        pod = world.cluster.pod(0)  # the pod names the resource, and kube-scheduler looks at that
         assert world.extender.fit(pod, [node, plain]) == [node, plain]
         assert world.extender.prioritize(pod, [node, plain]) == {node: 0, plain: 0}
         assert bound(world, pod, target)["metadata"].get("annotations", {}) == {}
@@ -147,10 +147,10 @@ def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
 def test_what_kube_scheduler_does_not_send_is_not_bound_whoever_asks(world: World) -> None:
     node = world.cluster.node()
     world.extender.knows(node)
-    others = {"schedulerName": "another"}
+    remaining_items = {"schedulerName": "another"}
     for pod, target, text in (
         (world.cluster.pod(), node, "names none of the managedResources"),
-        (world.cluster.pod(4, spec=others), node, "its schedulerName is 'another'"),
+        (world.cluster.pod(4, spec=remaining_items), node, "its schedulerName is 'another'"),
         (world.cluster.pod(0), "nosuch", "node 'nosuch' is not known"),
         (world.cluster.pod(4), "nosuch", "node 'nosuch' is not known"),
         (world.cluster.pod(99), node, "larger than any healthy device"),
@@ -253,7 +253,7 @@ def test_keys_are_matched_in_any_case(world: World) -> None:
 def test_inspect_shows_all_one_or_none(world: World) -> None:
     plain, node = world.cluster.node(total=0), world.cluster.node()  # who knows the last knows both
     world.extender.knows(node, plain)
-    assert [shown["name"] for shown in world.extender.inspect()["nodes"]] == [node]
+    assert [node["name"] for node in world.extender.inspect()["nodes"]] == [node]
     assert world.extender.inspect(node) == world.extender.inspect()
     assert world.extender.inspect(plain) == {"nodes": []}
     unknown = world.extender.inspect_reply("nosuch")
@@ -306,14 +306,14 @@ def test_a_connection_that_was_idle_for_seconds_is_still_open(world: World) -> N
 
 
 def test_nobody_on_the_host_can_manage_gunicorn_over_a_socket(world: World) -> None:
-    ours = {
+    own_result = {
         fd.readlink().name
         for pid in (world.extender.pid, *world.extender.children())
         for fd in Path(f"/proc/{pid}/fd").iterdir()
     }
     table = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]
-    named = [line for line in table if len(line.split()) > 7]  # a pair of the process has no path
-    assert not [line for line in named if f"socket:[{line.split()[6]}]" in ours]
+    names = [line for line in table if len(line.split()) > 7]  # a pair of the process has no path
+    assert not [line for line in names if f"socket:[{line.split()[6]}]" in own_result]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -336,10 +336,10 @@ def test_certificates_to_listen_with_that_are_none_end_serve_with_2_and_one_line
     files[wrong] = file
     flags = [f"--{name}={tmp_path / path}" for name, path in files.items()]
     assert main(["serve", "--leadership", "off", "--tls-client-names=x", *flags]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith("gpushare serve: tls-")
-    assert str(tmp_path / file) in told
-    assert told.count("\n") == 1
+    errors = capfd.readouterr().err
+    assert errors.startswith("gpushare serve: tls-")
+    assert str(tmp_path / file) in errors
+    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("namespace", ["", "kube system", "kube-system/", "Kube-System", "../x"])
@@ -347,8 +347,8 @@ def test_a_namespace_that_is_none_ends_serve_with_2_and_one_line(
     namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--leadership", "off", "--namespace", namespace]) == 2
-    told = capsys.readouterr().err
-    assert told == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
+    errors = capsys.readouterr().err
+    assert errors == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
 
 
 def test_where_no_temporary_file_can_be_written_serve_ends_with_2_and_one_line(
@@ -362,15 +362,17 @@ def test_where_no_temporary_file_can_be_written_serve_ends_with_2_and_one_line(
     )
     serve = ("-P", "-m", "gpushare.cli.main", "serve", "--leadership", "off")
     flags = ("--listen", "127.0.0.1:0", "--kubeconfig", cluster.kubeconfig(tmp_path))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", start, *serve, *flags],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("gpushare serve: temporary files cannot be written: ")
+    assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (2, "", 1), (
+        completed.stderr
+    )
+    assert completed.stderr.startswith("gpushare serve: temporary files cannot be written: ")
 
 
 def test_unit_and_pairing_are_those_of_the_settings(

@@ -1,4 +1,4 @@
-"""What public reports were about, tried on our own programs: tests/data/field has the inputs."""
+"""Public reports, tried on our own programs: tests/data/field has the inputs."""
 
 import json
 from collections.abc import Iterator
@@ -84,13 +84,13 @@ def test_a_pod_that_accepts_a_model_that_is_there_is_not_left_out(
 def test_what_no_node_offers_fits_nowhere(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a node whose device plug-in is away the kubelet says 0, and its inventory stays."""
+    """The kubelet says 0 of a node whose device plug-in is away, and the inventory stays."""
     for body in objects("node-offers-nothing.yaml"):
         cluster.create(NODES, "", body)
     words = ("--kubeconfig", cluster.kubeconfig(tmp_path), "-o", "json")
     code, text = said(capsys, "whatif", "--pods", "4GiB", *words)
-    assert code == 0
-    assert [wanted["fit"] for wanted in json.loads(text)["pods"]] == [0]
+    assert code == 1
+    assert [pod["fit"] for pod in json.loads(text)["pods"]] == [0]
 
 
 def test_nodes_that_kube_scheduler_refuses_have_no_room(
@@ -100,7 +100,7 @@ def test_nodes_that_kube_scheduler_refuses_have_no_room(
     gpu_node(cluster, "gpu-2", allocatable={MEM: "0"})
     words = ("--kubeconfig", cluster.kubeconfig(tmp_path))
     code, text = said(capsys, "whatif", "--pods", "4GiB", *words)
-    assert code == 0
+    assert code == 1
     assert "4GiB: 0 fit" in text
     assert "cordoned" in text
 
@@ -110,8 +110,8 @@ def test_a_node_without_a_score_has_room(
 ) -> None:
     for name in ("gpu-1", "gpu-2"):
         gpu_node(cluster, name)
-    (asking,) = objects("explain-score-zero.yaml")
-    cluster.create(PODS, "default", asking)
+    (pod,) = objects("explain-score-zero.yaml")
+    cluster.create(PODS, "default", pod)
     code, text = said(capsys, "explain", "on2", "--kubeconfig", cluster.kubeconfig(tmp_path))
     assert code == 0
     assert "would not fit" not in text
@@ -121,9 +121,9 @@ def test_a_count_under_limits_is_told_of(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu_node(cluster, "gpu-1")
-    asking = next(objects("gpu-count-as-resource.yaml"))
-    cluster.create(PODS, "default", asking)
-    name, kubeconfig = asking["metadata"]["name"], cluster.kubeconfig(tmp_path)
+    pod = next(objects("gpu-count-as-resource.yaml"))
+    cluster.create(PODS, "default", pod)
+    name, kubeconfig = pod["metadata"]["name"], cluster.kubeconfig(tmp_path)
     _, text = said(capsys, "explain", name, "--kubeconfig", kubeconfig)
     assert COUNT in text
     assert "pods wait where it is used up though devices have room" in text

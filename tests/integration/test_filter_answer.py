@@ -27,19 +27,19 @@ def best(start_extender: StartExtender) -> Extender:
 def scheduler(cluster: Cluster, best: Extender) -> Iterator[Scheduler]:
     entry = scheduler_entry(f"http://127.0.0.1:{best.port}/gpushare-scheduler")
     options = SchedulerOptions((entry,), initial_backoff=0.05, max_backoff=0.2, seed=1)
-    made = Scheduler(cluster.server.url, options)
-    yield made
-    made.stop()
+    scheduler = Scheduler(cluster.server.url, options)
+    yield scheduler
+    scheduler.stop()
 
 
 def calls(extender: Extender) -> Counter[str]:
     """How often each verb was called."""
     text = extender.probe("/metrics").body.decode()
-    found = re.findall(r'^gpushare_requests_total\{.*verb="(\w+)"\} (\d+)', text, re.MULTILINE)
-    counted: Counter[str] = Counter()
-    for verb, number in found:
-        counted[verb] += int(number)
-    return counted
+    result = re.findall(r'^gpushare_requests_total\{.*verb="(\w+)"\} (\d+)', text, re.MULTILINE)
+    counter: Counter[str] = Counter()
+    for verb, number in result:
+        counter[verb] += int(number)
+    return counter
 
 
 def test_filter_answers_one_node_and_the_others_are_not_said_to_fail(
@@ -72,8 +72,8 @@ def test_by_default_the_file_says_whether_one_node_is_answered(
     answered: int,
 ) -> None:
     folder = Path(__file__).parents[2] / "config" / "scheduler"
-    named = ("--scheduler-config", str(folder / file)) if file else ()
-    extender = start_extender(*named, *flags)
+    names = ("--scheduler-config", str(folder / file)) if file else ()
+    extender = start_extender(*names, *flags)
     extender.wait_ready()
     nodes = [cluster.node(), cluster.node()]
     extender.knows(*nodes)
@@ -105,4 +105,4 @@ def test_a_scheduler_places_every_pod_without_asking_to_prioritize(
 
 def _message(cluster: Cluster, pod: Json) -> str:
     conditions = cluster.get(pod)["status"].get("conditions", [])
-    return "".join(each.get("message", "") for each in conditions)
+    return "".join(condition.get("message", "") for condition in conditions)

@@ -1,4 +1,4 @@
-"""What the API server shows reaches a running extender process: nodes, pods, closed devices."""
+"""Objects of the API server reach a running extender process: nodes, pods, closed devices."""
 
 import pytest
 
@@ -90,8 +90,8 @@ def test_nodes_come_change_and_go_while_it_runs(world: World) -> None:
     world.cluster.resize(node, mem="32", count="2")
 
     def unplaced() -> list[int]:
-        found = world.extender.inspect(node)["nodes"][0].get("unplaced", ())
-        return [each["usedGPU"] for each in found]
+        result = world.extender.inspect(node)["nodes"][0].get("unplaced", ())
+        return [item["usedGPU"] for item in result]
 
     # Which of two devices the one of before is nobody says: the pod is charged to both.
     poll(lambda: world.extender.fit(world.cluster.pod(6), [node]) == [node], "it is even")

@@ -62,7 +62,7 @@ def _are_waiting(extender: Extender, pods: int) -> bool:
 
 
 def all_wait(extender: Extender, pods: list[Json], node: str) -> list["Future[str]"]:
-    """Their binds, once all of them wait at the gate."""
+    """The binds of the group, once all of the pods wait at the gate."""
     binds = []
     for number, pod in enumerate(pods, 1):
         binds.append(extender.bind_later(pod, node))

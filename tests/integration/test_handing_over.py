@@ -1,7 +1,7 @@
-"""Callers of a process that leads no more: their connections end, so that they come to another.
+"""A process that leads no more ends its connections, so that callers come to another process.
 
-A Service sends a *connection* to a replica that is ready; what is open already stays where it is,
-and Go uses it again and again.
+A Service sends a *connection* to a ready replica; an open connection stays where it is,
+and Go uses the connection again and again.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.support.waiting import poll
 
 
 class Caller:
-    """One kept-alive connection, as kube-scheduler has it."""
+    """One kept-alive connection, like kube-scheduler's."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), 60)
@@ -32,7 +32,7 @@ class Caller:
         return str(error), b"connection: close\r\n" in lines
 
     def ended(self) -> bool:
-        """Whether nothing more comes; waits for it."""
+        """Whether nothing more comes; waits for that."""
         return self._answers.read() == b""
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A device is a card, not an index: what is charged stays with its card, through the real watch.
+"""A device is a card, not an index: a charge stays with its card, through the real watch.
 
-The extender's own objects against a true API server: nodes and pods come by their watches, and a
-restart is a second set of objects that reads what the first one wrote.
+The extender's own objects against a true API server: nodes and pods come by watches, and a
+restart is a second set of objects that reads the writes of the first.
 """
 
 import json
@@ -32,7 +32,7 @@ def card_node(cluster: Cluster, *uuids: str, identity: bool = False) -> str:
 
 
 def show(wired: Wired, cluster: Cluster, node: str, *uuids: str, identity: bool = False) -> None:
-    """Write another inventory, and wait until the books have it."""
+    """Write another inventory, and wait until the books have the new one."""
     cluster.annotate_node(node, DEVICES, cards(*uuids, identity=identity))
     poll(
         lambda: wired.ledger.entries_and_specs()[1][node].uuids == uuids, f"the books know {uuids}"
@@ -71,9 +71,9 @@ def test_a_restart_knows_the_cards_by_the_bindings(make_wired: MakeWired, cluste
     before = make_wired()
     before.start()
     before.knows(node)
-    gone, stays = bound(before, cluster, node, 16, 9)
-    assert [cluster.annotations(pod)[UUIDS] for pod in (gone, stays)] == ["GPU-a", "GPU-b"]
-    cluster.delete_pod(gone)
+    deleted, stays = bound(before, cluster, node, 16, 9)
+    assert [cluster.annotations(pod)[UUIDS] for pod in (deleted, stays)] == ["GPU-a", "GPU-b"]
+    cluster.delete_pod(deleted)
     cluster.annotate_node(node, DEVICES, cards("GPU-b", "GPU-c", identity=True))
     after = make_wired()
     after.start()
@@ -85,7 +85,7 @@ def test_a_restart_knows_the_cards_by_the_bindings(make_wired: MakeWired, cluste
 def test_a_pod_that_has_another_card_than_was_written_counts_on_both(
     make_wired: MakeWired, cluster: Cluster
 ) -> None:
-    """The kubelet's record says so, the device plug-in finds it, and the extender is shown it."""
+    """The kubelet's record says so, the device plug-in finds the pod, and the extender is told."""
     place = PluginNode(cluster)
     wired = make_wired()
     try:
@@ -124,8 +124,8 @@ def test_memory_without_a_count_is_not_one_giant_device(wired: Wired, cluster: C
     cluster.resize(node, count="0")
     poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is not None, "the node is closed")
     pod = cluster.pod(40)
-    told = wired.filter(pod, [node])
-    assert told["FailedAndUnresolvableNodes"] == {node: NO_COUNT}
+    filter_result = wired.filter(pod, [node])
+    assert filter_result["FailedAndUnresolvableNodes"] == {node: NO_COUNT}
     assert wired.bind(pod, node) != ""
     cluster.resize(node, count="4")
     poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is None, "the count is back")

@@ -1,7 +1,7 @@
-"""What each image holds is enough for what it runs, and no more; a command that it lacks says so.
+"""Each image holds enough for its commands, and no more; a missing command says so.
 
-An image is what Dockerfile says: the rooms of the package that it copies, and the packages of one
-lock file. Here each import of another package fails, as it would there.
+An image is as Dockerfile says: the rooms of the package that Dockerfile copies, and the packages
+of one lock file. Here each import of another package fails, as in the image.
 """
 
 import ast
@@ -35,7 +35,7 @@ LACKS = {
     "gpushare": ("demo", "simulate"),
 }
 _STARTS = {"extender": "gpushare.", "device-plugin": "gpushare.device_plugin."}
-"""The modules that an image is for, by how their names begin."""
+"""The prefixes of the modules for which an image is made."""
 
 _ALONE = """
 import sys
@@ -62,14 +62,14 @@ packages_distributions = cache(metadata.packages_distributions)
 
 @dataclass(frozen=True)
 class Image:
-    """A target: where its package is, and the names of what its lock file has."""
+    """A target: where its package is, and the names in its lock file."""
 
     target: str
     folder: Path
     allowed: frozenset[str]
 
     def python(self, code: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        # -S: an editable installation would find what is left out where the clone is.
+        # -S: an editable installation would find left-out modules in the clone.
         paths = [str(self.folder), *(path for path in sys.path if path.endswith("-packages"))]
         before = _ALONE.format(absent=sorted(self.absent()))
         return subprocess.run(
@@ -83,10 +83,10 @@ class Image:
 
     def absent(self) -> Iterator[str]:
         """The top names that are installed here, and not there."""
-        # What is ours is there as far as it is in the folder.
-        there = {*self.allowed, "gpushare", "gpushare-localcluster"}
+        # Modules of ours are there as far as the folder has them.
+        present = {*self.allowed, "gpushare", "gpushare-localcluster"}
         for name, owners in packages_distributions().items():
-            if not {normal(owner) for owner in owners} & there:
+            if not {normal(owner) for owner in owners} & present:
                 yield name
 
     def gpushare(self, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -95,20 +95,20 @@ class Image:
 
 @cache
 def walked(image: Image) -> "subprocess.CompletedProcess[str]":
-    """What is said where all modules are imported that the image is for: their names."""
+    """The names of all modules for which the image is made, imported."""
     return image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
 
 
 def normal(name: str) -> str:
-    """The name of a package as lock files have it."""
+    """The name of a package as lock files write names."""
     return name.lower().replace("_", "-")
 
 
 def stage(name: str) -> tuple[str, str]:
-    """What Dockerfile has a stage of that name begin with, and do."""
+    """The base image and the instructions of the stage of that name in Dockerfile."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    (found,) = re.findall(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
-    base, steps = found
+    (result,) = re.findall(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
+    base, steps = result
     return base, steps
 
 
@@ -123,7 +123,7 @@ def copied(name: str) -> Iterator[tuple[Path, str]]:
 
 
 def build(target: str) -> str:
-    """What Dockerfile does to build the target."""
+    """The instructions of Dockerfile that build the target."""
     return stage(f"build-{target}")[1]
 
 
@@ -139,37 +139,37 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     assert f"COPY --from=code-{target} / ./\n" in build(target)
     folder = tmp_path_factory.mktemp("image")
     for path, place in copied(f"code-{target}"):
-        there = folder / place.removeprefix("/")
+        present = folder / place.removeprefix("/")
         if path.is_dir():
-            shutil.copytree(path, there)
+            shutil.copytree(path, present)
         else:
-            there.mkdir(exist_ok=True)
-            shutil.copy(path, there)
+            present.mkdir(exist_ok=True)
+            shutil.copy(path, present)
     return Image(target, folder, frozenset(name for name, _ in locked(lock_of(target))))
 
 
 def test_what_it_runs_is_there(image: Image) -> None:
     for command in RUNS[image.target]:
-        done = image.gpushare(command, "--help")
-        assert done.returncode == 0, done.stderr
-        assert command in done.stdout
+        gpushare_result = image.gpushare(command, "--help")
+        assert gpushare_result.returncode == 0, gpushare_result.stderr
+        assert command in gpushare_result.stdout
 
 
 def test_what_is_left_out_says_so_and_what_to_do(image: Image) -> None:
     for command in LACKS[image.target]:
-        done = image.gpushare(command, "--help")
-        assert done.returncode == 1
-        assert done.stderr.startswith(f"gpushare: {command} is not in this installation")
-        assert "clone" in done.stderr
-        assert "(see README.md)" in done.stderr
-        assert ("pip install ./localcluster" in done.stderr) == (command == "demo")
-        assert done.stderr.count("\n") == 1
+        gpushare_result = image.gpushare(command, "--help")
+        assert gpushare_result.returncode == 1
+        assert gpushare_result.stderr.startswith(f"gpushare: {command} is not in this installation")
+        assert "clone" in gpushare_result.stderr
+        assert "(see README.md)" in gpushare_result.stderr
+        assert ("pip install ./localcluster" in gpushare_result.stderr) == (command == "demo")
+        assert gpushare_result.stderr.count("\n") == 1
     assert "\n  demo" not in image.gpushare("--help").stdout
 
 
 def test_nothing_that_is_left_in_imports_what_is_left_out(image: Image) -> None:
-    done = walked(image)
-    assert done.returncode == 0, done.stderr
+    walked_result = walked(image)
+    assert walked_result.returncode == 0, walked_result.stderr
 
 
 @pytest.mark.parametrize("image", list(_STARTS), indirect=True)
@@ -183,10 +183,10 @@ def test_each_package_of_an_image_is_imported_by_its_code(image: Image) -> None:
         for owner in owners.get(name, ())
     } & image.allowed
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-    wanted = {name.lower() for name in groups[image.target]}
-    assert wanted <= imported
-    # The others are there because one of these needs them, such as urllib3.
-    assert wanted <= image.allowed
+    expected = {name.lower() for name in groups[image.target]}
+    assert expected <= imported
+    # The rest are dependencies of these, such as urllib3.
+    assert expected <= image.allowed
 
 
 def imports(module: str) -> Iterator[str]:
@@ -216,5 +216,5 @@ def test_the_notice_names_where_the_traces_come_from() -> None:
     (commit,) = re.findall(r"\b[0-9a-f]{40}\b", readme)
     sources = re.findall(r"\(https://(github.com/[\w/-]+)\)", readme)
     assert len(sources) == 2
-    assert not [each for each in (commit, *sources, "USENIX ATC 2023") if each not in notice]
+    assert not [item for item in (commit, *sources, "USENIX ATC 2023") if item not in notice]
     assert "NOTICE" in (ROOT / "setup.cfg").read_text(encoding="utf-8").split()

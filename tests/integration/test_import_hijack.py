@@ -1,4 +1,4 @@
-"""What lies in the folder that a process is started in is never imported by it."""
+"""A file in the working directory of a process is never imported."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ _HOSTILE = ("json", "multiprocessing", "numpy", "pickle", "socket", "gpushare")
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[Path]:
-    """A folder of modules that leave a mark when they are imported; none may."""
+    """A folder of modules that leave a mark when imported; none may."""
     folder, marks = tmp_path / "hostile", tmp_path / "marks"
     folder.mkdir()
     marks.mkdir()
@@ -61,7 +61,7 @@ def test_runs_of_the_simulator_import_nothing_of_their_folder(
 
 
 def test_the_demo_runs_from_the_folder_that_the_clone_is_in(tmp_path: Path) -> None:
-    """The clone's folder is called as the package is, so Python would take it for the package."""
+    """The clone's folder is named like the package, so Python would take the folder for it."""
     (tmp_path / "gpushare").mkdir()
     (tmp_path / "gpushare" / "__init__.py").write_text("raise SystemExit('the clone')\n")
     file = tmp_path / "small.yaml"
@@ -77,12 +77,12 @@ def test_the_demo_runs_from_the_folder_that_the_clone_is_in(tmp_path: Path) -> N
 
 
 def test_wherever_we_start_python_its_folder_is_left_out() -> None:
-    found = [
+    result = [
         (path.name, line.strip())
         for file in (gpushare.__file__, gpushare_localcluster.__file__)
         for path in Path(file).parent.rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if re.search(r"\bsys\.executable\b", line)
     ]
-    assert found
-    assert [place for place in found if '"-P"' not in place[1]] == []
+    assert result
+    assert [place for place in result if '"-P"' not in place[1]] == []

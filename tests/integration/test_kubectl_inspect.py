@@ -27,7 +27,7 @@ PROGRAMS = {"kubectl-inspect-gpushare": "main", "kubectl_complete-inspect-gpusha
 
 
 class Kubectl:
-    """A kubectl with our plug-in on its PATH, and a home of its own."""
+    """A kubectl with our plug-in on PATH, and a home of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,8 +51,8 @@ class Kubectl:
         return path
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """What it prints, on stderr if it fails; the first words are `inspect gpushare`."""
-        done = subprocess.run(
+        """The command's output, stderr on failure; the first words are `inspect gpushare`."""
+        completed = subprocess.run(
             ["kubectl", *words],
             env=self.env,
             capture_output=True,
@@ -60,8 +60,8 @@ class Kubectl:
             timeout=60,
             check=False,
         )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stderr if code else done.stdout
+        assert completed.returncode == code, completed.stdout + completed.stderr
+        return completed.stderr if code else completed.stdout
 
     def inspect(self, *words: str, code: int = 0) -> str:
         return self("inspect", "gpushare", *words, code=code)
@@ -69,15 +69,15 @@ class Kubectl:
 
 @pytest.fixture
 def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
-    made = Kubectl(tmp_path)
-    made.config(cluster, "config")
+    kubectl = Kubectl(tmp_path)
+    kubectl.config(cluster, "config")
     cluster.create(NAMESPACES, "", {"metadata": {"name": "team-b"}})
     for kind, resource in (("nodes", NODES), ("pods", PODS)):
         for item in json.loads((GOLDEN / "cluster.json").read_text())[kind]["items"]:
             for key in ("uid", "resourceVersion", "creationTimestamp"):
                 del item["metadata"][key]
             cluster.create(resource, item["metadata"].get("namespace", ""), item)
-    return made
+    return kubectl
 
 
 def test_the_plug_in_prints_what_the_originals_prints(kubectl: Kubectl) -> None:
@@ -97,20 +97,20 @@ def test_documents_and_selectors_work(kubectl: Kubectl) -> None:
 
 
 def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster) -> None:
-    other = Cluster()
+    cluster_object = Cluster()
     try:
-        other.node(devices=4, total=64)
-        files = [kubectl.config(cluster, "one"), kubectl.config(other, "two")]
-        listed = os.pathsep.join([str(kubectl.folder / "missing"), *map(str, files)])
-        assert "12/32" in kubectl.inspect("--kubeconfig", listed)
-        assert "0/64" in kubectl.inspect("--kubeconfig", listed, "--context", "two")
+        cluster_object.node(devices=4, total=64)
+        files = [kubectl.config(cluster, "one"), kubectl.config(cluster_object, "two")]
+        listing = os.pathsep.join([str(kubectl.folder / "missing"), *map(str, files)])
+        assert "12/32" in kubectl.inspect("--kubeconfig", listing)
+        assert "0/64" in kubectl.inspect("--kubeconfig", listing, "--context", "two")
         assert "0/64" in kubectl.inspect("--kubeconfig", str(files[1]))
     finally:
-        other.stop()
+        cluster_object.stop()
 
 
 def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Kubectl) -> None:
-    """kubectl from 1.34 on reads them; its `get --raw` refuses an output."""
+    """kubectl from 1.34 on reads these files; `get --raw` refuses an output."""
     preferences = kubectl.folder / ".kube" / "kuberc"
     preferences.parent.mkdir()
     preferences.write_text(
@@ -132,28 +132,28 @@ def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None
             "The connection to the server 127.0.0.1:1 was refused",
         ),
     ]
-    for words, told in cases:
-        said = kubectl.inspect(*words, code=1)
-        assert told in said
-        assert said.count("\n") == 1
+    for words, entry in cases:
+        inspect_result = kubectl.inspect(*words, code=1)
+        assert entry in inspect_result
+        assert inspect_result.count("\n") == 1
     cluster.hook = lambda request: Fault(refuse=Refusal(403, "Forbidden"))
     assert "Error from server (Forbidden)" in kubectl.inspect(code=1)
 
 
 def test_kubectl_completes_nodes_and_formats(kubectl: Kubectl) -> None:
     explain = "explain\tsay why a pod is pending, or where it is"
-    found = kubectl("__complete", "inspect", "gpushare", "").splitlines()
-    assert found == ["gpu-node-a", explain, ":4"]
+    lines = kubectl("__complete", "inspect", "gpushare", "").splitlines()
+    assert lines == ["gpu-node-a", explain, ":4"]
     assert kubectl("__complete", "inspect", "gpushare", "-o", "j").splitlines() == ["json", ":4"]
 
 
-def read_until(lines: Iterator[str], wanted: str) -> list[str]:
-    seen = []
+def read_until(lines: Iterator[str], expected: str) -> list[str]:
+    result = []
     for line in lines:
-        seen.append(line)
-        if wanted in line:
-            return seen
-    raise AssertionError("".join(seen))
+        result.append(line)
+        if expected in line:
+            return result
+    raise AssertionError("".join(result))
 
 
 def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster: Cluster) -> None:
@@ -170,15 +170,15 @@ def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster
         assert process.stdout is not None
         assert "".join(read_until(process.stdout, "%)")) == (GOLDEN / "summary.txt").read_text()
         cluster.delete(PODS, "default", "alpha")
-        seen = read_until(process.stdout, "%)")
-        assert seen[0] == "\n"
-        assert seen[-1] == "8/32 (25%)  \n"
+        until = read_until(process.stdout, "%)")
+        assert until[0] == "\n"
+        assert until[-1] == "8/32 (25%)  \n"
         cluster.create(NODES, "", {"metadata": {"name": "later"}})
         cluster.delete(PODS, "team-b", "beta")
         assert read_until(process.stdout, "%)")[-1] == "0/32 (0%)  \n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=90)
-        assert (process.returncode, said) == (130, "")
+        _, message = process.communicate(timeout=90)
+        assert (process.returncode, message) == (130, "")
     finally:
         overdue.cancel()
         process.kill()

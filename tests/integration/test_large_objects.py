@@ -1,5 +1,5 @@
-"""What people can write fits the manifests' memory: hundreds of objects of the largest size that
-the API server takes, and thousands of pods of which as much as possible is kept.
+"""Objects that people can write fit the manifests' memory: hundreds of objects of the largest size
+that the API server takes, and thousands of pods of which as much as possible is kept.
 
 `LARGE_OBJECTS=1000` tries as many of the largest.
 """
@@ -29,11 +29,11 @@ LARGEST = 1_300_000
 LISTED = 400
 """So many objects fit the extender's memory."""
 OBJECTS = int(os.environ.get("LARGE_OBJECTS", "200"))
-"""So many are listed; fewer than LISTED fit their share of it."""
+"""The number of listed objects; fewer fit their share of memory."""
 DENSE = 7
-"""So many pods of which much is kept are listed for each of the largest objects."""
+"""The number of listed pods with much to keep, for each of the largest objects."""
 CONFIGURED = 0.75
-"""So many claims of which all parameters are kept."""
+"""The number of claims with all parameters kept."""
 RATIO = 3.0
 """So many times the CPU that `json` takes for short texts may a megabyte of long ones take."""
 RATIO_OF_SHORT = 20.0
@@ -45,37 +45,37 @@ Json = dict[str, Any]
 def limit_of(manifest: str) -> int:
     """The largest memory limit, in KiB, of a container in a manifest that is shipped: ours."""
     documents = yaml.safe_load_all((ROOT / "config" / manifest).read_text(encoding="utf-8"))
-    found = [
+    result = [
         to_bytes(container["resources"]["limits"]["memory"])
         for document in documents
         if document["kind"] in ("Deployment", "DaemonSet")
         for container in document["spec"]["template"]["spec"]["containers"]
         if "memory" in container.get("resources", {}).get("limits", {})
     ]
-    return max(found) // 1024
+    return max(result) // 1024
 
 
 def pod(**metadata: Any) -> Json:
-    asked = {"limits": {ALIYUN.resource: "1"}, "requests": {ALIYUN.resource: "1"}}
+    request = {"limits": {ALIYUN.resource: "1"}, "requests": {ALIYUN.resource: "1"}}
     return {
         "metadata": {"name": "NAME", "namespace": "tenant", "uid": "NAME"} | metadata,
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": asked}]},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": request}]},
         "status": {"phase": "Running"},
     }
 
 
 def fat_args() -> Json:
-    found = pod()
-    found["spec"]["containers"][0]["args"] = ["x" * LARGEST]
-    return found
+    result = pod()
+    result["spec"]["containers"][0]["args"] = ["x" * LARGEST]
+    return result
 
 
 def many_containers() -> Json:
-    found = pod()
+    result = pod()
     small = {"requests": {"cpu": "1m", "memory": "1Mi"}}
     more = [{"name": f"c{at}", "image": "x" * 200, "resources": small} for at in range(4000)]
-    found["spec"]["containers"] += more
-    return found
+    result["spec"]["containers"] += more
+    return result
 
 
 def strings(count: int, size: int) -> dict[str, str]:
@@ -83,75 +83,75 @@ def strings(count: int, size: int) -> dict[str, str]:
 
 
 def dense() -> Json:
-    """A waiting pod of many short texts, of its own each: they take more than in its JSON."""
-    found = pod()
-    del found["spec"]["nodeName"]
+    """A waiting pod of many short texts of its own: these take more than in the pod's JSON."""
+    result = pod()
+    del result["spec"]["nodeName"]
     lists = ("use-models", "not-models", "use-uuids", "not-uuids")
-    found["metadata"]["annotations"] = {
+    result["metadata"]["annotations"] = {
         f"gpushare.io/{name}": ",".join(f"NAME{at}" for at in range(64)) for name in lists
     }
     tolerations = MOST_DEMANDS // (2 * TEXT + len("o000000") + 3)
-    found["spec"]["tolerations"] = [{"key": f"NAME{at}"} for at in range(tolerations)]
-    asked = found["spec"]["containers"][0]["resources"]
-    asked["limits"] = asked["limits"] | {f"NAME{'x' * 50}/{at}": "1" for at in range(63)}
-    return found
+    result["spec"]["tolerations"] = [{"key": f"NAME{at}"} for at in range(tolerations)]
+    request = result["spec"]["containers"][0]["resources"]
+    request["limits"] = request["limits"] | {f"NAME{'x' * 50}/{at}": "1" for at in range(63)}
+    return result
 
 
 def claim(**metadata: Any) -> Json:
-    asked = {"deviceClassName": "gpushare.io", "count": 1, "allocationMode": "ExactCount"}
-    asked |= {"capacity": {"requests": {"memory": "1Gi"}}}
+    request = {"deviceClassName": "gpushare.io", "count": 1, "allocationMode": "ExactCount"}
+    request |= {"capacity": {"requests": {"memory": "1Gi"}}}
     meta = {"name": "NAME", "namespace": "tenant", "uid": "NAME", "resourceVersion": "7"}
-    requests = [{"name": "gpu", "exactly": asked}]
+    requests = [{"name": "gpu", "exactly": request}]
     return {"metadata": meta | metadata, "spec": {"devices": {"requests": requests}}}
 
 
 def configured() -> Json:
     """As many parameters for drivers as there may be, of 10 KiB each, in small parts."""
-    found = claim()
+    claim_result = claim()
     parameters: Json = {f"NAME{at}": [] for at in range(10_240 // 20)}
     opaque = {"driver": "gpu.example.com", "parameters": parameters}
-    found["spec"]["devices"]["config"] = [{"opaque": opaque}] * 32
-    return found
+    claim_result["spec"]["devices"]["config"] = [{"opaque": opaque}] * 32
+    return claim_result
 
 
 def held_by_many() -> Json:
-    found = claim()
-    found["status"] = {
+    claim_result = claim()
+    claim_result["status"] = {
         "reservedFor": [
             {"resource": "pods", "name": f"NAME{at}", "uid": f"NAME{at:030}"} for at in range(256)
         ]
     }
-    return found
+    return claim_result
 
 
 def selected() -> Json:
-    """A claim whose requests have selectors of many short texts, as many as may be."""
-    found = claim()
-    (request,) = found["spec"]["devices"]["requests"]
+    """A claim whose requests have as many selectors of short texts as the API allows."""
+    claim_result = claim()
+    (request,) = claim_result["spec"]["devices"]["requests"]
     selectors = [
         {"cel": {"expression": f"device.attributes['NAME'].a{at:02} == 'NAME'"}} for at in range(32)
     ]
     request["exactly"]["selectors"] = selectors
     requests = [{**request, "name": f"gpu{at}"} for at in range(32)]
-    found["spec"]["devices"]["requests"] = requests
-    return found
+    claim_result["spec"]["devices"]["requests"] = requests
+    return claim_result
 
 
 def allocated() -> Json:
     """A claim with as many devices as one can have, with amounts of many capacities of each."""
-    found = claim()
+    claim_result = claim()
     consumed = {f"NAME{at}": "1" for at in range(32)}
     results = [
         {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "NAME", "device": f"NAME{at}"}
         | {"shareID": f"NAME{at}", "consumedCapacity": consumed}
         for at in range(32)
     ]
-    found["status"] = {"allocation": {"devices": {"results": results}}}
-    return found
+    claim_result["status"] = {"allocation": {"devices": {"results": results}}}
+    return claim_result
 
 
 def attributed(node: str = "NAME") -> Json:
-    """A slice with as many attributes of its devices as there may be."""
+    """A slice with as many attributes of its devices as the API allows."""
     device = {"attributes": {f"NAME{at}": {"string": "x" * 60} for at in range(32)}}
     devices = [{"name": f"gpu-{at}"} | device for at in range(128)]
     pool = {"name": "NAME", "generation": 1, "resourceSliceCount": 1}
@@ -204,13 +204,13 @@ KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
 
 
 def named(text: bytes, number: int) -> bytes:
-    """The object with a name of its own wherever it has one; all are equally long."""
+    """The object with a name of its own in every place; all objects are equally long."""
     return text.replace(b"NAME", b"o%06d" % number)
 
 
 @contextmanager
 def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
-    """A server whose every list has that many objects like this one, in pages as asked for."""
+    """A server whose lists have that many objects like this one, in pages of the requested size."""
     text = json.dumps(one).encode()
 
     length = len(named(text, 0))
@@ -230,7 +230,7 @@ def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
             head = json.dumps({"kind": f"{kind}List", "metadata": meta})[:-1] + ',"items":['
             count = after - first
             size = len(head) + count * length + max(count - 1, 0) + len("]}")
-            with suppress(OSError):  # who finds it too large hangs up
+            with suppress(OSError):  # the client hangs up when the list is too large
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(size))
@@ -278,15 +278,15 @@ def test_objects_of_the_largest_size_fit_the_limit_of_the_manifest(
         command = [sys.executable, "-m", "tests.integration.large_objects", str(kubeconfig), what]
         # As in the image.
         environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 0, done.stderr[-2000:]
-    used = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    used = json.loads(completed.stdout)
     size = objects * len(json.dumps(make())) / 1e6
-    shown = {name: used[name] // MIB for name in ("VmHWM", "VmRSS", "before")}
+    result = {name: used[name] // MIB for name in ("VmHWM", "VmRSS", "before")}
     ratio = used["cpu"] / size / used["calibrated"]
-    print(where, shown, f"{used['cpu'] / size:.4f} s of CPU for each MB, x{ratio:.1f}")
+    print(where, result, f"{used['cpu'] / size:.4f} s of CPU for each MB, x{ratio:.1f}")
     assert ratio < (RATIO_OF_SHORT if make in SHORT_TEXTS else RATIO), "the CPU of reading"
     before = used["before"]
     assert used["VmHWM"] - before < share * (limit * 3 // 4 - before), "while the list is read"

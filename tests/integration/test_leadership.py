@@ -1,7 +1,7 @@
 """Three extender processes and one Lease: one binds, and never does another at the same time.
 
-The times are the Lease's own (15 s, and a fence of 4 s), so one story has it all: the leader is
-asked to end, the next one is stopped in its tracks and wakes up too late. A leader that is killed
+The times are the Lease's own (15 s, and a fence of 4 s), so one story has all cases: the leader is
+asked to end, the next one is stopped in a bind and wakes too late. A leader that is killed
 is one that never wakes up.
 """
 
@@ -23,7 +23,7 @@ from tests.support.waiting import poll
 
 
 class Arrivals:
-    """Binds small pods through all processes all the time; records whose Bindings arrive, when."""
+    """Binds small pods through all processes all the time; records which Bindings arrive."""
 
     def __init__(self, cluster: Cluster, extenders: Mapping[str, Extender]) -> None:
         self._cluster = cluster
@@ -74,7 +74,7 @@ class Arrivals:
 
     def _bind_on(self, name: str) -> None:
         while not self._ended.wait(0.2):
-            with suppress(OSError):  # it sleeps, or has ended
+            with suppress(OSError):  # the process sleeps, or has ended
                 self.bind(name)
 
 
@@ -112,10 +112,10 @@ def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
         assert arrivals.gap("a", second) < 15, "asked to end, a leader gives its Lease away"
         before = arrivals.count(second)
         extenders[second].signal(signal.SIGCONT)
-        # It meets what it was asked in its sleep, and must not do it.
+        # The process meets requests that came during its sleep, and must not serve them.
         assert arrivals.bind(second) != ""
         assert ready(extenders) == [third]
-    # One may have been past its last look at the clock when it fell asleep.
+    # One request may have been past its last look at the clock when the process fell asleep.
     assert arrivals.count(second) - before <= 1
     assert set(arrivals.names()) == {"a", second, third}
 

@@ -34,8 +34,8 @@ def made(server: SmallExtender) -> Iterator[Make]:
 
     def make(**fields: Any) -> HttpExtender:
         usual: Json = {"url_prefix": server.url, "preempt_verb": "preempt", "http_timeout": 2.0}
-        managed = (ExtenderManagedResource(GPU),)
-        config = ExtenderConfig(**{**usual, "managed_resources": managed, **fields})
+        resources = (ExtenderManagedResource(GPU),)
+        config = ExtenderConfig(**{**usual, "managed_resources": resources, **fields})
         extenders.append(HttpExtender(config))
         return extenders[-1]
 
@@ -55,8 +55,8 @@ def pod(name: str, units: int, priority: int = 0) -> PodView:
 def node(name: str, *pods: PodView) -> NodeInfo:
     amounts = {GPU: "16", "pods": "10"}
     info = NodeInfo(read_node({"metadata": {"name": name}, "status": {"allocatable": amounts}}))
-    for each in pods:
-        info = info.with_pod(each)
+    for item in pods:
+        info = info.with_pod(item)
     return info
 
 
@@ -89,19 +89,19 @@ def test_uids_travel_to_an_extender_that_caches_nodes_empty_lists_too(
     server.answers["preempt"] = answer(n1=victims("b"))
     extender = made(node_cache_capable=True)
     assert chosen(extender) == Candidate("n1", (SNAPSHOT.nodes[0].pods["b"],))
-    verb, sent = server.calls[0]
-    assert (verb, sent["Pod"]["metadata"]["name"]) == ("preempt", "p")
-    assert "kind" not in sent["Pod"]
-    assert sent["NodeNameToVictims"] is None
-    assert sent["NodeNameToMetaVictims"] == {"n1": victims(), "n2": victims("d")}
+    verb, request_body = server.calls[0]
+    assert (verb, request_body["Pod"]["metadata"]["name"]) == ("preempt", "p")
+    assert "kind" not in request_body["Pod"]
+    assert request_body["NodeNameToVictims"] is None
+    assert request_body["NodeNameToMetaVictims"] == {"n1": victims(), "n2": victims("d")}
 
 
 def test_whole_pods_travel_otherwise(server: SmallExtender, made: Make) -> None:
     server.answers["preempt"] = answer(n2=victims("d"))
     assert chosen(made()).node == "n2"
-    _, sent = server.calls[0]
-    assert sent["NodeNameToMetaVictims"] is None
-    whole = sent["NodeNameToVictims"]["n2"]["Pods"][0]
+    _, request_body = server.calls[0]
+    assert request_body["NodeNameToMetaVictims"] is None
+    whole = request_body["NodeNameToVictims"]["n2"]["Pods"][0]
     assert (whole["metadata"]["uid"], "kind" in whole) == ("d", False)
 
 

@@ -45,9 +45,9 @@ class Cluster:
         self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)
 
     def node(self, name: str, units: int = 16, **spec: Any) -> None:
-        """A new node, once the scheduler has seen it: its watches of nodes and pods are two.
+        """A new node, once the scheduler's two watches, of nodes and of pods, have shown the node.
 
-        It comes with its kubelet's labels: written later, they would wake the pods that wait.
+        The node has its kubelet's labels from the start: later labels would wake waiting pods.
         """
         amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}
         labels = {
@@ -97,7 +97,7 @@ class Cluster:
         return str(self.get(name)["spec"].get("nodeName", ""))
 
     def nominations(self, name: str) -> set[str]:
-        """Where room was made for the pod; forgotten when it is bound."""
+        """Where room was made for the pod; forgotten when the pod is bound."""
         changes, _ = self.server.store.since("pods", 0)
         statuses = [c.record.body["status"] for c in changes if c.record.key[1] == name]
         return {status["nominatedNodeName"] for status in statuses if "nominatedNodeName" in status}
@@ -114,8 +114,8 @@ class Cluster:
 
     def events(self, name: str) -> list[tuple[str, str, int]]:
         query = {"fieldSelector": f"involvedObject.name={name}"}
-        found = self.api.get("/api/v1/events", query)["items"]
-        return [(event["reason"], event["message"], event["count"]) for event in found]
+        result = self.api.get("/api/v1/events", query)["items"]
+        return [(event["reason"], event["message"], event["count"]) for event in result]
 
 
 @pytest.fixture
@@ -123,13 +123,13 @@ def cluster() -> Iterator[Cluster]:
     server = ApiServer(Store())
     server.start()
     with small_extender(server.url) as extender:
-        made = Cluster(server, extender)
-        made.scheduler.start()
-        made.kubelet.start()
-        yield made
-        made.kubelet.stop()
-        made.scheduler.stop()
-        made.api.close()
+        cluster = Cluster(server, extender)
+        cluster.scheduler.start()
+        cluster.kubelet.start()
+        yield cluster
+        cluster.kubelet.stop()
+        cluster.scheduler.stop()
+        cluster.api.close()
     server.stop()
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("bind", "informer"))]
 
@@ -269,8 +269,8 @@ def test_deletion_frees_room_for_the_pod_that_waits_and_priority_goes_first(
 def test_a_pod_of_higher_priority_evicts_one_and_takes_its_place(cluster: Cluster) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     polite = {"metadata": {"name": "polite"}, "value": 10, "preemptionPolicy": "Never"}
-    for each in (high, polite):
-        cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", each)
+    for item in (high, polite):
+        cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", item)
     cluster.node("n1")
     cluster.pod("low", units=16)
     cluster.pod("small", units=0)
@@ -287,8 +287,8 @@ def test_a_pod_of_higher_priority_evicts_one_and_takes_its_place(cluster: Cluste
     assert cluster.node_of("small") == "n1"
     assert cluster.nominations("high") == {"n1"}
     uid = cluster.get("high")["metadata"]["uid"]
-    told = ("Preempted", f"Preempted by pod {uid} on node n1", 1)
-    poll(lambda: told in cluster.events("low"))
+    output = ("Preempted", f"Preempted by pod {uid} on node n1", 1)
+    poll(lambda: output in cluster.events("low"))
 
 
 def test_a_pod_deleted_while_it_waits_is_forgotten(cluster: Cluster) -> None:
@@ -390,21 +390,21 @@ def test_what_a_pod_sets_itself_wins_over_its_device_plug_in(cluster: Cluster) -
     cluster.pod("p", annotations=notes, containers=containers, nodeName="n1")
     poll(lambda: cluster.get("p")["status"]["phase"] == "Running")
     printed = cluster.server.logs.read(cluster.get("p")["metadata"]["uid"], "main")
-    told = [line for _, line in printed if "VISIBLE" in line]
-    assert told == ["NVIDIA_VISIBLE_DEVICES=all  # set by the pod: it wins over 3"]
+    result = [line for _, line in printed if "VISIBLE" in line]
+    assert result == ["NVIDIA_VISIBLE_DEVICES=all  # set by the pod: it wins over 3"]
 
 
 def test_init_containers_have_logs_and_sidecars_keep_running(cluster: Cluster) -> None:
     cluster.node("n1")
     first = {"name": "first", "image": "pause"}
-    beside = {"name": "beside", "image": "pause", "restartPolicy": "Always"}
-    cluster.pod("p", initContainers=[first, beside], nodeName="n1")
+    neighbour = {"name": "beside", "image": "pause", "restartPolicy": "Always"}
+    cluster.pod("p", initContainers=[first, neighbour], nodeName="n1")
     poll(lambda: cluster.get("p")["status"]["phase"] == "Running")
     for name in ("first", "beside", "main"):
         log = cluster.api.request("GET", f"{PODS}/p/log", query={"container": name}, timeout=5)
         assert f"container {name} of pod default/p started" in log.decode()
-    told = cluster.get("p")["status"]["initContainerStatuses"]
-    assert [(each["name"], *each["state"]) for each in told] == [
+    output = cluster.get("p")["status"]["initContainerStatuses"]
+    assert [(item["name"], *item["state"]) for item in output] == [
         ("first", "terminated"),
         ("beside", "running"),
     ]
@@ -412,13 +412,13 @@ def test_init_containers_have_logs_and_sidecars_keep_running(cluster: Cluster) -
 
 def test_a_node_gets_the_labels_that_its_kubelet_gives(cluster: Cluster) -> None:
     cluster.node("n1")
-    given = {"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux"}
+    inputs = {"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux"}
 
     def labels() -> Json:
-        found: Json = cluster.api.get("/api/v1/nodes/n1")["metadata"].get("labels") or {}
-        return found
+        result: Json = cluster.api.get("/api/v1/nodes/n1")["metadata"].get("labels") or {}
+        return result
 
-    poll(lambda: labels() == {**given, "kubernetes.io/arch": "amd64"})
+    poll(lambda: labels() == {**inputs, "kubernetes.io/arch": "amd64"})
 
 
 def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) -> None:
@@ -433,7 +433,7 @@ def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) 
 
 
 class Doorkeeper:
-    """Lets pods called good go as soon as the next pod asks, and others wait until they may not."""
+    """Lets pods called good pass when the next pod comes, and keeps other pods until time is up."""
 
     name = "Doorkeeper"
 
@@ -441,9 +441,9 @@ class Doorkeeper:
         self._handle = handle
 
     def permit(self, state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
-        for waiting in self._handle.waiting:
-            if waiting.pod.name == "good":
-                waiting.allow(self.name)
+        for item in self._handle.waiting_pods:
+            if item.pod.name == "good":
+                item.allow(self.name)
         return Status(Code.WAIT), 60.0 if pod.name == "good" else 0.2
 
 

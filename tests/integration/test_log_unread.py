@@ -9,22 +9,22 @@ from tests.integration.process import Extender
 from tests.support.waiting import poll
 
 FILTERS = 300
-"""Lines of some 140 bytes each, ten times what such a pipe holds."""
+"""Lines of some 140 bytes each, ten times the capacity of such a pipe."""
 
 
 def small_pipe() -> tuple[int, int]:
     """The descriptors to read from and to write to of a pipe that holds one page."""
-    read, write = os.pipe()
+    reader, write = os.pipe()
     size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     assert size * 5 < FILTERS * 140
-    return read, write
+    return reader, write
 
 
 def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     cluster.release_lease()
-    read, write = small_pipe()
+    reader, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)
     try:
@@ -40,16 +40,16 @@ def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
         assert extender.figure("leader") == 1
         text = b""
         while text.count(b" filter ") < FILTERS or b" bind " not in text:
-            text += os.read(read, 1 << 16)
+            text += os.read(reader, 1 << 16)
         assert text.index(b" bind ") > text.rindex(b" filter ")
     finally:
         extender.stop()
-        os.close(read)
+        os.close(reader)
 
 
 def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluster: Cluster) -> None:
     cluster.release_lease()
-    read, write = small_pipe()
+    reader, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)
     try:
@@ -63,4 +63,4 @@ def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluste
         poll(extender.ended, "it ends by itself")
     finally:
         extender.kill()
-        os.close(read)
+        os.close(reader)

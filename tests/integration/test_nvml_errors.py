@@ -39,7 +39,7 @@ NOT_HAD = {NOT_SUPPORTED, 13, 25, 26}
 """Not supported, function not found, version mismatch, deprecated: the driver has no such thing."""
 TOLD_APART = sorted({1, NO_PERMISSION, 9, TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN, *NOT_HAD})
 """Errors that mean something to the plug-in; 1 and 9: uninitialized, driver not loaded. All others
-are alike to it, so that it suffices if all GPUs answer them at once.
+behave alike, so one case for all GPUs at once is enough.
 """
 
 OF_NODE = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlEventSetCreate", "nvmlEventSetFree")
@@ -79,7 +79,7 @@ RETRIES = 8
 
 
 class Driver:
-    """The stand-in, and the plug-in's view of it; `now` is the view's clock."""
+    """The stand-in, and the plug-in's view of the cards; `now` is the view's clock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,7 +98,7 @@ class Driver:
         self.health = Health(self.source, "GiB", None, recover=300, clock=lambda: self.now)
 
     def look(self, times: int = 1) -> None:
-        """Do what the plug-in's threads do, so many times."""
+        """Do the work of the plug-in's threads, so many times."""
         for _ in range(times):
             self.now += POLL_SECONDS
             self.health.check_silence()
@@ -133,9 +133,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
 
 @pytest.fixture
 def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path)
-    yield made
-    made.says()
+    driver = Driver(tmp_path)
+    yield driver
+    driver.says()
     library.nvmlShutdown()
     del os.environ["STAND_IN_NVML"]
     shutil.rmtree(tmp_path)
@@ -146,14 +146,14 @@ def test_no_call_is_left_out(driver: Driver) -> None:
     driver.look(2)
     driver.says(*(f"answer nvmlEventSetWait_v2 {UNKNOWN} {uuid}" for uuid in WELL))
     driver.look()
-    asked = set(FUNCTIONS)
-    assert asked | {"field"} == set(CALLS)
+    request = set(FUNCTIONS)
+    assert request | {"field"} == set(CALLS)
     assert len(ERRORS) > 25
 
 
 @dataclass(frozen=True)
 class Case:
-    """An error that a call answers, of which GPUs, and since when."""
+    """An error that a call answers, for which GPUs, and since when."""
 
     call: str
     error: int
@@ -169,7 +169,7 @@ class Case:
 
     @property
     def closes(self) -> bool:
-        """Whether GPUs that are well count as unhealthy while it lasts."""
+        """Whether healthy GPUs count as unhealthy while the error lasts."""
         if self.call == MIG_MODE:
             # A refusal later changes nothing: the last answer counts.
             later = () if self.at_start else (NO_PERMISSION, UNKNOWN)
@@ -179,10 +179,10 @@ class Case:
         return self.call in ESSENTIAL
 
     def hides(self, uuid: str) -> bool:
-        """Whether nothing that was ever read says what is wrong with this GPU."""
+        """Whether no successful read shows the fault of this GPU."""
         if not self.hits(uuid):
             return False
-        if uuid == MIG:  # it is told that it has no such mode
+        if uuid == MIG:  # the call answers that there is no such mode
             return self.call == MIG_MODE and self.error in NOT_HAD
         if uuid == FALLEN:
             return self.at_start and self.call in OF_WATCH
@@ -190,12 +190,12 @@ class Case:
 
     @property
     def unwatches(self) -> bool:
-        """Whether errors of the GPUs cannot be seen, though the driver has them."""
-        asked = self.call == "nvmlEventSetWait_v2" or (self.at_start and self.call in OF_WATCH)
-        return asked and self.error not in {*NOT_HAD, TIMEOUT}
+        """Whether errors of the GPUs cannot be seen, though the driver has errors."""
+        request = self.call == "nvmlEventSetWait_v2" or (self.at_start and self.call in OF_WATCH)
+        return request and self.error not in {*NOT_HAD, TIMEOUT}
 
     def units(self, uuid: str) -> int:
-        """What is given out of a GPU at last."""
+        """The units of a GPU that are given out in the end."""
         bare = self.call == RESERVED and self.error not in (LOST, RESET_REQUIRED)
         return 16 if self.at_start and bare and self.hits(uuid) else 15
 
@@ -224,7 +224,7 @@ def test_an_error_closes_what_it_is_about_as_long_as_it_lasts(
 
 
 def begun(driver: Driver, case: Case, fell_off: str) -> bool:
-    """Start; return whether it can. If not, it ends with one line, and is started anew."""
+    """Start; return whether that works. If not, the process ends with one line, and starts anew."""
     driver.says(*(case.lines if case.at_start else ()), fell_off)
     try:
         driver.start()
@@ -247,7 +247,7 @@ def check_during(driver: Driver, case: Case) -> None:
     assert all(card.unit_count for card in health.cards().all if card.healthy), case
     assert health.live() == "", case
     unseen = healthy.intersection(health.unwatched())
-    # A card whose errors could never be waited for is no reason to take the plug-in for unready.
+    # A card whose errors could never be waited for does not make the plug-in unready.
     unready = bool(unseen) and not case.at_start
     assert bool(health.ready()) == unready, (case, health.ready())
     if case.unwatches:
@@ -256,7 +256,7 @@ def check_during(driver: Driver, case: Case) -> None:
 
 def check_after(driver: Driver, case: Case) -> None:
     healthy, health = driver.healthy(), driver.health
-    # What was lost, or said itself that it needed a reset, and is back, has had one.
+    # A card that was lost, or said that it needed a reset, and is back, has had a reset.
     reset = case.error in (LOST, RESET_REQUIRED) and case.hits(FALLEN)
     assert set(WELL) <= healthy <= {*WELL, *([FALLEN] if reset else ())}, case
     cards = health.cards()
@@ -271,7 +271,7 @@ def check_after(driver: Driver, case: Case) -> None:
         assert driver.fault(uuid) is Fault.XID, case
 
 
-# -- what happens to drivers ----------------------------------------------------------------------
+# -- faults of drivers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("away", [10.0, 2 * DEAD_SECONDS])
@@ -287,7 +287,7 @@ def test_a_driver_that_was_loaded_anew_is_used_again(driver: Driver, away: float
     assert bool(driver.healthy()) == (away < SILENCE_SECONDS)
     driver.says("loads 2")
     driver.look(2)
-    assert driver.healthy() == {*WELL, FALLEN}  # whatever was wrong with it, it was reset
+    assert driver.healthy() == {*WELL, FALLEN}  # whatever the fault was, the card was reset
     assert (driver.health.live(), driver.health.ready()) == ("", "")
     driver.says("loads 2", driver.new_xid("GPU-b", 48))
     driver.look()
@@ -335,8 +335,8 @@ def test_what_is_kept_of_the_memory_is_read(driver: Driver) -> None:
 
 
 def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: Driver) -> None:
-    kept = [f"reserved GPU-{index} {450 + 4 * index}" for index in range(4)]
-    driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(4)), *kept])
+    kept_items = [f"reserved GPU-{index} {450 + 4 * index}" for index in range(4)]
+    driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(4)), *kept_items])
     driver.source = NvmlSource()
     health = Health(driver.source, "MiB", None, recover=300)
     assert {card.unit_count for card in health.cards().all} == {15360 - 512}
@@ -377,8 +377,8 @@ def test_a_card_whose_memory_nvml_does_not_tell_has_the_size_of_the_setting(
     driver: Driver, error: int
 ) -> None:
     """GB10, Thor and Orin have no memory of their own; NVML then answers NOT_SUPPORTED."""
-    refused = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
-    driver.says(refused, f"process GPU-unified 7 {5 << 30}", node=UNIFIED)
+    refusals = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
+    driver.says(refusals, f"process GPU-unified 7 {5 << 30}", node=UNIFIED)
     start_with(driver, memory_mib={"STAND-in": 114688})
     driver.look(2)
     assert (sizes(driver), driver.healthy()) == ([112], {"GPU-unified"})
@@ -520,8 +520,8 @@ def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
     driver.says(f"answer {call} {error} GPU-cut", node=CUT)
     driver.look(3)
     assert driver.healthy() == {"GPU-whole"}
-    wanted = Fault.LOST if error == LOST else Fault.UNREADABLE
-    assert [driver.fault(uuid) for uuid in PARTS] == [wanted] * 2
+    expected = Fault.LOST if error == LOST else Fault.UNREADABLE
+    assert [driver.fault(uuid) for uuid in PARTS] == [expected] * 2
     driver.says(node=CUT)
     driver.look()
     assert driver.healthy() == {"GPU-whole", *PARTS}

@@ -1,4 +1,4 @@
-"""The real process keeps its threads to one CPU, unless it is told not to."""
+"""The real process keeps its threads on one CPU, unless a flag says otherwise."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.integration.process import Extender
 
 
 def cpus(worker: str) -> set[frozenset[int]]:
-    """The CPUs that each of its threads may run on."""
+    """The CPUs on which each thread of the process may run."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     return {frozenset(os.sched_getaffinity(int(thread.name))) for thread in threads}
 
@@ -22,11 +22,11 @@ def test_all_threads_share_one_cpu_unless_told_otherwise(tmp_path: Path, any_cpu
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), "--leadership", "off", *flags)
     try:
         extender.wait_ready()
-        found = cpus(*extender.children())
+        result = cpus(*extender.children())
     finally:
         extender.stop()
         cluster.stop()
     if any_cpu:
-        assert found == {frozenset(os.sched_getaffinity(0))}
+        assert result == {frozenset(os.sched_getaffinity(0))}
     else:
-        assert [len(one) for one in found] == [1]
+        assert [len(one) for one in result] == [1]

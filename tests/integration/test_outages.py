@@ -1,6 +1,6 @@
 """Processes that end, start or wait: the extender's and the API server's.
 
-Real extender processes, each of its test alone.
+Real extender processes, each for its test alone.
 """
 
 import signal
@@ -30,9 +30,9 @@ def test_it_answers_nothing_before_its_books_are_filled(
     extender.wait_answering()
     poll(lambda: extender.probe("/readyz").body.count(b"[-]") == 1, "only the pods are missing")
     assert b"[-]pods pods are not listed yet" in extender.probe("/readyz").body
-    found = extender.filter(pod, [node])
-    assert found["Error"] == "gpushare is not ready: pods are not listed yet"
-    assert found["NodeNames"] in (None, [])
+    filter_result = extender.filter(pod, [node])
+    assert filter_result["Error"] == "gpushare is not ready: pods are not listed yet"
+    assert filter_result["NodeNames"] in (None, [])
     assert extender.bind(pod, node) == "gpushare is not ready: pods are not listed yet"
     assert extender.inspect_reply().status == 503
     assert extender.post("prioritize", b'{"Pod":{},"NodeNames":[]}').status == 503
@@ -87,26 +87,26 @@ def test_it_outlives_the_api_server(start_extender: StartExtender, cluster: Clus
     extender.wait_ready()
     node = cluster.node(devices=1, total=16)
     extender.knows(node)
-    bound, pod, other = cluster.pod(4), cluster.pod(6), cluster.pod(2)
-    assert extender.bind(bound, node) == ""
+    bound_pod, pod, other_pod = cluster.pod(4), cluster.pod(6), cluster.pod(2)
+    assert extender.bind(bound_pod, node) == ""
     assert extender.fit(pod, [node]) == [node]
     extender.agrees(cluster)
     cluster.stop()
     begin = time.monotonic()
     assert "Connection refused" in extender.bind(pod, node)
-    assert "cannot be read" in extender.bind(other, node)
+    assert "cannot be read" in extender.bind(other_pod, node)
     assert time.monotonic() - begin < 20, "it has waited for the API server to come back"
     assert extender.fit(cluster.pod(6), [node]) == [node]  # from the books
-    # What was never sent holds nothing; what was offered just now is kept for a moment.
+    # A Binding that was never sent holds nothing; a fresh offer is kept for a moment.
     large = cluster.pod(12)
     poll(lambda: extender.fit(large, [node]) == [node], lambda: extender.log)
     assert extender.ready()
-    cluster.delete_pod(bound)
+    cluster.delete_pod(bound_pod)
     newer = cluster.node()
     cluster.restart()
     extender.knows(newer)
     assert extender.bind(pod, node) == ""
-    assert extender.bind(other, newer) == ""
+    assert extender.bind(other_pod, newer) == ""
     extender.agrees(cluster)
 
 
@@ -130,7 +130,7 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
 def test_asked_to_end_it_keeps_its_lease_while_a_binding_may_still_land(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
-    """Who takes over a Lease that was given away does not wait for what is on its way."""
+    """The new holder of a Lease that was given away does not wait for late writes."""
     cluster.release_lease()
     node = cluster.node()
     extender = start_extender(leadership="lease")
@@ -194,7 +194,7 @@ def test_nothing_starts_a_second_worker_or_ends_the_one_there_is(
     number: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """gunicorn's own reload has two for seconds: each would bind by its own books."""
+    """gunicorn's own reload runs two workers for seconds: each would bind by books of its own."""
     monkeypatch.setenv("WEB_CONCURRENCY", "2")  # gunicorn's own default of how many there are
     node = cluster.node()
     extender = start_extender()

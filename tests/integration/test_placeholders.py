@@ -1,4 +1,4 @@
-"""Placeholders on an API server, and what cluster-autoscaler's rules make of them.
+"""Placeholders on an API server, and the decisions of cluster-autoscaler's rules about them.
 
 The reflectors, the client and the books are the real ones; the clocks of the placeholders are the
 test's.
@@ -38,8 +38,8 @@ class Asking:
         self.client = connect(kubeconfig, pool_size=4, user_agent="asking")
         resources = self.resources = managed_resources()
         (self.managed,) = resources
-        known = Shown[Placeholder]()
-        pods = PodEventHandler(resources, placeholders=known)
+        known_items = Shown[Placeholder]()
+        pods = PodEventHandler(resources, placeholders=known_items)
         self.reflectors: list[Reflector[Any, Any]] = [
             Reflector(
                 self.client,
@@ -48,33 +48,33 @@ class Asking:
             ),
             Reflector(self.client, ListWatch("/api/v1/pods", POD_CODEC, timing=QUICK), pods),
         ]
-        self.known = known
+        self.known = known_items
         self.under_test = Placeholders(
             self.client,
             resources,
-            known,
+            known_items,
             namespace,
             not_ready=lambda: "",
             clock=lambda: time.monotonic() + self.late,
             wall=lambda: time.time() + self.late,
         )
-        for each in self.reflectors:
-            each.start()
-        poll(lambda: all(each.status.synced for each in self.reflectors), "it follows")
+        for reflector in self.reflectors:
+            reflector.start()
+        poll(lambda: all(reflector.status.synced for reflector in self.reflectors), "it follows")
         self.under_test.round()
         self.late += AFTER_JOIN
 
     def stop(self) -> None:
-        for each in self.reflectors:
-            each.stop()
+        for reflector in self.reflectors:
+            reflector.stop()
         self.client.close()
 
     def sees_refused_beside(self, node: str) -> None:
-        """Wait until both watches have shown what was made: each is as late as it is."""
+        """Wait until both watches have shown the new objects: each watch has its own delay."""
         poll(
             lambda: (
                 node in self.resources.node_states
-                and any(each.gated for each in self.managed.ledger.waiting())
+                and any(item.gated for item in self.managed.ledger.waiting())
             ),
             "the node is known, and the pod as refused",
         )
@@ -87,9 +87,9 @@ class Asking:
 
 @pytest.fixture
 def asking(cluster: Cluster, tmp_path: Path) -> Iterator[Asking]:
-    made = Asking(cluster, cluster.kubeconfig(tmp_path))
-    yield made
-    made.stop()
+    asking_object = Asking(cluster, cluster.kubeconfig(tmp_path))
+    yield asking_object
+    asking_object.stop()
 
 
 def template() -> dict[str, Any]:
@@ -116,12 +116,12 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     asking.late += AFTER_JOIN
     assert coming() == {}
     assert asking.under_test.round()
-    (made,) = asking.there()
-    assert made["metadata"]["labels"] == {FOR: pod["metadata"]["uid"]}
-    assert made["status"]["conditions"][0]["reason"] == "Unschedulable"
+    (there_result,) = asking.there()
+    assert there_result["metadata"]["labels"] == {FOR: pod["metadata"]["uid"]}
+    assert there_result["status"]["conditions"][0]["reason"] == "Unschedulable"
     assert coming() == {"gpu": 1}
     poll(
-        lambda: [each.unschedulable for each in asking.known.all().values()] == [True],
+        lambda: [item.unschedulable for item in asking.known.all().values()] == [True],
         "the watch shows it",
     )
     assert asking.under_test.round()
@@ -151,8 +151,10 @@ def test_switched_off_nothing_is_left(cluster: Cluster, asking: Asking, tmp_path
     asking.late += AFTER_JOIN
     asking.under_test.round()
     assert len(asking.there()) == 1
-    other = Asking(cluster, cluster.kubeconfig(tmp_path), namespace="")
+    asking_object = Asking(cluster, cluster.kubeconfig(tmp_path), namespace="")
     try:
-        poll(lambda: other.under_test.round() and not other.there(), "it is deleted")
+        poll(
+            lambda: asking_object.under_test.round() and not asking_object.there(), "it is deleted"
+        )
     finally:
-        other.stop()
+        asking_object.stop()

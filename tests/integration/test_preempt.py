@@ -1,4 +1,4 @@
-"""Preempt against the extender process, over HTTP, on pods it has bound to nodes."""
+"""Preempt against the extender process, over HTTP, on pods that the process has bound."""
 
 import json
 from pathlib import Path
@@ -38,14 +38,14 @@ def uid(pod: Json) -> str:
 def preempt(extender: Verbs, pod: Json, **nodes: list[Json]) -> dict[str, list[str]]:
     """The uids of the victims by node that the extender answers; nodes: kube-scheduler's own."""
     victims = {
-        node: {"Pods": [{"UID": uid(victim)} for victim in named], "NumPDBViolations": 0}
-        for node, named in nodes.items()
+        node: {"Pods": [{"UID": uid(victim)} for victim in entry], "NumPDBViolations": 0}
+        for node, entry in nodes.items()
     }
     body = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
     reply = extender.post("preempt", json.dumps(body).encode())
     assert reply.status == 200, reply
     answer = reply.json()["NodeNameToMetaVictims"]
-    return {node: [each["UID"] for each in those["Pods"]] for node, those in answer.items()}
+    return {node: [pod["UID"] for pod in those["Pods"]] for node, those in answer.items()}
 
 
 def test_the_pod_that_frees_a_device_is_named_and_its_end_makes_room(world: World) -> None:
@@ -69,12 +69,12 @@ def test_a_pod_that_is_marked_deleted_spares_the_others(world: World) -> None:
     node = cluster.node(devices=2, total=32)
     extender.knows(node)
     ends = running(cluster, extender, node, 10, 1)
-    other = running(cluster, extender, node, 10, 1)
+    running_result = running(cluster, extender, node, 10, 1)
     urgent = new_pod(cluster, 12, 5)
     poll(lambda: bool(preempt(extender, urgent, **{node: []}).get(node)), "one is named")
     cluster.mark_deleted(ends)
     poll(lambda: preempt(extender, urgent, **{node: []}) == {node: []}, "nobody has to go")
-    assert preempt(extender, urgent, **{node: [other]}) == {node: [uid(other)]}
+    assert preempt(extender, urgent, **{node: [running_result]}) == {node: [uid(running_result)]}
     assert extender.fit(urgent, [node]) == []
     cluster.release(ends)
     poll(lambda: extender.fit(urgent, [node]) == [node], "the memory is free")

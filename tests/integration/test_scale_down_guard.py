@@ -1,4 +1,4 @@
-"""A real process keeps autoscalers from nodes, and the next one without the guard lets them go."""
+"""A real process keeps autoscalers from nodes; the next process without the guard frees them."""
 
 from tests.integration.cluster import MARK, NODES, Cluster
 from tests.integration.conftest import StartExtender
@@ -10,9 +10,9 @@ OURS = "gpushare.io/scale-down-guard"
 
 
 def told(cluster: Cluster, node: str) -> dict[str, str]:
-    """What the node says of scale-down."""
-    (found,) = (each for each in cluster.all(NODES) if each["metadata"]["name"] == node)
-    notes = found["metadata"].get("annotations") or {}
+    """The node's annotations about scale-down."""
+    (result,) = (item for item in cluster.all(NODES) if item["metadata"]["name"] == node)
+    notes = result["metadata"].get("annotations") or {}
     return {key: notes[key] for key in (CA, KARPENTER, OURS) if key in notes}
 
 

@@ -1,4 +1,4 @@
-"""Extenders by https: whom the small scheduler trusts and what it shows, as kube-scheduler does."""
+"""Extenders by https: the small scheduler trusts and shows certificates as kube-scheduler does."""
 
 import base64
 import ssl
@@ -58,17 +58,17 @@ class Server(ThreadingHTTPServer):
             super().finish_request(wrapped, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that is refused is what some tests are about."""
+        """Some tests are about a caller that is refused."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("tls")
+    mktemp_result = tmp_path_factory.mktemp("tls")
     for name in ("ca", "other"):
-        authority(made, name)
-    certificate(made, "server", "extender", "ca", "subjectAltName=DNS:extender.example")
-    certificate(made, "client", "scheduler", "ca", "extendedKeyUsage=clientAuth")
-    return made
+        authority(mktemp_result, name)
+    certificate(mktemp_result, "server", "extender", "ca", "subjectAltName=DNS:extender.example")
+    certificate(mktemp_result, "client", "scheduler", "ca", "extendedKeyUsage=clientAuth")
+    return mktemp_result
 
 
 @pytest.fixture(scope="module")

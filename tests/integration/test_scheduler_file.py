@@ -60,7 +60,7 @@ def test_without_listen_serve_listens_where_the_file_calls(
 
 
 def scheduler_electing(folder: Path, **election: object) -> str:
-    """A file whose kube-scheduler elects its leader so."""
+    """A file with this leader election of kube-scheduler."""
     file = folder / "scheduler.yaml"
     document = yaml.safe_load((CONFIGS / "everything-known-v1.yaml").read_text(encoding="utf-8"))
     file.write_text(json.dumps({**document, "leaderElection": election}), encoding="utf-8")
@@ -83,8 +83,8 @@ def test_a_scheduler_that_elects_no_leader_cannot_be_followed(
     file = scheduler_electing(tmp_path, leaderElect=False)
     extender = start_extender("--scheduler-config", file, leadership="scheduler")
     poll(extender.ended, "it does not start")
-    told = extender.log.splitlines()[-1]
-    assert told.startswith(f"gpushare serve: leadership: {file} says leaderElection.leaderElect")
+    output = extender.log.splitlines()[-1]
+    assert output.startswith(f"gpushare serve: leadership: {file} says leaderElection.leaderElect")
 
 
 def candidates(document: Any) -> None:
@@ -117,10 +117,10 @@ def test_a_file_that_leaves_a_doubt_ends_serve_with_2_and_one_line(
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(document), encoding="utf-8")
     assert main(["serve", "--scheduler-config", str(file)]) == 2
-    told = capsys.readouterr()
-    assert part in told.err
-    assert told.err.startswith(f"gpushare serve: {file}: ")
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert part in output.err
+    assert output.err.startswith(f"gpushare serve: {file}: ")
+    assert output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("pair", [("x/npu-mem", "x/npu.mem"), ("x/gpu-mem", "x/gpu")])
@@ -138,6 +138,6 @@ def test_resources_that_share_names_in_objects_are_refused_at_the_start(
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
     words = ["--scheduler-config", str(file), "--kubeconfig", cluster.kubeconfig(tmp_path)]
     assert main(["serve", *words]) == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in pair)
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert all(name in errors for name in pair)
+    assert errors.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What the small scheduler does around its decisions, on the local API server."""
+"""The work of the small scheduler around its decisions, on the local API server."""
 
 import socket
 import threading
@@ -57,12 +57,12 @@ class Cluster:
 
     @contextmanager
     def scheduler(self, options: SchedulerOptions) -> Iterator[Scheduler]:
-        made = Scheduler(self.server.url, options)
-        made.start()
+        scheduler = Scheduler(self.server.url, options)
+        scheduler.start()
         try:
-            yield made
+            yield scheduler
         finally:
-            made.stop()
+            scheduler.stop()
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def cluster() -> Iterator[Cluster]:
     with ExitStack() as ends:
         server.start()
         ends.callback(server.stop)
-        made = Cluster(server)
-        ends.callback(made.api.close)
-        yield made
+        cluster = Cluster(server)
+        ends.callback(cluster.api.close)
+        yield cluster
 
 
 class Friends:
-    """Lets the pod `late` in when `first` is bound. It registers no event that would wake it."""
+    """Lets the pod `late` in when `first` is bound. Registers no event that would wake `late`."""
 
     name = "Friends"
 
@@ -139,8 +139,8 @@ def test_services_are_watched_only_where_a_profile_spreads_by_default(
 def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
-    cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": held})
+    holding = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": holding})
     options = SchedulerOptions(lease=("kube-system", "ours"), lease_times=(15.0, 10.0, 0.1))
     with cluster.scheduler(options):
         cluster.pod("p")

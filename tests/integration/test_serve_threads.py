@@ -20,7 +20,7 @@ Start = Callable[..., Extender]
 
 @pytest.fixture
 def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
-    """Starts the program in a hurry, by the fate of settling and flags; ready when it is given."""
+    """Starts the program in a hurry, by the fate of settling and flags; yields when it is ready."""
     started: list[Extender] = []
 
     def start(fate: str, *flags: str) -> Extender:
@@ -37,9 +37,9 @@ def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
 
 
 def audits_twice(extender: Extender) -> None:
-    """Wait until it has begun and ended an audit, whatever it was doing."""
-    done = extender.figure("audits_total")
-    poll(lambda: extender.figure("audits_total") >= done + 2, "it audits over and over")
+    """Wait until the process has begun and ended an audit."""
+    figure_result = extender.figure("audits_total")
+    poll(lambda: extender.figure("audits_total") >= figure_result + 2, "it audits over and over")
 
 
 def test_audits_are_made_in_the_unit_of_the_settings(hasty: Start, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A running extender tells what another policy would have done; its own answers stay its own."""
+"""A running extender tells the choices of another policy; its own answers do not change."""
 
 import re
 
@@ -9,9 +9,9 @@ from tests.support.waiting import poll
 
 
 def figures(extender: Extender) -> dict[str, float]:
-    """The shadow's samples by name and the label that tells them apart."""
-    told = extender.probe("/metrics").body.decode()
-    lines = re.findall(r'^gpushare_shadow_(\w+){.*?(\w+)"} (\S+)$', told, re.MULTILINE)
+    """The shadow's samples by name and the label that tells samples apart."""
+    decode_result = extender.probe("/metrics").body.decode()
+    lines = re.findall(r'^gpushare_shadow_(\w+){.*?(\w+)"} (\S+)$', decode_result, re.MULTILINE)
     return {f"{name} {label}": float(value) for name, label, value in lines}
 
 
@@ -24,21 +24,21 @@ def test_what_another_policy_would_have_done_is_told(
     for node in nodes:
         extender.knows(node)
     poll(lambda: figures(extender)["on spread"] == 1.0, "it has begun")
-    placed = []
+    placements = []
     for _ in range(3):
         pod = cluster.pod(4)
         fit = extender.fit(pod, nodes)
         assert sorted(fit) == sorted(nodes)
         best = max(extender.prioritize(pod, nodes).items(), key=lambda each: each[1])[0]
         assert extender.bind(pod, best) == ""
-        placed.append(best)
-    assert len(set(placed)) == 1, "the shadow has no part in it"
+        placements.append(best)
+    assert len(set(placements)) == 1, "the shadow has no part in it"
     poll(lambda: figures(extender)["pods_total both"] == 3.0, "its books follow")
-    found = figures(extender)
-    assert found["choices_total same"] + found["choices_total node"] == 3.0
-    assert found["choices_total node"] >= 1.0
+    result = figures(extender)
+    assert result["choices_total same"] + result["choices_total node"] == 3.0
+    assert result["choices_total node"] >= 1.0
     whole = cluster.pod(16)
-    (empty,) = {*nodes} - {*placed}
+    (empty,) = {*nodes} - {*placements}
     assert extender.fit(whole, nodes) == [empty]
     assert extender.bind(whole, empty) == ""
     poll(lambda: figures(extender)["pods_total real"] == 1.0, "spread had no whole device left")

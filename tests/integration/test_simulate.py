@@ -1,4 +1,4 @@
-"""`gpushare simulate` as a process: interrupted it leaves what is finished, and no process."""
+"""`gpushare simulate` as a process: an interrupt leaves finished runs, and no process."""
 
 import fcntl
 import json
@@ -29,22 +29,22 @@ def trace(folder: Path) -> list[str]:
 
 
 def read_until(terminal: int, pattern: str) -> str:
-    """What the process wrote to its terminal until it matches."""
-    said = ""
+    """The process's output on its terminal until the text matches."""
+    text = ""
     deadline = time.monotonic() + 200
-    while not re.search(pattern, said) and time.monotonic() < deadline:
+    while not re.search(pattern, text) and time.monotonic() < deadline:
         ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
-        assert ready, said
-        said += os.read(terminal, 65536).decode()
-    return said
+        assert ready, text
+        text += os.read(terminal, 65536).decode()
+    return text
 
 
 def processes_of(group: int) -> list[str]:
-    """What runs in a process group; who has ended and waits to be collected does not."""
-    listed = subprocess.run(
+    """The running processes of a process group, without ended ones that wait to be collected."""
+    completed = subprocess.run(
         ["ps", "-e", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True
     )
-    lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    lines = [line.split(None, 2) for line in completed.stdout.splitlines()]
     return [cmd for of, state, cmd in lines if int(of) == group and not state.startswith("Z")]
 
 
@@ -60,8 +60,8 @@ def test_a_reader_who_leaves_ends_it_in_silence_and_files_are_written(tmp_path: 
         assert process.stdout
         process.stdout.close()
         assert process.stderr
-        said = process.stderr.read()
-    assert (process.returncode, said) == (141, "")
+        message = process.stderr.read()
+    assert (process.returncode, message) == (141, "")
     assert json.loads(out.read_text())["complete"]
 
 
@@ -72,9 +72,9 @@ def test_an_interrupted_command_leaves_what_is_finished(
 ) -> None:
     out = tmp_path / "out.json"
     words = ["inflation", *trace(tmp_path), "--seeds", "1-1000", "--jobs", jobs]
-    code, table, told = interrupted([*words, "--json", str(out)], r" [1-9][0-9]*/1000 ", ended_by)
+    code, table, output = interrupted([*words, "--json", str(out)], r" [1-9][0-9]*/1000 ", ended_by)
     assert code == 130
-    finished = re.search(r"interrupted: (\d+) of 1000 runs are finished", told)
+    finished = re.search(r"interrupted: (\d+) of 1000 runs are finished", output)
     assert finished
     document = json.loads(out.read_text())
     assert document["complete"] is False
@@ -90,15 +90,15 @@ def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
     words = ["churn", *trace(tmp_path), "--life", "900", "--seeds", "1-3", "--jobs", jobs]
     # A share of the first run, the time that is gone, the time that is left, and the rate.
     bar = r"simulate 0/3 runs +[1-9]\d*%\|.*?\[00:\d\d<\d\d:\d\d(:\d\d)?, +[\d.]+(s/run|run/s)\]"
-    code, table, told = interrupted([*words, "--json", str(out)], bar, signal.SIGINT)
+    code, table, output = interrupted([*words, "--json", str(out)], bar, signal.SIGINT)
     assert code == 130
-    assert "interrupted: 0 of 3 runs are finished" in told
+    assert "interrupted: 0 of 3 runs are finished" in output
     document = json.loads(out.read_text())
     assert document["records"] == []
     broken_off = document["brokenOff"]
     assert 1 <= len(broken_off) <= int(jobs)
     assert all(0 < one["reached"] < 1 for one in broken_off)
-    # Of two at once, one may not have come to the end of its warm-up.
+    # Of two runs at once, one may not have come to the end of its warm-up.
     measured = [one for one in broken_off if "alloc" in one]
     assert measured
     for one in measured:
@@ -107,9 +107,9 @@ def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
 
 
 def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of the command, which is ended when its terminal shows it.
+    """The exit code, stdout and stderr of the command, which ends when its terminal shows the text.
 
-    No process of it is left.
+    No process of the command is left.
     """
     terminal, theirs = os.openpty()
     # On a terminal without width nothing is drawn.
@@ -125,9 +125,9 @@ def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, s
             os.close(theirs)
             read_until(terminal, when)
             os.kill(process.pid, by)
-            told = read_until(terminal, r"interrupted: \d+ of \d+ runs are finished")
+            until = read_until(terminal, r"interrupted: \d+ of \d+ runs are finished")
             table, _ = process.communicate(timeout=200)
     finally:
         os.close(terminal)
     poll(lambda: not processes_of(process.pid), "all of its processes have ended")
-    return process.returncode, table, told
+    return process.returncode, table, until

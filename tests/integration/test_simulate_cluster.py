@@ -1,4 +1,4 @@
-"""A live cluster as rows for the simulator: what is taken, what is left out and said."""
+"""A live cluster as rows for the simulator: the rows, and the left-out objects that are told."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 
 
 def rows(cluster: Cluster, folder: Path) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = live_rows(  # type: ignore[assignment]  # cells are anything
+    result: dict[str, list[Json]] = live_rows(  # type: ignore[assignment]  # cells are anything
         cluster.kubeconfig(folder), "", MEM, "GiB"
     )
-    return found
+    return result
 
 
 def cpu_pod(cluster: Cluster, node: str, **labels: str) -> None:
@@ -33,15 +33,19 @@ def cpu_pod(cluster: Cluster, node: str, **labels: str) -> None:
 def test_nodes_and_pods_come_in_the_words_of_a_trace(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.node(devices=4, total=64)
     pod = cluster.pod(8, annotations={COUNT: "2"})
-    found = rows(cluster, tmp_path)
-    (made,) = nodes_of(of_items("nodes", found["nodes"]), "nodes")
-    assert (made.name, made.cpu, made.memory) == (node, 96_000, 768 * 1024)
-    assert (made.devices, made.capacity) == (4, 16)
-    (asked,) = pods_of(of_items("pods", found["pods"]), "pods")
-    assert asked.name == f"default/{pod['metadata']['name']}"
-    assert (asked.devices, asked.units) == (2, 4)
-    assert asked.created
-    assert found["notes"] == []
+    result = rows(cluster, tmp_path)
+    (nodes_of_result,) = nodes_of(of_items("nodes", result["nodes"]), "nodes")
+    assert (nodes_of_result.name, nodes_of_result.cpu, nodes_of_result.memory) == (
+        node,
+        96_000,
+        768 * 1024,
+    )
+    assert (nodes_of_result.devices, nodes_of_result.capacity) == (4, 16)
+    (pods_of_result,) = pods_of(of_items("pods", result["pods"]), "pods")
+    assert pods_of_result.name == f"default/{pod['metadata']['name']}"
+    assert (pods_of_result.devices, pods_of_result.units) == (2, 4)
+    assert pods_of_result.created
+    assert result["notes"] == []
 
 
 def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
@@ -50,21 +54,21 @@ def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
     spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
     cluster.pod(name="some", annotations={COUNT: "2"}, spec=spec)
     cluster.pod(4, name="plain")
-    found = rows(cluster, tmp_path)
-    asked = {each.name: each for each in pods_of(of_items("pods", found["pods"]), "pods")}
-    assert asked["default/some"].cores == 30  # of each of its devices
-    assert ["cores" in row for row in found["pods"]].count(True) == 1
+    result = rows(cluster, tmp_path)
+    request = {item.name: item for item in pods_of(of_items("pods", result["pods"]), "pods")}
+    assert request["default/some"].cores == 30  # of each device of the node
+    assert ["cores" in row for row in result["pods"]].count(True) == 1
 
 
 def test_what_daemons_take_makes_the_node_smaller(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.node()
     cpu_pod(cluster, node)
     cpu_pod(cluster, node, **{"pod-template-generation": "1"})
-    found = rows(cluster, tmp_path)
-    assert [(row["cpu_milli"], row["memory_mib"]) for row in found["nodes"]] == [
+    result = rows(cluster, tmp_path)
+    assert [(row["cpu_milli"], row["memory_mib"]) for row in result["nodes"]] == [
         (95_500, 767 * 1024)
     ]
-    assert [(row["gpu"], row["cpu_milli"]) for row in found["pods"]] == [(0, 500)]
+    assert [(row["gpu"], row["cpu_milli"]) for row in result["pods"]] == [(0, 500)]
 
 
 def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
@@ -73,16 +77,16 @@ def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
     cluster.node()
     cpu_pod(cluster, cluster.node(total=0))
     cluster.set_phase(cluster.pod(4), "Succeeded")
-    found = rows(cluster, tmp_path)
-    assert (len(found["nodes"]), found["pods"], found["notes"]) == (1, [], [])
+    result = rows(cluster, tmp_path)
+    assert (len(result["nodes"]), result["pods"], result["notes"]) == (1, [], [])
 
 
 def test_what_is_left_out_is_said(cluster: Cluster, tmp_path: Path) -> None:
     uneven = cluster.node(devices=3)
     cluster.pod(4, annotations={COUNT: "3"})
-    found = rows(cluster, tmp_path)
-    assert (found["nodes"], found["pods"]) == ([], [])
-    notes = "\n".join(map(str, found["notes"]))
+    result = rows(cluster, tmp_path)
+    assert (result["nodes"], result["pods"]) == ([], [])
+    notes = "\n".join(map(str, result["notes"]))
     assert f"node {uneven} is left out: GPU Memory is not a whole multiple" in notes
     assert "a pod is left out: aliyun.com/gpu-mem: 4 cannot be split evenly" in notes
 
@@ -91,10 +95,14 @@ def test_a_node_whose_devices_differ_comes_with_each_of_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.node(annotations=inventory(16, 8))
-    found = rows(cluster, tmp_path)
-    (made,) = nodes_of(of_items("nodes", found["nodes"]), "nodes")
-    assert (made.devices, made.capacity, made.sizes) == (2, 16, (16, 8))
-    assert found["notes"] == []
+    result = rows(cluster, tmp_path)
+    (nodes_of_result,) = nodes_of(of_items("nodes", result["nodes"]), "nodes")
+    assert (nodes_of_result.devices, nodes_of_result.capacity, nodes_of_result.sizes) == (
+        2,
+        16,
+        (16, 8),
+    )
+    assert result["notes"] == []
 
 
 def test_a_list_of_several_pages_comes_whole(cluster: Cluster, tmp_path: Path) -> None:
@@ -112,9 +120,9 @@ def test_the_command_simulates_the_cluster_of_a_kubeconfig(
     before = [cluster.all(NODES), cluster.all(PODS)]
     words = ["--from-cluster", "--kubeconfig", cluster.kubeconfig(tmp_path), "--seeds", "42"]
     assert main(["simulate", "churn", *words, "--policy", "device-bestfit"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("churn: cluster, 4 pods on 4 nodes with 16 devices\n")
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith("churn: cluster, 4 pods on 4 nodes with 16 devices\n")
+    assert output.err == ""
     assert [cluster.all(NODES), cluster.all(PODS)] == before
     cluster.stop()
     assert main(["simulate", "churn", *words]) == 1
@@ -136,9 +144,9 @@ def test_what_no_trace_would_say_is_left_out_by_name(
         cluster.pod(units, name=f"p{units}")
     words = ["--from-cluster", "--kubeconfig", cluster.kubeconfig(tmp_path), "--seeds", "42"]
     assert main(["simulate", "inflation", *words, "--policy", "device-bestfit"]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("inflation: cluster, 2 pods on 1 nodes with 2 devices\n")
-    says = [line.split(": no whole")[0] for line in told.err.splitlines()]
+    output = capsys.readouterr()
+    assert output.out.startswith("inflation: cluster, 2 pods on 1 nodes with 2 devices\n")
+    says = [line.split(": no whole")[0] for line in output.err.splitlines()]
     assert [line.split(":")[1].strip() for line in says] == [
         f"{broken} is left out",
         "default/p2000000000 is left out",

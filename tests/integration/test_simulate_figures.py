@@ -1,6 +1,6 @@
-"""A small experiment with the figures to expect: the policies allocate what they are known for.
+"""A small experiment with expected figures: the policies allocate as published.
 
-A twentieth of the published cluster, so that it takes seconds. The expected means and spreads are
+A twentieth of the published cluster, so the test takes seconds. The expected means and spreads are
 those of the seeds 42 to 51 on the same nodes, by policies that know the pods; five of these seeds
 are run here.
 """
@@ -30,7 +30,7 @@ SEEDS = 5
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the runs say together of what is allocated at 100, by policy."""
+    """The mean allocation at 100 over all runs, by policy."""
     folder = tmp_path_factory.mktemp("figures")
     nodes, out = folder / "nodes.csv", folder / "out.json"
     _write_a_twentieth(nodes)
@@ -38,16 +38,18 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     words += ["--seeds", f"42-{41 + SEEDS}", "--jobs", "1", "--json", str(out)]
     words += ["--workload", "known"]
     assert main(["simulate", "inflation", *words]) == 0
-    told = json.loads(out.read_text())["summary"]
-    return {line["policy"]: line for line in told if line["measure"] == "allocated_100"}
+    document = json.loads(out.read_text())["summary"]
+    return {line["policy"]: line for line in document if line["measure"] == "allocated_100"}
 
 
 def _write_a_twentieth(path: Path) -> None:
-    every = sorted(read_nodes(OPENB_NODES), key=lambda node: (node.model, node.devices, node.name))
+    all_items = sorted(
+        read_nodes(OPENB_NODES), key=lambda node: (node.model, node.devices, node.name)
+    )
     with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["name", "cpu_milli", "memory_mib", "gpu", "model"])
-        for node in every[::20]:
+        for node in all_items[::20]:
             writer.writerow([node.name, node.cpu, node.memory, node.devices, node.model])
 
 
@@ -62,6 +64,8 @@ def test_a_policy_allocates_what_is_expected(summary: dict[str, Any], policy: st
 def test_shadow_price_allocates_more_than_the_others_of_the_same_seeds(
     summary: dict[str, Any],
 ) -> None:
-    ours = summary["shadow-price"]
-    assert ours["difference"] > 2 * ours["error"] > 0
-    assert ours["mean"] > max(line["mean"] for name, line in summary.items() if line is not ours)
+    own_result = summary["shadow-price"]
+    assert own_result["difference"] > 2 * own_result["error"] > 0
+    assert own_result["mean"] > max(
+        line["mean"] for name, line in summary.items() if line is not own_result
+    )

@@ -1,4 +1,4 @@
-"""Slow clients against a real gunicorn process: what they may cost, and what they may not."""
+"""Slow clients against a real gunicorn process: the bounds of their costs."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ _SERVICE = Path(__file__).with_name("stalled_service.py")
 _WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 _THREADS = 2
 _PROMPT_S = 30.0
-"""Half of what a patient worker waits for a client that stalls."""
+"""Half of the time that a patient worker waits for a client that stalls."""
 
 Start = Callable[..., "Server"]
 
@@ -75,12 +75,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """One whole answer, or what came until the other side closed."""
+    """One whole answer, or the bytes until the other side closed."""
     data = b""
     while chunk := connection.recv(1 << 16):
         data += chunk
-        head, found, body = data.partition(b"\r\n\r\n")
-        if found and len(body) >= int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
+        head, result, body = data.partition(b"\r\n\r\n")
+        if result and len(body) >= int(
+            head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
+        ):
             break
     return data
 
@@ -128,16 +130,16 @@ def test_more_stalled_clients_than_connections_allowed_delay_nobody(start: Start
 
 def test_silent_clients_never_cost_an_idle_one_that_has_called(start: Start) -> None:
     server = start(connections=32)
-    with contextlib.ExitStack() as silent, server.connect() as kept:
-        kept.sendall(_WHOLE)
-        answer(kept)
+    with contextlib.ExitStack() as silent, server.connect() as connect_result:
+        connect_result.sendall(_WHOLE)
+        answer(connect_result)
         first = silent.enter_context(server.connect())
         for number in range(200):
             silent.enter_context(server.connect()).sendall(b"P" if number % 5 == 0 else b"")
-        assert closed(first, _PROMPT_S)  # they have been taken in, and dropped for each other
+        assert closed(first, _PROMPT_S)  # they were accepted, and dropped for each other
         assert seconds_of_a_request(server) < _PROMPT_S
-        kept.sendall(_WHOLE)
-        assert answer(kept).endswith(b"hello")
+        connect_result.sendall(_WHOLE)
+        assert answer(connect_result).endswith(b"hello")
 
 
 def worker_pid(server: Server) -> int:
@@ -147,7 +149,7 @@ def worker_pid(server: Server) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process has used so far."""
+    """The CPU seconds of the process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -157,13 +159,13 @@ def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start
     server = start(connections=connections)
     worker = worker_pid(server)
     with contextlib.ExitStack() as stalled:
-        waiting = [stalled.enter_context(server.connect()) for _ in range(connections)]
-        for client in waiting:
+        waiting_pods = [stalled.enter_context(server.connect()) for _ in range(connections)]
+        for client in waiting_pods:
             client.sendall(b"P")
-        assert closed(waiting[0], _PROMPT_S)  # all of them have been taken in
-        os.kill(worker, signal.SIGSTOP)  # so that the next things come in one turn of its loop
+        assert closed(waiting_pods[0], _PROMPT_S)  # all connections were accepted
+        os.kill(worker, signal.SIGSTOP)  # so that the next events come in one turn of the loop
         stalled.enter_context(server.connect())
-        for client in waiting[1:]:
+        for client in waiting_pods[1:]:
             with contextlib.suppress(ConnectionError):  # dropped too, while the first request ended
                 client.sendall(b"O")
         os.kill(worker, signal.SIGCONT)
@@ -194,7 +196,7 @@ def test_a_request_begun_right_after_an_answer_has_the_deadline_of_any_other(sta
         connection.sendall(_WHOLE)
         answer(connection)
         begin = time.monotonic()
-        connection.sendall(_WHOLE[:-1])  # the thread that has answered reads it
+        connection.sendall(_WHOLE[:-1])  # the thread that has answered reads the request
         assert closed(connection, _PROMPT_S)
         assert time.monotonic() - begin > 0.9
 
@@ -226,7 +228,7 @@ def test_a_request_that_comes_while_another_waits_its_turn_is_answered_after_it(
     )
     with start().connect() as connection:
         connection.sendall(first + second)
-        data = connection.recv(1)  # the thread that has answered awaits what comes next
+        data = connection.recv(1)  # the thread that has answered awaits the next request
         connection.sendall(third)
         while not data.endswith(b"three"):
             data += connection.recv(1 << 16) or pytest.fail("closed before the last answer")
@@ -271,7 +273,7 @@ def test_heads_made_to_cost_much_time_delay_nobody(start: Start) -> None:
         for _ in range(3):
             hostile.enter_context(server.connect()).sendall(zeros)
         seconds_of_a_request(server)
-        assert cpu_seconds(worker) - before < 5  # one of them took 13
+        assert cpu_seconds(worker) - before < 5  # one of these requests took 13
 
 
 def test_clients_that_ask_without_end_leave_a_thread_to_others(start: Start) -> None:
@@ -289,7 +291,7 @@ def test_clients_that_ask_without_end_leave_a_thread_to_others(start: Start) -> 
                 threading.Thread(target=for_ever, args=(turn,), daemon=True).start()
         try:
             for _ in range(5):
-                seconds_of_a_request(server)  # fails where it never comes
+                seconds_of_a_request(server)  # fails where the answer never comes
         finally:
             stop.set()
 
@@ -330,7 +332,7 @@ def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start, answered: int)
                 client.sendall(_WHOLE)
                 answer(client)
             client.sendall(part)
-        # The one whose part was collected first, which a busy machine does in any order.
+        # The connection whose part was collected first, in any order on a busy machine.
         dropped, _, _ = select.select(clients, [], [], _PROMPT_S)
         assert dropped, "one is dropped for the others, long before its deadline"
         assert all(closed(client, 1) for client in dropped)
@@ -443,7 +445,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def client_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    """A client that trusts the certificate, and shows it."""
+    """A client that trusts the certificate, and shows its own."""
     cert, key = certificate
     context = ssl.create_default_context(cafile=str(cert))
     context.load_cert_chain(cert, key)

@@ -1,8 +1,8 @@
-"""A slice of a recorded trace, sent through a scheduler over HTTP, gets what a simulation gets.
+"""A slice of a recorded trace, sent through a scheduler over HTTP, ends as in a simulation.
 
-Nodes of the openb trace and its pods that ask for GPU, in the aliyun model: a device has 16 units,
+Nodes of the openb trace and the pods that ask for GPU, in the aliyun model: a device has 16 units,
 shares are rounded up. (kube-scheduler places the other pods without asking an extender.) Both sides
-learn what pods come, pod by pod; where a pod fits nowhere it is given up. The scheduler is our
+learn which pods come, pod by pod; a pod that fits nowhere is given up. The scheduler is our
 small one and, by `make e2e`, a real kube-scheduler. The same for a cluster of unequal cards.
 """
 
@@ -55,13 +55,13 @@ def openb() -> Slice:
     pods = [pod for pod in read_pods(_OPENB / "openb_pod_list_default.csv.xz") if pod.devices]
     rows = sorted(rng.choice(len(nodes), _NODES, replace=False).tolist())
     some = [replace(nodes[row], capacity=_UNITS) for row in rows]
-    wanted, sent = _LOAD * _UNITS * sum(node.devices for node in some), []
+    expected, sampled_pods = _LOAD * _UNITS * sum(node.devices for node in some), []
     for row in rng.permutation(len(pods)).tolist():
-        if wanted <= 0:
+        if expected <= 0:
             break
-        sent.append(replace(pods[row], units=-(-pods[row].units * _UNITS // 1000)))
-        wanted -= sent[-1].devices * sent[-1].units
-    return some, sent
+        sampled_pods.append(replace(pods[row], units=-(-pods[row].units * _UNITS // 1000)))
+        expected -= sampled_pods[-1].devices * sampled_pods[-1].units
+    return some, sampled_pods
 
 
 def unequal() -> Slice:
@@ -75,14 +75,14 @@ def unequal() -> Slice:
     rng = np.random.default_rng(_SEED)
     small = [(1, 5), (1, 10), (1, 10)] * 6
     sizes = [*small, (1, 20), (1, 24), (1, 40), (1, 80), (2, 40), (4, 80)]
-    wanted = _LOAD * sum(sum(node.sizes) for node in nodes)
+    expected = _LOAD * sum(sum(node.sizes) for node in nodes)
     pods: list[TracePod] = []
-    while wanted > 0:
+    while expected > 0:
         devices, units = sizes[rng.integers(len(sizes))]
         cpu = 1000 * devices * int(rng.integers(1, 8))
         times = (None, None, None)
         pods.append(TracePod(f"pod-{len(pods)}", cpu, 4096, devices, units, (), *times))
-        wanted -= devices * units
+        expected -= devices * units
     return nodes, pods
 
 
@@ -138,7 +138,7 @@ def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def real(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
-    """kube-scheduler, with the file that we print for it."""
+    """kube-scheduler, with the file that our command prints."""
     program = needed("kube-scheduler")
     text = printed(RELEASE)
     text = text.replace(HOME, cluster.kubeconfig(folder)).replace(str(port_of(text)), str(port))
@@ -179,21 +179,21 @@ def send_pod(cluster: Cluster, pod: TracePod) -> Json:
 
 
 def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
-    """Have the pod placed, or given up; then the extender has seen what became of it."""
+    """Have the pod placed, or given up; return when the extender has seen the end."""
     before = wired.learning.state()["learned_pods_total"]
-    made = send_pod(cluster, pod)
+    send_pod_result = send_pod(cluster, pod)
 
     def decided() -> bool:
-        body = cluster.get(made)
+        body = cluster.get(send_pod_result)
         conditions = body["status"].get("conditions") or ()
-        # After an error (a busy machine's time-out) it is tried again.
-        refused = any(each.get("reason") == "Unschedulable" for each in conditions)
-        return bool(body["spec"].get("nodeName") or refused)
+        # After an error (a busy machine's time-out) the pod is tried again.
+        refusals = any(condition.get("reason") == "Unschedulable" for condition in conditions)
+        return bool(body["spec"].get("nodeName") or refusals)
 
     poll(decided, f"{pod.name} is placed or refused")
     poll(lambda: wired.learning.state()["learned_pods_total"] > before, f"{pod.name} is learned")
-    if not cluster.node_of(made):
-        cluster.delete_pod(made)
+    if not cluster.node_of(send_pod_result):
+        cluster.delete_pod(send_pod_result)
 
 
 @pytest.mark.parametrize("scheduling", [small] if SERVER == "localcluster" else [small, real])
@@ -224,9 +224,9 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
             wired.clock += SPACING
             wired.learning.refresh()
     wired.agrees(cluster)
-    found = wired.inspect()["nodes"]
-    capacity = sum(node["totalGPU"] for node in found)
-    allocated = 100 * sum(node["usedGPU"] for node in found) / capacity
+    result = wired.inspect()["nodes"]
+    capacity = sum(node["totalGPU"] for node in result)
+    allocated = 100 * sum(node["usedGPU"] for node in result) / capacity
     assert wired.learning.state()["refits_total"] >= 3
     assert (wired.learning.state()["trials_total"] >= 1) == (policy == "auto")
     assert capacity == sum(sum(node.sizes) for node in nodes)

@@ -35,8 +35,8 @@ ACTIVE = """(() => {
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browser(tmp_path_factory.mktemp("profile")) as made:
-        yield made
+    with browser(tmp_path_factory.mktemp("profile")) as browser_result:
+        yield browser_result
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def opened(tab: Tab, url: str) -> None:
 def seconds(tab: Tab) -> float:
     """CPU time that the page has taken so far."""
     metrics = tab.call("Performance.getMetrics")["metrics"]
-    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 def test_of_1000_nodes_with_8_devices_only_what_is_seen_is_drawn_and_scrolling_is_fluid(
@@ -104,14 +104,14 @@ def test_a_change_is_shown_and_no_change_costs_no_drawing(tab: Tab) -> None:
         world.ledger.node_changed(node("another", 16))
         tab.until(f"{ROWS}.length === 4")
         world.not_ready = "another process leads"
-        shown = tab.until(f"!{NOTICE}.hidden && {NOTICE}.textContent")
-        assert "does not answer kube-scheduler now: another process leads" in shown
+        until_result = tab.until(f"!{NOTICE}.hidden && {NOTICE}.textContent")
+        assert "does not answer kube-scheduler now: another process leads" in until_result
         world.busy = "gpushare: too many ask for this at once"
         tab.until(f"{NOTICE}.textContent.startsWith('No answer from gpushare: gpushare: too many')")
         assert tab.ask(f"{ROWS}.length") == 4
         # The browser itself complains of such an answer.
         tab.until("true")
-        assert all("503" in each for each in tab.problems)
+        assert all("503" in problem for problem in tab.problems)
         tab.problems.clear()
 
 
@@ -124,8 +124,8 @@ def test_what_is_held_is_told_of_the_pod_and_of_the_node(tab: Tab) -> None:
     with world.served() as url:
         opened(tab, url)
         end = "until kube-scheduler binds it or gives it up"
-        why = tab.ask("document.querySelector('#waiting-rows td:last-child').textContent")
-        assert why == f"gpu-1 is held for it {end}"
+        reason = tab.ask("document.querySelector('#waiting-rows td:last-child').textContent")
+        assert reason == f"gpu-1 is held for it {end}"
         tab.ask(f"{ROWS}[0].click()")
         detail = tab.ask("document.getElementById('detail-text').textContent")
         assert detail.endswith(f"6 GiB are held for default/late {end}.")
@@ -220,18 +220,18 @@ def test_a_screen_reader_is_told_what_the_bars_show(tab: Tab) -> None:
         opened(tab, url)
         tree = tab.call("Accessibility.getFullAXTree")["nodes"]
     by_role: dict[str, list[dict[str, Any]]] = {}
-    for each in tree:
-        by_role.setdefault(each.get("role", {}).get("value", ""), []).append(each)
-    (row,) = (each for each in by_role["option"] if "device" in each["name"]["value"])
+    for item in tree:
+        by_role.setdefault(item.get("role", {}).get("value", ""), []).append(item)
+    (row,) = (item for item in by_role["option"] if "device" in item["name"]["value"])
     assert row["name"]["value"] == (
         "a: 6 GiB of 32 in use by 1 pod, 10 free; device 0: 6 of 16; device 1: 0 of 16, closed"
     )
-    (listed,) = by_role["listbox"]
-    assert listed["name"]["value"] == "Nodes"
-    headings = {each["name"]["value"] for each in by_role["heading"]}
+    (listing,) = by_role["listbox"]
+    assert listing["name"]["value"] == "Nodes"
+    headings = {item["name"]["value"] for item in by_role["heading"]}
     assert {"gpushare", "Cluster", "Nodes", "Last hour", "Policy", "Namespaces"} <= headings
     for role in ("searchbox", "combobox"):
-        assert all(each["name"]["value"] for each in by_role[role]), role
+        assert all(item["name"]["value"] for item in by_role[role]), role
 
 
 def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
@@ -267,13 +267,13 @@ def test_what_is_sought_is_found_in_nodes_pods_and_namespaces(tab: Tab) -> None:
     }"""
     with world.served() as url:
         opened(tab, url)
-        for text, told in (
+        for text, entry in (
             ("needle", "1 of 50 nodes"),
             ("HAY/", "1 of 50 nodes"),
             ("gpu-5", "2 of 50 nodes"),
             ("<nothing>", "0 of 50 nodes"),
         ):
-            assert tab.ask(f"({seek})({json.dumps(text)})") == told
+            assert tab.ask(f"({seek})({json.dumps(text)})") == entry
         none = tab.ask("document.getElementById('none').textContent")
         assert none == "No node, pod or namespace has “<nothing>” in its name."
 
@@ -303,8 +303,8 @@ def test_on_a_telephone_nothing_scrolls_sideways(tab: Tab) -> None:
     )
     names = world.ledger.snapshot().names
     for number in range(40):
-        where, device = names[number % 4], number % 8
-        world.ledger.pod_changed(pod(f"runs-{number}" * 9, 15, where, device, space="a-long-name"))
+        place, device = names[number % 4], number % 8
+        world.ledger.pod_changed(pod(f"runs-{number}" * 9, 15, place, device, space="a-long-name"))
     for number in range(3):
         world.ledger.pod_changed(pod(f"late-{number}" * 12, 90, space="a-long-name-of-a-namespace"))
     tab.size(420, 800)
@@ -315,7 +315,7 @@ def test_on_a_telephone_nothing_scrolls_sideways(tab: Tab) -> None:
         tab.ask(f"{ROWS}[0].click()")
         tab.until("!document.getElementById('detail').hidden")
         assert tab.ask(wide) <= 420
-        # Each device has a bar that can be told from its neighbours.
+        # Each device has a bar that differs from its neighbours.
         bars = tab.ask(
             f"[...{ROWS}[0].querySelectorAll('.device')].map((each) => each.clientWidth)"
         )

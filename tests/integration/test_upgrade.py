@@ -1,5 +1,5 @@
 """Moving from the original with pods running: the extender starts on the cluster state that the
-original left, adopts what its annotations say, changes nothing, and never gives that memory again.
+original left, adopts its annotations, changes nothing, and never gives that memory again.
 
 The state is the recorded one (tests/data/golden/aliyun): all its small clusters as one, each node
 and pod under its recorded name behind the cluster's.
@@ -33,7 +33,7 @@ DIFFERENT: dict[str, tuple[list[int], int, list[str]]] = {
     "pending-and-done": ([0, 0, 4, 0], 7, ["no-annotation"]),
 }
 """Where we show another use than the original did: it believes IDX where a map by containers
-contradicts it, and we charge what either says; and it forgets pods whose devices it cannot tell,
+contradicts IDX, and we charge both; and it forgets pods whose devices it cannot tell,
 which we charge to every device.
 """
 
@@ -64,12 +64,12 @@ def load(cluster: Cluster) -> None:
 
 
 def store(cluster: Cluster, resource: Resource, body: Json) -> None:
-    made = cluster.store.create(resource.table, body)
-    assert made.body["metadata"]["name"] == body["metadata"]["name"]
+    create_result = cluster.store.create(resource.table, body)
+    assert create_result.body["metadata"]["name"] == body["metadata"]["name"]
 
 
 def versions(cluster: Cluster) -> dict[str, str]:
-    """The version of every pod: another one after any write to it."""
+    """The version of every pod, which any write to the pod changes."""
     return {
         body["metadata"]["name"]: body["metadata"]["resourceVersion"] for body in cluster.all(PODS)
     }
@@ -88,29 +88,29 @@ def books(document: Json) -> dict[str, tuple[list[int], int, list[str]]]:
 
 
 def expected_books() -> dict[str, tuple[list[int], int, list[str]]]:
-    """What the original said of each recorded cluster, but for the differences above."""
-    found = {}
+    """The original's report of each recorded cluster, but for the differences above."""
+    result = {}
     for case in CASES:
-        # inspect/NODE, since it lists a node only once it was asked about.
-        shown = json.loads((GOLDEN / case / "inspect-node.json").read_text())
-        for name, said in books(shown).items():
-            used, total, unplaced = DIFFERENT.get(case, said)
-            found[f"{case}-{name}"] = (used, total, [f"{case}-{pod}" for pod in unplaced])
-    return found
+        # inspect/NODE, since the original lists a node only after a question about the node.
+        document = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for name, entry in books(document).items():
+            used, total, unplaced = DIFFERENT.get(case, entry)
+            result[f"{case}-{name}"] = (used, total, [f"{case}-{pod}" for pod in unplaced])
+    return result
 
 
 def audit(cluster: Cluster) -> None:
-    """Fail where a device holds more than it has, by the API server's objects alone."""
-    kept = {
+    """Fail where a device holds more than its memory, by the API server's objects alone."""
+    kept_items = {
         kind: [b for b in cluster.all(kind) if not b["metadata"]["name"].startswith(MIB)]
         for kind in (NODES, PODS)
     }
-    assert over_capacity(expected_inspect(kept[NODES], kept[PODS], MEM)) == []
+    assert over_capacity(expected_inspect(kept_items[NODES], kept_items[PODS], MEM)) == []
 
 
 @pytest.fixture(scope="module")
 def adopted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Extender]]:
-    """The recorded state, and an extender that was started on it."""
+    """The recorded state, and an extender that starts on this state."""
     folder = tmp_path_factory.mktemp("upgrade")
     cluster = Cluster()
     load(cluster)
@@ -141,12 +141,12 @@ def test_what_the_original_placed_is_adopted_and_nothing_is_written(adopted: Ado
 def test_every_adopted_pod_keeps_its_device(adopted: Adopted) -> None:
     _, extender = adopted
     for case in set(CASES) - set(DIFFERENT):
-        said = json.loads((GOLDEN / case / "inspect-node.json").read_text())
-        for node in said["nodes"]:
-            shown = extender.inspect(f"{case}-{node['name']}")["nodes"][0]["devs"]
-            found = [[pod["name"] for pod in device["pods"]] for device in shown]
+        document = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for node in document["nodes"]:
+            displayed = extender.inspect(f"{case}-{node['name']}")["nodes"][0]["devs"]
+            result = [[pod["name"] for pod in device["pods"]] for device in displayed]
             expected = [[pod["name"] for pod in device["pods"]] for device in node["devs"]]
-            assert found == [[f"{case}-{name}" for name in names] for names in expected], case
+            assert result == [[f"{case}-{name}" for name in names] for names in expected], case
 
 
 class Filler:
@@ -179,7 +179,7 @@ def test_more_pods_are_placed_beside_the_adopted_ones_until_all_is_full(adopted:
     cluster, extender = adopted
     before = versions(cluster)
     free = {
-        # Pods whose device nobody knows keep their 4 and 3 units free on each device of the node.
+        # Pods with unknown devices keep their 4 and 3 units free on each device of the node.
         "allocation-map-gpu-node-a": 64 - 16,
         "empty-gpu-node-a": 32,
         "index-beyond-gpu-node-a": 32 - 1 - 2 * 4,
@@ -206,8 +206,8 @@ def test_the_end_of_an_adopted_pod_frees_its_device(adopted: Adopted) -> None:
     node = "plain-node-too-gpu-node-a"
     (pod,) = (b for b in cluster.all(PODS) if b["metadata"]["name"] == "plain-node-too-alpha")
     assert asked(pod, MEM) == 16
-    waiting = cluster.pod(16, annotations={COUNT: "1"})
+    waiting_pods = cluster.pod(16, annotations={COUNT: "1"})
     before = extender.used(node)
     cluster.delete_pod(pod)
     poll(lambda: extender.used(node) == [before[0] - 16, *before[1:]], lambda: str(before))
-    assert extender.fit(waiting, [node]) == [node]
+    assert extender.fit(waiting_pods, [node]) == [node]

@@ -1,7 +1,7 @@
 """Watches that are cut, torn, refused and outlived: the books come right by themselves.
 
 The extender's own objects against a true API server. `make_wired` checks at the end of each test
-that the books are what the API server's objects call for.
+that the books are as the API server's objects say.
 """
 
 import time
@@ -87,10 +87,10 @@ def test_watches_closed_at_once_are_not_asked_for_in_a_hot_loop(
     wired.start()
     node = cluster.node()
     running(cluster, node)
-    asked = cluster.server.requests.count(("GET", PODS_PATH))
+    count_result = cluster.server.requests.count(("GET", PODS_PATH))
     begin = time.monotonic()
     poll(lambda: time.monotonic() > begin + 1.5, "a while has passed")
-    assert 1 <= cluster.server.requests.count(("GET", PODS_PATH)) - asked <= 8
+    assert 1 <= cluster.server.requests.count(("GET", PODS_PATH)) - count_result <= 8
     assert wired.used(node) == [0, 0]
     cluster.hook = None
     wired.agrees(cluster)
@@ -135,8 +135,8 @@ def test_an_error_event_of_410_is_listed_anew(wired: Wired, cluster: Cluster) ->
 def test_what_vanished_while_nobody_watched_is_given_back(
     make_wired: MakeWired, cluster: Cluster
 ) -> None:
-    node, other, lost = cluster.node(), cluster.node(), cluster.node()
-    gone, moved, stays = (running(cluster, node) for _ in range(3))
+    node, other_node, lost = cluster.node(), cluster.node(), cluster.node()
+    deleted, moves, stays = (running(cluster, node) for _ in range(3))
     wired = make_wired()
     cluster.hook = lambda request: faults.cut_watch(1) if "watch" in request.query else None
     wired.start()
@@ -144,22 +144,22 @@ def test_what_vanished_while_nobody_watched_is_given_back(
     cluster.hook = lambda _: DOWN
     running(cluster, lost)  # ends the watch of pods, by its one event
     poll(lambda: wired.pods.status.restarts["http-503"] >= 1, "nobody watches")
-    for pod in (gone, moved):
+    for pod in (deleted, moves):
         cluster.delete_pod(pod)
-    running(cluster, other, 5, name=moved["metadata"]["name"])
+    running(cluster, other_node, 5, name=moves["metadata"]["name"])
     cluster.set_phase(stays, "Succeeded")
     cluster.delete(NODES, "", lost)
     cluster.store.compact()
     assert wired.used(node) == [12, 0]
     cluster.hook = None
     wired.agrees(cluster)
-    assert (wired.used(node), wired.used(other)) == ([0, 0], [5, 0])
+    assert (wired.used(node), wired.used(other_node)) == ([0, 0], [5, 0])
 
 
 def test_a_list_that_is_older_than_a_bind_does_not_drop_it(
     make_wired: MakeWired, cluster: Cluster
 ) -> None:
-    """All pages of a list are of the version of its first one: a pod made meanwhile is missing."""
+    """All pages of a list are of the version of the first page: a pod made meanwhile is missing."""
     second_page: list[FaultRequest] = []
 
     def hook(request: FaultRequest) -> Fault | None:
@@ -179,8 +179,8 @@ def test_a_list_that_is_older_than_a_bind_does_not_drop_it(
     poll(lambda: second_page != [], "the second page is asked for")
     pod = cluster.pod(5)
     assert wired.bind(pod, node) == ""
-    refused = wired.pods.status.restarts["http-503"]
-    poll(lambda: wired.pods.status.restarts["http-503"] > refused, "the list was taken over")
+    refusals = wired.pods.status.restarts["http-503"]
+    poll(lambda: wired.pods.status.restarts["http-503"] > refusals, "the list was taken over")
     assert wired.pods.status.relists == 2
     assert sum(wired.used(node)) == 13
 

@@ -1,4 +1,4 @@
-"""A TCP relay before an API server that tears its answers apart on order, in the middle of a line.
+"""A TCP relay before an API server that tears answers apart on order, in the middle of a line.
 
 Knows bytes only. Faults on order of the API server cut between two lines; a true network does not.
 """

@@ -1,6 +1,6 @@
-"""The extender verbs as kube-scheduler calls them, whoever answers: a process or objects here.
+"""The extender verbs as kube-scheduler calls them; a process or objects here may answer.
 
-Knows the protocol's JSON (keys as Go writes them), nothing of how the answers come about.
+Knows the protocol's JSON (keys as Go writes them), and nothing of the answering side.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.support.waiting import poll
 
 
 def scheduler_entry(url: str, resource: str = MEM, timeout: float = 10.0) -> ExtenderConfig:
-    """What a scheduler's file says of the extender at the URL."""
+    """The entry of a scheduler's file for the extender at the URL."""
     return ExtenderConfig(
         url_prefix=url,
         filter_verb="filter",
@@ -31,7 +31,7 @@ def scheduler_entry(url: str, resource: str = MEM, timeout: float = 10.0) -> Ext
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as it came."""
+    """An answer as received."""
 
     status: int
     body: bytes
@@ -64,7 +64,7 @@ class Verbs(ABC):
         return list(answer["NodeNames"])
 
     def refusal(self, pod: Json, node: str) -> str:
-        """Why filter refuses the node for good; "" where it does not."""
+        """The reason why filter refuses the node for good; "" where it does not refuse."""
         return str(self.filter(pod, [node])["FailedAndUnresolvableNodes"].get(node, ""))
 
     def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
@@ -85,8 +85,8 @@ class Verbs(ABC):
 
     def used(self, node: str) -> list[int]:
         """Units used by device, as inspect shows them."""
-        found = self.inspect(node)["nodes"]
-        return [device["usedGPU"] for device in found[0]["devs"]] if found else []
+        result = self.inspect(node)["nodes"]
+        return [device["usedGPU"] for device in result[0]["devs"]] if result else []
 
     def knows(self, *nodes: str) -> None:
         """Return once the nodes are in the books."""
@@ -97,18 +97,18 @@ class Verbs(ABC):
         poll(all_known, f"{nodes} are in the books")
 
     def agrees(self, cluster: Cluster, resource: str = MEM) -> None:
-        """Return once the books are what the API server's objects call for."""
-        found: Json = {}
+        """Return once the books are as the API server's objects say."""
+        result: Json = {}
         expected: Json = {}
 
         def agree() -> bool:
-            nonlocal found, expected
+            nonlocal result, expected
             self.settle()
             expected = expected_inspect(cluster.all(NODES), cluster.all(PODS), resource)
-            found = self.inspect(resource=resource)
-            return found == expected
+            result = self.inspect(resource=resource)
+            return result == expected
 
-        poll(agree, lambda: f"the books agree with the API server:\n{found}\n{expected}")
+        poll(agree, lambda: f"the books agree with the API server:\n{result}\n{expected}")
 
     def _ok(self, verb: str, body: Json) -> Any:
         reply = self.post(verb, json.dumps(body).encode())
@@ -129,5 +129,5 @@ def bind_args(pod: Json, node: str) -> Json:
 
 
 def never_over(verbs: Verbs) -> None:
-    """Fail where a device holds more than it has."""
+    """Fail where a device holds more than its memory."""
     assert over_capacity(verbs.inspect()) == []

@@ -44,9 +44,9 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 class Wired(Verbs):
     """An extender without HTTP; `pods`, `nodes`: its reflectors; `managed`: its one resource.
 
-    lag: seconds its gate is ahead.
+    lag: seconds by which the clock of its gate is ahead.
 
-    learning: counts pods; whoever wants policies made anew calls its `tick`.
+    learning: counts pods; a caller that wants new policies calls its `tick`.
     """
 
     def __init__(
@@ -54,9 +54,11 @@ class Wired(Verbs):
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        managed = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
-        resources = ManagedResources((managed,))
-        self.managed = managed
+        managed_resource = ManagedResource(
+            ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES
+        )
+        resources = ManagedResources((managed_resource,))
+        self.managed = managed_resource
         self.clock = 0.0
         self.learning = PolicyRefresher(resources, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")

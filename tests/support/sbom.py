@@ -1,6 +1,6 @@
-"""Say whether the bill of materials names every locked package, with its version and hashes.
+"""Check that the bill of materials names every locked package, with version and hashes.
 
-Run it as `python -m tests.support.sbom BOM LOCK`.
+Run as `python -m tests.support.sbom BOM LOCK`.
 """
 
 import json
@@ -17,18 +17,18 @@ Locked = Mapping[tuple[str, str], frozenset[str]]
 
 
 def locked(text: str) -> Locked:
-    """What a lock file names."""
-    found: dict[tuple[str, str], frozenset[str]] = {}
+    """The packages in a lock file."""
+    result: dict[tuple[str, str], frozenset[str]] = {}
     for block in re.split(r"\n(?=\S)", text):
         if package := _PACKAGE.match(block):
-            found[package[1], package[2]] = frozenset(_HASH.findall(block))
-    return found
+            result[package[1], package[2]] = frozenset(_HASH.findall(block))
+    return result
 
 
 def missing(document: Mapping[str, object], packages: Locked) -> Iterator[str]:
     """A line for each package that the document does not name as the lock file does."""
     components = document.get("components")
-    named = {
+    names = {
         (item["name"], item["version"]): frozenset(
             digest["content"]
             for reference in item.get("externalReferences", ())
@@ -38,11 +38,11 @@ def missing(document: Mapping[str, object], packages: Locked) -> Iterator[str]:
         for item in (components if isinstance(components, list) else ())
     }
     for (name, version), hashes in packages.items():
-        if (name, version) not in named:
+        if (name, version) not in names:
             yield f"{name} {version} is not named"
-        elif not hashes or named[name, version] != hashes:
+        elif not hashes or names[name, version] != hashes:
             yield f"{name} {version} is named with other hashes"
-    for name, version in named.keys() - packages.keys():
+    for name, version in names.keys() - packages.keys():
         yield f"{name} {version} is named, but not locked"
 
 
@@ -50,9 +50,9 @@ def main(argv: list[str]) -> int:
     """1 where something is missing, told line by line."""
     document, lock = (Path(name).read_text(encoding="utf-8") for name in argv)
     packages = locked(lock)
-    told = list(missing(json.loads(document), packages))
-    print("\n".join([*told, f"sbom: {len(packages)} packages, {len(told)} wrong"]))
-    return 1 if told or not packages else 0
+    text = list(missing(json.loads(document), packages))
+    print("\n".join([*text, f"sbom: {len(packages)} packages, {len(text)} wrong"]))
+    return 1 if text or not packages else 0
 
 
 if __name__ == "__main__":

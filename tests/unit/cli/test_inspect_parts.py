@@ -19,8 +19,9 @@ from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import complete
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.tables import align, details, printable
+from gpushare.cli.tables import align, details
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.printable import printable
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 
@@ -102,9 +103,9 @@ def test_dashes_of_every_node_are_those_of_the_first() -> None:
 
 @given(st.text())
 def test_printable_text_is_printable_and_encodes(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    shown.encode()
+    output = printable(text)
+    assert output.isprintable()
+    output.encode()
 
 
 JSON = st.recursive(
@@ -140,7 +141,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
     finally:
         gc.callbacks.remove(collected)
     assert len(observed.pods) == 1000
-    assert phases.count("start") <= 2  # what was due before it begins and after it ends
+    assert phases.count("start") <= 2  # no events before the start or after the end
     assert gc.isenabled()
 
 
@@ -148,7 +149,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "answer"),
     [
         ([""], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
         (["explain", ""], ["p1", "p2", ":4"]),
@@ -170,7 +171,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
     ],
 )
 def test_completion_offers_what_can_follow(
-    kubectl: FakeKubectl, words: list[str], found: list[str]
+    kubectl: FakeKubectl, words: list[str], answer: list[str]
 ) -> None:
     patience = " --request-timeout=3s"
     nodes = {"items": [node("a"), node("b"), node("cpu-only", total=0)]}
@@ -183,7 +184,7 @@ def test_completion_offers_what_can_follow(
     kubectl.answers("config view --minify --output=jsonpath={..namespace}" + patience, "")
     kubectl.answers("config get-contexts -o name" + patience, "dev\nlive\n")
     kubectl.answers("config get-clusters" + patience, "NAME\neast\n")
-    assert complete(words, kubectl.environ).splitlines() == found
+    assert complete(words, kubectl.environ).splitlines() == answer
 
 
 def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> None:
@@ -198,7 +199,7 @@ def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> Non
 
 @dataclass(frozen=True)
 class Watches:
-    """The pipes of a cluster that is watched: what is written to one is an event."""
+    """The pipes of a watched cluster: a line in a pipe is an event."""
 
     nodes: Path
     pods: Path
@@ -244,9 +245,9 @@ def test_changes_are_followed_and_an_end_lists_anew(
 
     writer = threading.Thread(target=change)
     writer.start()
-    seen = next(view)
-    while "b" not in seen.nodes or seen.pods["uid-p"].request.units != 9:
-        seen = next(view)
+    observed = next(view)
+    while "b" not in observed.nodes or observed.pods["uid-p"].request.units != 9:
+        observed = next(view)
     writer.join()
     os.write(opened[1], event("DELETED", pod("p", "a")))
     assert next(view).pods == {}

@@ -8,6 +8,7 @@
  *     xid UUID NUMBER [TEXT]     an error, reported once, by the first wait that finds it there
  *     instance UUID PARENT MIB   a MIG instance, after the line of its GPU
  *     process UUID PID BYTES     a process that uses memory (BYTES -1: how much is not told)
+ *     sm UUID PID PERCENT AGE    a sample of the SMs, AGE seconds old (without one: not supported)
  *     limit UUID NAME BYTES USED the limit of each cgroup with NAME in its path (BYTES -1: none)
  *     reserved UUID MIB          what the driver keeps of the memory (without it: not supported)
  *     recovery UUID ACTION       the recovery action (without it: not supported)
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -32,6 +34,9 @@ enum { MOST = 64, MOST_LINES = 4096, XID_EVENT = 8, RECOVERY_ACTION = 230 };
 struct gpu { char uuid[80]; unsigned long long mib; int mig, code; long parent; };
 struct memory { unsigned long long total, free, used; };
 struct memory2 { unsigned int version; unsigned long long total, reserved, free, used; };
+struct utilization {
+    unsigned int pid; unsigned long long stamp; unsigned int sm, memory, encoder, decoder;
+};
 struct process { unsigned int pid; unsigned long long used; unsigned int gpu, compute; };
 struct slot { char old[16]; unsigned int domain, bus, device, id, subsystem; char name[32]; };
 struct limit { char *cgroup; unsigned long long soft, hard, used; };
@@ -340,6 +345,28 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *found,
         ++*found;
     }
     return code ? code : *found > room ? TOO_SMALL : SUCCESS;
+}
+
+int nvmlDeviceGetProcessUtilization(void *handle, struct utilization *samples, unsigned int *found,
+                                    unsigned long long since) {
+    struct gpu *one;
+    char **line, uuid[80];
+    unsigned int room = samples ? *found : 0;
+    int code = asked("nvmlDeviceGetProcessUtilization", handle, &one), tells = 0;
+    *found = 0;
+    for (line = lines; *line; line++) {
+        struct utilization each = {0};
+        long age;
+        if (sscanf(*line, "sm %79s %u %u %ld", uuid, &each.pid, &each.sm, &age) != 4) continue;
+        if (strcmp(uuid, one->uuid) != 0) continue;
+        tells = 1;
+        each.stamp = ((unsigned long long)time(NULL) - age) * 1000000ull;
+        if (each.stamp < since) continue;
+        if (*found < room) samples[*found] = each;
+        ++*found;
+    }
+    if (code || !tells) return code ? code : NOT_SUPPORTED;
+    return *found == 0 ? NOT_FOUND : *found > room ? TOO_SMALL : SUCCESS;
 }
 
 int nvmlDeviceGetMemoryLimits_v1(void *handle, struct limit *limit) {

@@ -1,5 +1,7 @@
 """Cards in units: the original's ids, sizes, and lists too large for the kubelet."""
 
+import re
+
 import pytest
 
 from gpushare.device_plugin.cards import (
@@ -63,6 +65,19 @@ def test_the_originals_form_is_kept_while_a_pod_has_such_ids(
 @pytest.mark.parametrize("text", ["", "GPU-0", "GPU-0-_-", "GPU-0-_-x", "GPU-0-_-01", "-_-1"])
 def test_what_is_no_id_of_a_unit_has_no_card(text: str) -> None:
     assert uuid_of(text) == ""
+
+
+def test_dcgm_exporter_finds_the_card_of_a_unit_by_its_id() -> None:
+    """With --kubernetes-virtual-gpus, dcgm-exporter 4.x takes the text before "::" for the uuid and
+    the text after it for the label `vgpu`, unless the id has "/vgpu" or is that of a MIG profile of
+    GKE (internal/pkg/transformation/kubernetes.go: getSharedGPU, toDeviceToSharingPods).
+    """
+    for uuid in (UUID, "MIG-1b0c2d3e-77aa-5c1d-9b1f-0d1e2f3a4b5c"):
+        for number in (0, 15, 1023):
+            unit = device_id(uuid, number, NVIDIA_IDS)
+            assert "/vgpu" not in unit
+            assert not re.match(r"nvidia[0-9]+/gi", unit)
+            assert unit.split("::") == [uuid, str(number)]
 
 
 @pytest.mark.parametrize(

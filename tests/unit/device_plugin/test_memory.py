@@ -36,6 +36,7 @@ class World:
 
     root: Path
     processes: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    percents: dict[str, dict[int, int]] = field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     record: list[CheckpointEntry] = field(default_factory=list)
@@ -61,6 +62,9 @@ class World:
         if uuid in self.silent:
             raise SettingsError("it is lost")
         return CardMemory(16 * GIB, self.card_used, self.processes.get(uuid, {}))
+
+    def sm_percents(self, uuid: str) -> dict[int, int] | None:
+        return self.percents.get(uuid)
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         try:
@@ -125,6 +129,28 @@ def test_the_processes_of_a_container_are_added_up_by_card(world: World) -> None
     ]
     assert world.memory_of.seen().cards == {"GPU-0": 8 * GIB, "GPU-1": 8 * GIB}
     assert world.messages == []
+
+
+def test_the_use_of_sms_is_added_up_by_container_and_missing_without_samples(world: World) -> None:
+    body = pod_json(4, 2)
+    ids = world.run(body, [11, 12])
+    (world.root / "proc/13").mkdir()
+    (world.root / "proc/13/cgroup").write_text(
+        f"0::/kubepods/pod{body['metadata']['uid']}/{ids[0]}/deeper\n"
+    )
+    world.processes["GPU-0"] = {11: GIB, 13: None, 12: 5 * MIB, 99: GIB}
+    world.processes["GPU-1"] = {11: GIB}
+    # 12 is idle, 98 has ended, and NVML has no samples of GPU-1.
+    world.percents["GPU-0"] = {11: 30, 13: 25, 98: 60, 99: 40}
+    world.look()
+    assert [
+        (use.container, use.uuid, use.percent) for use in world.memory_of.seen().compute_uses
+    ] == [("c0", "GPU-0", 55), ("c1", "GPU-0", 0)]
+    world.percents["GPU-0"] = {11: 90, 13: 90}
+    world.look()
+    assert [use.percent for use in world.memory_of.seen().compute_uses] == [100, 0]
+    world.now += STALE_SECONDS + 1
+    assert world.memory_of.seen().compute_uses == ()
 
 
 @pytest.mark.parametrize("size", [None, 17 * GIB, 2**64 - 1])

@@ -11,7 +11,8 @@ import pytest
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Parameters, churn, coming_and_going, filling, inflation
+from gpushare.sim.experiments import churn, coming_and_going, filling, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn

@@ -10,8 +10,9 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Parameters, churn, inflation, node_order, replay
+from gpushare.sim.experiments import churn, inflation, node_order, replay
 from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import allocated_at, measures_of
 from gpushare.sim.runner import always
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of

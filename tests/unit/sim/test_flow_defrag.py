@@ -12,10 +12,11 @@ from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Parameters, churn
-from gpushare.sim.flow import Defrag, Defragmenter, Running
+from gpushare.sim.experiments import churn
+from gpushare.sim.flow import Defragmenter, Running
 from gpushare.sim.main import main
 from gpushare.sim.options import moves, read_options
+from gpushare.sim.parameters import Defrag, Parameters
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 

@@ -7,7 +7,8 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Parameters, churn, inflation
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.scorers import chosen
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 

@@ -17,8 +17,9 @@ from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import scorers
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Parameters, churn, inflation
-from gpushare.sim.scorers import KNOWN, LEARNED, LearningScorer, learns
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
+from gpushare.sim.scorers import LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 

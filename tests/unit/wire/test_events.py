@@ -112,3 +112,12 @@ def test_what_no_object_is_called_is_not_sound(about: ObjectReference) -> None:
     assert not about.is_sound
     assert POD.is_sound
     assert NODE.is_sound
+
+
+def test_a_note_moves_no_terminal() -> None:
+    note = "device gpu\x1b[2J\u202e0\nis lost, by node \N{LATIN SMALL LETTER U WITH DIAERESIS}"
+    assert encoded(note=note)["note"] == (
+        r"device gpu\x1b[2J\u202e0\nis lost, by node " + "\N{LATIN SMALL LETTER U WITH DIAERESIS}"
+    )
+    assert encoded(note="\ud800")["note"] == r"\ud800"
+    assert len(encoded(note="\x1b" * 2000)["note"].encode()) <= 1024
