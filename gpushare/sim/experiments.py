@@ -100,7 +100,7 @@ class _Course:
         load = round(100 * self._asked / self._cluster.capacity)
         if load not in self._fragmented:
             self._fragmented[load] = self._fragmentation()
-            if self._cluster.view.any_cores:
+            if self._cluster.view.any_percents:
                 units = units_stranded_by(self._cluster.view, COMPUTE)
                 self._stranded[load] = 100 * units / self._cluster.capacity
 

@@ -244,7 +244,7 @@ class Flow:
         span = min(time, self._end) - max(self._now, self._start)
         if span > 0:
             self._held += span * self._cluster.allocated
-            if self._cluster.view.any_cores:
+            if self._cluster.view.any_percents:
                 self._stranded += span * units_stranded_by(self._cluster.view, COMPUTE)
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
@@ -268,7 +268,7 @@ class Flow:
         span = self._end - self._start
         units = span * self._cluster.capacity
         record: Record = {"alloc": 100 * self._held / units}
-        if self._cluster.view.any_cores:
+        if self._cluster.view.any_percents:
             record["compute_stranded"] = 100 * self._stranded / units
         if not self._wait:
             record["blocked_gpu"] = 100 * self._refused_gpu / max(self._offered_gpu, 1)
