@@ -1,6 +1,6 @@
 """Device plug-ins as processes on a node: each can be killed and started again.
 
-Knows their command lines; what they are to do is in test_device_plugin.py.
+Knows the command lines; test_device_plugin.py has the checks.
 """
 
 import functools
@@ -21,11 +21,11 @@ from tests.e2e.world import account_token, apply
 from tests.integration.process import free_port
 
 DEVICES, UNITS = 4, 16
-"""What a node has: so many devices with so many GiB each."""
+"""The devices of a node: a number of devices with a number of GiB each."""
 
 
 class Plugin:
-    """A device plug-in that serves DEVICES of UNITS on the node; `name` is what tables call it."""
+    """A device plug-in that serves DEVICES of UNITS on the node; `name` is its name in tables."""
 
     name: str
 
@@ -35,7 +35,7 @@ class Plugin:
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return when the node advertises what it serves."""
+        """Wait until the node advertises its resources."""
         self.launch()
         self._node.advertises(MEM, DEVICES * UNITS)
 
@@ -51,7 +51,7 @@ class Plugin:
         return self.process.log if self.process else ""
 
     def told(self) -> str:
-        """What a failed wait should show of it."""
+        """The state for the message of a failed wait."""
         return self.process.last_lines() if self.process else "no device plug-in"
 
     def command(self) -> list[str | Path]:
@@ -67,8 +67,8 @@ class BySize(Plugin):
         tests = ("env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m")
         program = "tests.e2e.plugin_by_size"
         access = (self._plane.url, self._plane.ca, self._plane.token(ADMIN))
-        place = (self._node.name, self._node.device_plugins)
-        return [*tests, program, *place, *access, str(DEVICES), str(UNITS)]
+        path = (self._node.name, self._node.device_plugins)
+        return [*tests, program, *path, *access, str(DEVICES), str(UNITS)]
 
 
 class Ours(Plugin):

@@ -1,7 +1,7 @@
-"""An API server, its watch and its clients as plain dictionaries: what the books are held against.
+"""An API server, its watch and its clients as plain dictionaries: the oracle for the books.
 
-Slow and obvious. Events are shown late, lists are older than they look, answers are lost, bindings
-land after their client has given up.
+Slow and obvious. Events come late, lists are older than they look, answers are lost, and bindings
+land after the client has given up.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds after which kube-apiserver ends a request: a binding sent earlier lands no more."""
 
 READ_TIMEOUT = 5.0
-"""Seconds a client takes at most from sending a read to settling by it."""
+"""Upper bound on the seconds of a client between sending a read and settling by its answer."""
 
 
 Shards = tuple[tuple[str, int], ...]
@@ -42,13 +42,13 @@ class Rig:
         pure = names and identity
         self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
 
-    def given(self, held: Shares, uuids: tuple[str, ...]) -> Shards:
-        """What a device plug-in gives a pod with this Binding now."""
-        units = [amount for _, amount in held]
+    def given(self, shares: Shares, uuids: tuple[str, ...]) -> Shards:
+        """The devices that a device plug-in gives a pod with this Binding now."""
+        units = [amount for _, amount in shares]
         if self.identity and uuids:
             return tuple(zip(uuids, units, strict=True))
         return tuple(
-            (self.order[index], amount) for index, amount in held if index < len(self.order)
+            (self.order[index], amount) for index, amount in shares if index < len(self.order)
         )
 
 
@@ -136,7 +136,7 @@ class World:
         self.sent.add((post.uid, post.allocation.shares, post.version))
 
     def land(self, post: Post) -> None:
-        """The API server takes the binding or refuses it: 404, 409, or 504 when it is too late."""
+        """Let the API server store or refuse the binding: 404, 409, or 504 for a late one."""
         pod = self.pods.get(post.uid)
         if self.now >= post.sent + REQUEST_TIMEOUT:
             post.status = 504
@@ -146,13 +146,13 @@ class World:
             post.status = 409
         else:
             post.status = 201
-            place = post.allocation
+            path = post.allocation
             self.change(
                 post.uid,
-                node=place.node,
-                held=place.shares,
-                placement=place.shares,
-                uuids=place.uuids,
+                node=path.node,
+                held=path.shares,
+                placement=path.shares,
+                uuids=path.uuids,
                 ours=True,
                 bound_at=post.version,
             )
@@ -170,12 +170,12 @@ class World:
 
     def note_shown(self, pod: ObservedPod) -> None:
         now = self.pods.get(pod.ref.uid)
-        # Of one that comes by a late event nobody knows what its indices meant when it was bound.
+        # For a pod of a late event the meaning of its indices at the binding is unknown.
         if pod.node and now and (now.ours or now.bound_at == self.rigs[now.node].version):
             self.shown.add(pod.ref.uid)
 
     def serve(self, uid: str) -> None:
-        """Give it what the device plug-in of its node gives now, if it has none yet."""
+        """Give the pod the devices that the node's plug-in gives now, if it has none yet."""
         pod = self.pods[uid]
         if pod.cards is None:
             self.pods[uid] = replace(pod, cards=self.rigs[pod.node].given(pod.held, pod.uuids))
@@ -187,12 +187,13 @@ class World:
         return [pod for pod in self.pods.values() if pod.node and not pod.ended]
 
     def held(self, node: str) -> list[tuple[int, int]]:
-        """(units, cores) by device that are taken, or may yet be: what no book may take for free.
+        """(units, cores) by device that are used or may become used: no book may count these as
+        free.
 
-        Pods bound by others count from the moment the watch has shown them.
+        Pods bound by others count after the watch has shown them.
         """
         rig = self.rigs[node]
-        inputs = {
+        values = {
             pod.ref.uid: rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
             if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
@@ -202,14 +203,14 @@ class World:
             for post in self.posts
             if post.allocation.node == node and self.may_land(post)
         }
-        durations = [(0, 0)] * len(self.nodes[node].capacity)
-        for uid, shards in (*inputs.items(), *landing.items()):
+        used = [(0, 0)] * len(self.nodes[node].capacity)
+        for uid, shards in (*values.items(), *landing.items()):
             for card, units in shards:
                 if card in rig.order:
                     at = rig.order.index(card)
-                    before, cores = durations[at]
-                    durations[at] = (before + units, cores + self.pods[uid].request.cores)
-        return durations
+                    before, cores = used[at]
+                    used[at] = (before + units, cores + self.pods[uid].request.cores)
+        return used
 
     def charged(self, node: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(least, most) units by device that right books charge once everything has been shown,
@@ -241,7 +242,9 @@ class World:
         count = len(rig.order)
         if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
             if not {*pod.uuids} <= {*rig.order, *self.nodes[pod.node].gone}:
-                return None  # the node does not say that the card has left: what it names counts
+                return (
+                    None  # the node does not report the removal of the card: its named cards count
+                )
             charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
             return [charges.get(card, 0) for card in rig.order]
         if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
@@ -250,7 +253,7 @@ class World:
             (uid, shares) == (pod.ref.uid, pod.placement) and version != rig.version
             for uid, shares, version in self.sent
         ):
-            return None  # another's Binding reads as ours did, when its indices meant other cards
+            return None  # the Binding reads as an older one of ours, for other cards
         if pod.placement is None or any(device >= count for device, _ in pod.placement):
             return [pod.request.total] * count
         return [dict(pod.placement).get(device, 0) for device in range(count)]

@@ -1,4 +1,4 @@
-"""An API server that answers as it is told, and remembers what it was asked and how long it had."""
+"""An API server with scripted answers, which records requests and timeouts."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gpushare.errors import ApiError, ApiUnreachable
 from gpushare.kube.api import Lines
 
 BOUND = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
-"""What kube-apiserver answers to a Binding that it takes."""
+"""The answer of kube-apiserver to an accepted Binding."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ Scripted = bytes | BaseException | Callable[[Call], bytes]
 
 @dataclass
 class ScriptedApi:
-    """answers: what to return, raise or ask for, in turn; `forever` when they are used up.
+    """answers: values to return or errors to raise, in turn; `forever` after the last one.
 
-    Each call takes as long as `takes` says of its timeout, by the clock in `now`.
+    Each call takes the share `takes` of its timeout, by the clock in `now`.
     """
 
     answers: list[Scripted] = field(default_factory=list)
