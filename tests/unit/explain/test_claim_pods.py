@@ -13,7 +13,7 @@ from gpushare.core.claims.model import (
     PodClaims,
 )
 from gpushare.core.model import MAX_UNITS
-from gpushare.core.model import NamedRequest as PodRequest
+from gpushare.core.model import Request as PodRequest
 from gpushare.core.selectors import Demands, Requirement, Term
 from gpushare.errors import MessageError
 from gpushare.explain.claim_pods import ClaimsUser, OpenClaim, memory_parts, user_of, wanted_of
