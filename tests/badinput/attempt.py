@@ -1,4 +1,4 @@
-"""One malformed input: what is written to a socket, and what may come back.
+"""One malformed input: the bytes for a socket, and the answers that may come back.
 
 Knows HTTP/1.1 framing.
 """
@@ -17,7 +17,7 @@ SMUGGLED = "smuggled"
 
 @dataclass(frozen=True)
 class Targets:
-    """What the inputs may name: nodes, and bound pods as the API server has them."""
+    """The names for inputs: nodes, and bound pods as the API server has them."""
 
     nodes: Sequence[str]
     bound: Sequence[Json]
@@ -25,7 +25,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One input. framed: it is one well-framed request, so one answer comes and the connection
+    """One input. framed: a well-framed request, so one answer comes and the connection
     stays. alone: at most one answer may come, whatever the input hides. cut: go away without
     reading. probe: for the probes' listener.
     """

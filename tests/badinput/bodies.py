@@ -189,4 +189,4 @@ def paths(rng: random.Random, targets: Targets) -> Attempt:
 
 
 QUICK = (wrong_values, broken_bytes, binds, numbers)
-"""What other inputs are put together from."""
+"""The parts of other inputs."""

@@ -1,9 +1,9 @@
-"""What an input costs the process: CPU and memory while it is answered, and memory that stays.
+"""The cost of an input to the process: CPU and memory during the answer, and memory that stays.
 
-An input that is refused may still do harm by what it costs. CPU is the process's own, as Linux
+A refused input may still do harm by its cost. CPU is the process's own, as Linux
 counts it, so a busy machine changes little. Memory is the most that the process held meanwhile,
-beyond what it held before. Both are read around groups of inputs, and a group that costs more than
-it may is halved and sent again, until the inputs that cost so much are left.
+beyond the amount before. Both are read around groups of inputs, and a group that costs more than
+allowed is halved and sent again, until the expensive inputs are left.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from tests.badinput.attempt import Attempt
 CPU = 0.05
 """Seconds of CPU that one input may cost."""
 CPU_OF_MB = 0.04
-"""Seconds more for each megabyte of it: large bodies are read, and may be what they say."""
+"""Seconds more for each megabyte: large bodies are read, and may be well-formed."""
 MEMORY = 16.0
 """Megabytes that the process may hold more while it answers one input, or a few at once."""
 MEMORY_OF_MB = 20.0
-"""Megabytes more for each megabyte of it: of JSON its values are made, and of these the answer."""
+"""Megabytes more for each megabyte of an input: JSON becomes values, and values the answer."""
 STAYS = 1.0
 """Megabytes that one input may leave behind."""
 
@@ -31,7 +31,7 @@ Send = Callable[[Sequence[Attempt]], object]
 
 
 def cpu_of(pid: str) -> float:
-    """Seconds of CPU that the process has used, its ended threads with it."""
+    """Seconds of CPU that the process has used, its ended threads too."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -43,31 +43,31 @@ def resident(pid: str, which: str = "VmRSS") -> float:
 
 
 def megabytes(group: Sequence[Attempt]) -> float:
-    """What a group has to be read of."""
+    """The figures that have to be read around a group."""
     return sum(len(item.payload) for item in group) / 1e6
 
 
 class Gauge(Protocol):
-    """Measures what one send of a group costs."""
+    """Measures the cost of sending a group once."""
 
     unit: str
-    """In which what is measured is told."""
+    """The unit of the figure."""
 
     def begin(self) -> None:
-        """Take note of what there is before the group is sent."""
+        """Take note of the state before the group is sent."""
         ...
 
     def cost(self) -> float:
-        """What the group has cost since."""
+        """The cost of the group since `begin`."""
         ...
 
     def allowed(self, group: Sequence[Attempt]) -> float:
-        """What a group may cost before its inputs are looked at one by one."""
+        """The cost at which the inputs of a group are looked at one by one."""
         ...
 
 
 class Cpu:
-    """Seconds of CPU, of a process that tells them."""
+    """Seconds of CPU, of a process that tells its own."""
 
     unit = "s of CPU"
 
@@ -86,7 +86,7 @@ class Cpu:
 
 
 class Memory:
-    """Megabytes that a process holds at most, beyond what it held before."""
+    """Megabytes that a process holds at most, beyond those before."""
 
     unit = "MB of memory"
 
@@ -115,10 +115,10 @@ class Meter:
         self._before: Sequence[Attempt] = ()
 
     def judge(self, group: Sequence[Attempt]) -> list[tuple[Attempt, str]]:
-        """Send the group; those of its inputs that cost too much, and how much each."""
+        """Send the group; return its inputs that cost too much, and the cost of each."""
         before, self._before = self._before, group
         dear = self._dear(group)
-        # Of a client that does not wait, the cost may have come after its group was done.
+        # The cost of a client that does not wait may have come after its group was done.
         return [
             entry
             for gauge in dear
@@ -127,7 +127,7 @@ class Meter:
         ]
 
     def _dear(self, group: Sequence[Attempt]) -> list[Gauge]:
-        """Send the group; the gauges by which it cost too much."""
+        """Send the group; return the gauges by which it cost too much."""
         for gauge in self._gauges:
             gauge.begin()
         self._send(group)

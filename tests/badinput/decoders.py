@@ -1,6 +1,6 @@
-"""Every decoder of bytes from outside, with documents to begin from, and what may come out of it.
+"""Every decoder of bytes from outside, with documents to begin from, and its possible results.
 
-A decoder answers or raises one of REFUSALS; what it answers keeps the promises that are asserted
+A decoder answers or raises one of REFUSALS; its answer keeps the promises that are asserted
 here. Anything else is a finding.
 """
 
@@ -55,7 +55,7 @@ REFUSALS = (WireError, SettingsError)
 
 @dataclass(frozen=True)
 class Decoder:
-    """One decoder: what runs it, and documents that it takes."""
+    """One decoder: its call, and documents that it takes."""
 
     name: str
     run: Callable[[bytes], object]
@@ -68,7 +68,7 @@ class Decoder:
         ]
 
     def refuses(self, data: bytes) -> bool:
-        """Whether it refused; anything but an answer or a refusal is raised."""
+        """Whether the decoder refused; anything but an answer or a refusal is raised."""
         try:
             self.run(data)
         except REFUSALS:
@@ -127,7 +127,7 @@ def _filter(data: bytes) -> None:
 
 
 def _pod_of(pod: Any) -> None:
-    """What is made of a decoded pod, whoever sent it."""
+    """The objects made of a decoded pod."""
     priority_of(pod)
     for ref in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
         try:
@@ -245,7 +245,7 @@ def _refusal(data: bytes) -> None:
 
 
 def _facts(data: bytes) -> None:
-    """What the command line makes of a node and a pod, which its JSON reader let through."""
+    """The command line's reading of a node and a pod that its JSON reader let through."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""So many inputs sent to the process by several clients at once, and what was found."""
+"""Many inputs sent to the process by several clients at once, and the findings."""
 
 import math
 import threading
@@ -17,7 +17,7 @@ from tests.badinput.world import BadWorld
 
 CLIENTS = 6
 MOST_GROWN = 96.0
-"""Megabytes that the process may come to hold beyond what its first batches took."""
+"""Megabytes that the process may come to hold beyond its first batches."""
 _BATCH = 2000
 _SETTLING = 2
 _GROUP = 16
@@ -29,7 +29,7 @@ _ALIKE = 3
 
 @dataclass
 class Result:
-    """What was sent, what came back, and what must not have happened."""
+    """The sent inputs, the answers, and the findings."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = m
             if len(result.findings) >= _MOST_FINDINGS or world.extender.ended():
                 break
             now = resident(worker)
-            # The first batches show how much it takes to answer six of the largest at once.
+            # The first batches show the memory for answering six of the largest at once.
             holding = max(holding, now) if start < first + _SETTLING * _BATCH else holding
             if now > holding + MOST_GROWN:
                 result.findings.append(f"{place}: {now:.0f} MB are held, {holding:.0f} before")
@@ -77,7 +77,7 @@ def _batch(crowd: "_Crowd", meter: Meter, numbers: range, seed: int, result: Res
         group = range(start, min(start + _GROUP, numbers.stop))
         created = [attempt(number, seed, crowd.targets) for number in group]
         dear = meter.judge(created)
-        # What came of it the first time: those that cost too much were sent more than once.
+        # The first results: inputs that cost too much were sent more than once.
         for number, entry, (answers, wrong) in zip(
             group, created, crowd.first(created), strict=True
         ):
@@ -100,7 +100,7 @@ class _Crowd:
         self._came: dict[int, tuple[list[Answer], str]] = {}
 
     def send(self, group: Sequence[Attempt]) -> None:
-        """Send them, and keep what came of each the first time."""
+        """Send the inputs, and keep the result of each first time."""
         turn = iter(group)
         lock = threading.Lock()
 
@@ -115,7 +115,7 @@ class _Crowd:
         list(self._pool.map(client, self._senders))
 
     def first(self, group: Sequence[Attempt]) -> list[tuple[list[Answer], str]]:
-        """What came of each of these when it was sent first."""
+        """The results of these inputs when they were sent first."""
         result = [self._came[id(item)] for item in group]
         self._came.clear()
         return result

@@ -1,7 +1,7 @@
 """Atheris on every decoder: bytes that reach code not reached before are kept and varied on.
 
 python -m tests.badinput.fuzz FOLDER RUNS SECONDS SEED: ends with 0, or at the first exception that
-is no refusal. The first byte chooses the decoder; FOLDER takes the corpus and what was found.
+is no refusal. The first byte chooses the decoder; FOLDER takes the corpus and the findings.
 libFuzzer ends the process itself, so this is a program, and is not imported.
 """
 

@@ -1,7 +1,7 @@
-"""Long, wide and repeated: what costs more the more there is of it, in every place there is.
+"""Long, wide and repeated: inputs that cost more with their size, in every place.
 
 Runs of one character in each part of a head; texts, keys, lists and objects of a sound request that
-are thousands of times as long as they should be.
+are thousands of times as long as usual.
 """
 
 import json
@@ -18,7 +18,7 @@ RUNS = (
     *("0,", "a=", "%41", "1.", "-1", "{}", "[", '{"', "é", "\u2028", "e1", "Ki", "a/", "\x00"),
 )
 _COMMON = ("0", "9", "a", " ", ",", "/")
-"""What fields of heads and documents are made of: half of all runs."""
+"""The content of fields of heads and documents: half of all runs."""
 HEAD = 31_000
 """Bytes: a head of 32 KiB is refused unread."""
 _LONGEST = (1000, 33_000, 300_000, 1_000_000)
@@ -37,7 +37,7 @@ LINES = (
 
 
 def run_of(rng: random.Random, length: int) -> str:
-    """A run so long; now and then with another character at its end."""
+    """A run of this length; now and then with another character at the end."""
     piece = rng.choice(_COMMON if rng.random() < 0.5 else RUNS)
     return piece * (length // len(piece)) + rng.choice(("", "", "x", "0", " "))
 
@@ -81,7 +81,7 @@ def wide(rng: random.Random, targets: Targets) -> Attempt:
 
 
 def many_names(rng: random.Random, targets: Targets) -> Attempt:
-    """Nodes by the thousand whose names are long."""
+    """Thousands of nodes with long names."""
     length, count = rng.choice(((253, 2000), (5000, 200), (100_000, 10), (1_000_000, 1)))
     names = [f"{number}{run_of(rng, length)}" for number in range(count)]
     body: Json = {"Pod": rng.choice(targets.bound), "NodeNames": [*names, *targets.nodes]}
@@ -100,7 +100,7 @@ def places(document: Json) -> Iterator[tuple[Any, Any]]:
 
 def _sound(rng: random.Random, targets: Targets) -> tuple[str, Json]:
     path, document = sound(rng, targets)
-    return path, json.loads(json.dumps(document))  # its own, to be spoiled
+    return path, json.loads(json.dumps(document))  # a copy, to be spoiled
 
 
 def _sent(kind: str, path: str, document: Json) -> Attempt:

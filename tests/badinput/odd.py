@@ -1,4 +1,4 @@
-"""Documents as they should be, and ways to spoil them: JSON values, texts and bytes from a seed.
+"""Correct documents, and ways to spoil them: JSON values, texts and bytes from a seed.
 
 Knows the shapes of the protocol's documents; not who reads them.
 """
@@ -152,7 +152,7 @@ def value(rng: random.Random, depth: int = 3) -> Json:
 
 
 def spoiled(rng: random.Random, document: Json) -> Json:
-    """The document with one to three values in it replaced, removed, or set beside others."""
+    """The document with one to three values replaced, removed, or set beside others."""
     parsed_document = json.loads(json.dumps(document))
     for _ in range(rng.randint(1, 3)):
         parsed_document = _spoil(rng, parsed_document)

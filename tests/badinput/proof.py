@@ -2,7 +2,7 @@
 again, slow-downs with size, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
-prints what was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K
+prints the inputs by kind and their answers; ends with 1 on a finding. `--inputs 1 --first K
 --seed S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
 """
 
@@ -38,7 +38,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 @dataclass
 class Run:
-    """What came of a run. sent: by part; kinds, statuses: of the malformed HTTP."""
+    """The result of a run. sent: by part; kinds, statuses: of the malformed HTTP."""
 
     commit: str
     when: str
@@ -134,7 +134,7 @@ def _slow(run: Run) -> None:
 
 
 def _fuzz(folder: Path, runs: int, run: Run) -> None:
-    """What Atheris found on the decoders; it ends its process itself."""
+    """The findings of Atheris on the decoders; it ends its process itself."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
     completed = subprocess.run(

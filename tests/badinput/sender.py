@@ -1,4 +1,4 @@
-"""Writes inputs to sockets, reads what comes back, and says what must not have come.
+"""Writes inputs to sockets, reads the answers, and says which answers are wrong.
 
 Knows HTTP/1.1 answers; standard library only.
 """
@@ -19,7 +19,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as it came."""
+    """One answer as received."""
 
     status: int
     kind: str
@@ -28,7 +28,7 @@ class Answer:
 
 
 class Sender:
-    """One client: a connection for what is well framed, and one each for what is not."""
+    """One client: a connection for well-framed inputs, and one each for all others."""
 
     def __init__(self, port: int, probe_port: int) -> None:
         self._port, self._probe_port = port, probe_port
@@ -40,7 +40,7 @@ class Sender:
             self._kept = None
 
     def send(self, attempt: Attempt) -> tuple[list[Answer], str]:
-        """(the answers, what is wrong with them or "")."""
+        """(the answers, their fault or "")."""
         try:
             answers = self._framed(attempt.payload) if attempt.framed else self._loose(attempt)
         except TimeoutError:
@@ -78,7 +78,7 @@ class Sender:
                 connection.sendall(attempt.payload)
             if attempt.cut:
                 return []
-            with contextlib.suppress(OSError):  # it has been closed already
+            with contextlib.suppress(OSError):  # the connection is closed already
                 connection.shutdown(socket.SHUT_WR)
             reader = _Reader(connection)
             answers: list[Answer] = []
@@ -101,7 +101,7 @@ class _Reader:
         self._data = b""
 
     def answer(self, head_only: bool) -> Answer | None:
-        """The next answer; None at the end. Raises ValueError for what is no HTTP."""
+        """The next answer; None at the end. Raises ValueError for bytes that are no HTTP."""
         while b"\r\n\r\n" not in self._data:
             if not self._more():
                 if self._data and not head_only:
@@ -138,7 +138,7 @@ def _parted(line: str) -> tuple[str, str, str]:
 
 
 def _wrong(attempt: Attempt, answers: list[Answer]) -> str:
-    """What must not have come back, or ""."""
+    """The fault of the answers, or ""."""
     for answer in answers:
         if answer.status >= 500:
             return f"status {answer.status}: {answer.body[:200]!r}"
@@ -154,7 +154,7 @@ def _wrong(attempt: Attempt, answers: list[Answer]) -> str:
 
 
 def _odd_answer(answers: list[Answer]) -> str:
-    """What is wrong with the answer to a well-framed request: it is JSON, whatever was asked."""
+    """The fault of the answer to a well-framed request: it has to be JSON, whatever the input."""
     if not answers:
         return "no answer to a well-framed request"
     (answer,) = answers

@@ -21,7 +21,7 @@ from tests.badinput.decoders import DECODERS, Decoder
 from tests.badinput.odd import Json
 
 SIZES = tuple(1000 << step for step in range(7))
-"""Lengths of what is stretched; heads are stretched up to what is read of them."""
+"""Lengths of the stretched part; heads are stretched up to the bound of the reader."""
 MOST = 3.0
 """Times as long that twice as much may take."""
 NOTABLE = 0.01
@@ -60,7 +60,7 @@ def slow_downs(
 
 
 def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int]) -> list[str]:
-    """What is wrong with how long it takes, as soon as it shows."""
+    """The fault of the times, as soon as it shows."""
     before = 0.0
     for size in sizes:
         data = stretch(size)
@@ -184,7 +184,7 @@ def _in_head(place: str, run: str) -> Stretch:
 
 
 def read_head(data: bytes) -> None:
-    """What the worker's loop does with the bytes of a request."""
+    """The work of the worker's loop on the bytes of a request."""
     local_items, present = socket.socketpair()
     with local_items, present:
         local_items.sendall(data)

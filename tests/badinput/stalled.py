@@ -1,6 +1,6 @@
 """A thousand clients that stall or drip, while binds and probes go on.
 
-python -m tests.badinput.proof does this too; here is what it does and what it asks for.
+python -m tests.badinput.proof does this too; here are the clients and their checks.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _STARTS = (b"", b"P", _WHOLE[:40], _WHOLE[:-1], b"")
 
 
 class _Client:
-    """One connection that begins a request and does not end it; it comes again when closed."""
+    """One connection that begins a request and does not end it; it connects again when closed."""
 
     def __init__(self, port: int, number: int) -> None:
         self._port, self._kind = port, number % len(_STARTS)
@@ -36,7 +36,7 @@ class _Client:
         self._socket.setblocking(False)
 
     def turn(self) -> bool:
-        """Whether it had to come again: it was closed for being so slow."""
+        """Whether the client had to connect again: it was closed for being so slow."""
         try:
             is_closed = self._socket.recv(1 << 16) == b""
         except BlockingIOError:
@@ -57,7 +57,7 @@ class _Client:
 
 
 def stalled(world: BadWorld, clients: int, seconds: float) -> tuple[Counter[str], list[str]]:
-    """(what was done, findings)."""
+    """(connections by kind, findings)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd = [_Client(world.extender.port, number) for number in range(clients)]

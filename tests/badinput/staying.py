@@ -1,7 +1,7 @@
-"""Memory that stays: the same large input again and again, each time with other names in it.
+"""Memory that stays: the same large input again and again, each time with other names.
 
-What is kept of an input grows with their number; what is only used for it does not. So the first
-round, in which the allocator grows to what one input takes, does not count.
+Memory that is kept of an input grows with their number; memory for its use does not. So the first
+round, in which the allocator grows to the size of one input, does not count.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.badinput.world import BadWorld
 
 LENGTH = 4_000_000
 ROUND = 20
-"""Inputs of a round: 80 MB, of which what stays is found however little of it is kept."""
+"""Inputs of a round: 80 MB, so that a small kept part of each is found."""
 
 Make = Callable[[BadWorld, int], bytes]
 """The input of that number."""

@@ -1,4 +1,4 @@
-"""What costs too much is found: CPU of an input, slow-downs with size."""
+"""Expensive inputs are found: CPU of an input, slow-downs with size."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.badinput.slow import LONG, SIZES, growth, slow_downs, stretches
 
 
 class Counted:
-    """A process whose CPU is what its inputs say that they cost."""
+    """A process whose CPU is the cost that its inputs name."""
 
     def __init__(self, noise: float = 0.0) -> None:
         self.used = 0.0

@@ -1,4 +1,4 @@
-"""What strangers send costs no more than its length, in everything that reads it."""
+"""Bytes from strangers cost no more than their length, in every reader."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ RUNS = (
 """Texts that are repeated."""
 
 STRANGERS = [decoder for decoder in DECODERS if decoder.name != "scheduler files"]
-"""Decoders of what strangers write; a scheduler's file is the operator's."""
+"""Decoders of bytes from strangers; a scheduler's file is the operator's."""
 
 
 def repeated(run: str, size: int) -> str:
@@ -129,7 +129,7 @@ def test_a_header_is_looked_at_in_linear_time(header: str) -> None:
 
         return ask
 
-    assert_linear(work, 4000)  # twice that is what gunicorn lets through
+    assert_linear(work, 4000)  # twice the length that gunicorn lets through
 
 
 PATHS = ("/x{}", PREFIX + "/inspect/{}", PREFIX + "/inspect?resource={}", PREFIX + "/inspect?{}")

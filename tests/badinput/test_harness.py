@@ -1,4 +1,4 @@
-"""The harness bites: what must not come back from the process is found."""
+"""The harness bites: wrong answers of the process are found."""
 
 import random
 import socket

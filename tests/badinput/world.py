@@ -19,7 +19,7 @@ _TOLD = ("gpushare_pods{", "gpushare_alarms_total{", "gpushare_audit_findings ")
 
 
 class BadWorld:
-    """An extender with nodes and bound pods, and what its books are."""
+    """An extender with nodes and bound pods, and its books."""
 
     def __init__(self, cluster: Cluster, extender: Extender) -> None:
         self.cluster, self.extender = cluster, extender
@@ -36,7 +36,7 @@ class BadWorld:
         self._read = 0
 
     def state(self) -> dict[str, Any]:
-        """The books as they are told, and the objects of the API server."""
+        """The books as the extender tells them, and the objects of the API server."""
         metrics = self.extender.probe("/metrics").body.decode()
         return {
             "inspect": self.extender.inspect(),
@@ -46,7 +46,7 @@ class BadWorld:
         }
 
     def books_changed(self) -> list[str]:
-        """What is not as it was before any input."""
+        """The differences from the state before any input."""
         now = self.state()
         return [
             f"{part} changed: {json.dumps(self._before[part])} -> {json.dumps(now[part])}"
@@ -55,7 +55,7 @@ class BadWorld:
         ]
 
     def changes(self) -> list[str]:
-        """What is not as it was before any input, or was logged that must not be."""
+        """The differences from the state before any input, and log lines that must not be there."""
         books_changed_result = self.books_changed()
         with self.extender.log_file.open("rb") as log:
             log.seek(self._read)

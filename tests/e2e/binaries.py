@@ -28,7 +28,7 @@ def program(name: str, version: str = RELEASE) -> Path | None:
     """The program of that version, or None where there is none.
 
     KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention; it
-    often has no kube-scheduler, so each program is looked for by itself. What is in it counts as
+    often has no kube-scheduler, so each program is looked for by itself. A program in it counts as
     that release: the files do not say.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
@@ -42,7 +42,7 @@ def program(name: str, version: str = RELEASE) -> Path | None:
 
 
 def needed(name: str, version: str = RELEASE) -> Path:
-    """The program; skips the test where there is none, and says how to get it."""
+    """The program; skips the test where there is none, and says how to get the program."""
     program_result = program(name, version)
     if program_result is None:
         pytest.skip(

@@ -1,6 +1,6 @@
-"""A control group with the memory limit of a manifest, for one process and what it starts.
+"""A control group with the memory limit of a manifest, for one process and its children.
 
-Knows both versions of Linux's control groups; where none can be made nothing is limited, and what
+Knows both versions of Linux's control groups; where none can be made nothing is limited, and the
 was used at most is read from the processes.
 """
 
@@ -36,18 +36,18 @@ class Cage:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What puts a command into the group: a shell that joins it, and becomes the command."""
+        """The words that put a command into the group: a shell joins it and becomes the command."""
         if self._folder is None:
             return ()
         return ("sh", "-c", f'echo $$ > {self._folder}/cgroup.procs && exec "$@"', "sh")
 
     def peak(self) -> int:
-        """Bytes used at most, by all its processes together."""
+        """Bytes used at most, by all processes of the group together."""
         assert self._folder is not None, "made"
         return int(self._peak.read_text())
 
     def close(self) -> None:
-        """Remove it, once the last of its processes is no more."""
+        """Remove the group, once its last process is no more."""
         if self._folder is not None:
             folder = self._folder
             until(lambda: not (folder / "cgroup.procs").read_text(), lambda: f"{folder} is empty")

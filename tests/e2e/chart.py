@@ -1,6 +1,6 @@
 """The Helm chart as a real helm renders and installs it.
 
-Knows helm's command line; what must hold of the chart is in test_chart.py.
+Knows helm's command line; the checks of the chart are in test_chart.py.
 """
 
 import os

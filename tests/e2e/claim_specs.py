@@ -85,7 +85,7 @@ def nvidia_nodes(world: ClaimWorld, gpus: int = 4, nodes: int = 2) -> str:
 
 
 _MIG = {"1g.10gb": (1, 7), "2g.20gb": (2, 3), "3g.40gb": (4, 2), "7g.80gb": (8, 1)}
-"""Memory slices of a profile, and how many places it has on a GPU."""
+"""Memory slices of a profile, and the number of its places on a GPU."""
 
 
 def mig_slices(world: ClaimWorld, node: str, gpus: int = 1) -> None:

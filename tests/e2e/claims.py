@@ -271,7 +271,7 @@ class ClaimWorld:
     # -- read -----------------------------------------------------------------------------------
 
     def results(self, claim: str) -> list[Json]:
-        """Return the devices that the claim has; none while it is not allocated."""
+        """Return the devices of the claim; none while it is not allocated."""
         return _results(self.api.get(f"{CLAIMS}/{claim}").body)
 
     def sizes(self) -> dict[Part, int]:
@@ -299,7 +299,7 @@ class ClaimWorld:
         return counter
 
     def sound(self) -> None:
-        """Fail if claims have more of a device than it has."""
+        """Fail if claims have more of a device than its capacity."""
         sizes = self.sizes()
         assert not {key: used for key, used in self.used().items() if used > sizes[key]}
 
@@ -314,7 +314,7 @@ class ClaimWorld:
         return self.placed.settled(pod, self.told)
 
     def told(self) -> str:
-        """Return what a failed wait should show."""
+        """Return the text that a failed wait shows."""
         lines = self.scheduler.last_lines() if self.scheduler else ""
         log = "\n".join(self.extender.log.splitlines()[-30:])
         messages = [
@@ -395,7 +395,7 @@ class PlacedPods:
     ) -> float:
         """Return when the last of these pods was bound, in seconds of the monotonic clock.
 
-        told: returns what a failed wait shows.
+        told: returns the text that a failed wait shows.
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:

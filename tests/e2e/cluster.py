@@ -1,6 +1,6 @@
 """A cluster with one real node: pods go from kube-scheduler by our extender to its containers.
 
-Knows how to run pods there and to take them away; what they were given is judged by given.py.
+Knows how to run pods there and to take pods away; given.py judges the containers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ class Cluster:
         self.world.extender.knows(self.node.name)
 
     def stop(self) -> None:
-        """End what runs on the node; the world goes on."""
+        """End the parts of the node; the world goes on."""
         self.plugin.kill()
         self.node.stop()
 
@@ -71,7 +71,7 @@ class Cluster:
         until(lambda: not self._now(), lambda: f"pods remain\n{self.told()}", _SETTLED)
 
     def restart(self, part: str) -> None:
-        """Kill a part and start it again, with what it has on disk; return when it is ready."""
+        """Kill a part and start it again, with its files on disk; return when it is ready."""
         world, node = self.world, self.node
         kill, start = {
             "extender": (world.extender.kill, world.extender.start),
@@ -115,7 +115,7 @@ class Cluster:
         ]
 
     def given(self) -> Given:
-        """What the containers of all pods so far were given."""
+        """The devices and limits that the containers of all pods so far were given."""
         self._now()
         return given(self.pods.values(), self.node.created())
 
@@ -134,7 +134,7 @@ class Cluster:
         return result
 
     def told(self) -> str:
-        """What a failed wait should show."""
+        """The text that a failed wait shows."""
         return "\n".join((self.world.told(), self.node.told(), self.plugin.told()))
 
     def _now(self) -> list[Json]:

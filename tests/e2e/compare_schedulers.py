@@ -3,7 +3,7 @@
     python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
 
 kube-scheduler decides each pod on our API server. The small one is asked about the same pod and
-the same objects. What each plug-in gives each node must be the same number, the node must be among
+the same objects. The points of each plug-in for each node must be the same, the node must be among
 those with most points, who waits must be told the same words, and the same pods must be evicted.
 After a difference the rest of that cluster is left out.
 """
@@ -38,7 +38,7 @@ PODS_EACH = 14
 
 
 class Judge:
-    """The small scheduler, asked what it would do with a pod among these objects."""
+    """The small scheduler, asked for its decision on a pod among these objects."""
 
     def __init__(self, release: Release) -> None:
         self.evicted: list[Candidate] = []
@@ -62,7 +62,7 @@ class Judge:
         build_frameworks(decode_scheduler_config(release.file).profiles, self._handle)
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision | str:
-        """What it decides, or the words with which the pod waits."""
+        """The node, or the words with which the pod waits."""
         self.evicted.clear()
         try:
             return SchedulingCycle(self._handle, Random(1)).decide(pod, snapshot)
@@ -72,7 +72,7 @@ class Judge:
 
 @dataclass
 class Tally:
-    """How many pods were compared, and what was different.
+    """The number of compared pods, and the differences.
 
     bound, waiting, preempting: pods. scored: of those that are bound, the ones with a choice of
     nodes. spread: of these, the ones that were spread by default.
@@ -96,7 +96,7 @@ class Tally:
 
 
 class Comparison:
-    """Has both schedulers decide the pods of clusters; `tally` says what came of it."""
+    """Has both schedulers decide the pods of clusters; `tally` has the results."""
 
     def __init__(self, real: RealScheduler, release: Release) -> None:
         self._real, self._release = real, release
@@ -139,7 +139,7 @@ class Comparison:
             self.tally.waiting += 1
 
     def _difference(self, mine: Decision | str, before: Snapshot, theirs: Json) -> str:
-        """What is different, "" if nothing is. before: the nodes and pods that both have seen."""
+        """The difference, "" if there is none. before: the nodes and pods that both have seen."""
         node = theirs["spec"].get("nodeName")
         if isinstance(mine, Decision):
             if different_scores := _different_scores(mine, self._real.scores(theirs)):
@@ -177,7 +177,7 @@ class Comparison:
 
 
 def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:
-    """By plug-in and node what both give, where that is not the same."""
+    """By plug-in and node the points of both, where they differ."""
     own_result = {
         (plugin, node): score
         for plugin, entry in decision.details.items()

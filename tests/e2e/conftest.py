@@ -84,7 +84,7 @@ def world(shared_world: World) -> Iterator[World]:
 def harsh_world(shared_world: World) -> Iterator[World]:
     """The same for a test that kills the API server: one that has just started forbids everything.
 
-    It answers before it has read who may do what.
+    The API server answers before it has read the roles.
     """
     yield from _audited(shared_world, ("Traceback",))
 
@@ -104,7 +104,7 @@ def _audited(world: World, unwanted: tuple[str, ...]) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def shared_plane(make_plane: MakePlane) -> Plane:
-    """A control plane on which nothing schedules but what a test starts."""
+    """A control plane on which nothing schedules but the processes of a test."""
     return make_plane()
 
 
@@ -151,11 +151,11 @@ def make_pair(tmp_path: Path) -> Iterator[MakePair]:
 def make_cluster(
     make_world: MakeWorld, plane: Plane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeCluster]:
-    """Start a cluster with a real node; what its containers were given is counted at its end."""
+    """Start a cluster with a real node; the devices of its containers are counted at its end."""
     created: list[Cluster] = []
 
     def make(kind: type[Plugin], pairing: str = "auto") -> Cluster:
-        folder = tmp_path_factory.mktemp("n")  # its sockets' paths have to be short
+        folder = tmp_path_factory.mktemp("n")  # the paths of its sockets have to be short
         node = Node(plane, folder / "node")
         flags = ("--leadership", "off", "--policy", "spread", "--pairing", pairing)
         plugin = kind(plane, node, folder / "plugin")

@@ -1,7 +1,7 @@
 """One cluster of both worlds: a node with our DRA driver, and one with our device plug-in.
 
 kube-apiserver, kube-scheduler, the controller of claims, our extender and both kubelets are real;
-the container runtimes write down what they are told. What a CDI device adds to a container is read
+the container runtimes write down their orders. The edits of a CDI device to a container are read
 from the driver's files, as a runtime does it.
 """
 
@@ -65,12 +65,12 @@ class Driver:
         return self.process.log if self.process else ""
 
     def slices(self) -> list[str]:
-        """The uids of its slices."""
+        """The uids of the driver's slices."""
         items = self._api.get(SLICES).body["items"]
         return [item["metadata"]["uid"] for item in items]
 
     def prepared(self) -> Mapping[str, Mapping[str, str]]:
-        """The variables of each CDI device that there is, by its name."""
+        """The variables of each existing CDI device, by name."""
         result = {}
         for file in self._cdi.glob("*.json"):
             try:
@@ -84,7 +84,7 @@ class Driver:
         return result
 
     def given(self) -> Mapping[str, int]:
-        """GiB of each GPU that are given to claims by what is prepared."""
+        """GiB of each GPU that prepared claims hold."""
         samples: dict[str, int] = defaultdict(int)
         for variables in self.prepared().values():
             for uuid in variables[_VISIBLE].split(","):
@@ -161,7 +161,7 @@ class BothWorlds:
         return str(self.objects.get(pod)["status"].get("phase"))
 
     def run(self, *pods: Json) -> None:
-        """Return once all of them run."""
+        """Return once all of the pods run."""
         for item in pods:
             until(
                 lambda item=item: self.phase(item) == "Running",  # type: ignore[misc]  # this pod
@@ -199,7 +199,7 @@ class BothWorlds:
             until(lambda path=path: self.api.get(path).status == 404, self.told)  # type: ignore[misc]
 
     def clear(self) -> None:
-        """Take all pods and claims away; what was prepared for them goes too."""
+        """Take all pods and claims away; prepared devices go too."""
         self.delete(*self.objects.pods())
         for item in self.api.get(CLAIMS).body["items"]:
             self.api.delete(f"{CLAIMS}/{item['metadata']['name']}")
@@ -207,6 +207,6 @@ class BothWorlds:
         until(lambda: not self.driver.prepared(), self.told)
 
     def told(self) -> str:
-        """What a failed wait should show."""
+        """The text that a failed wait shows."""
         driver = self.driver.process.last_lines() if self.driver.process else ""
         return f"{self.world.told()}\n{driver}\n{self.node.told()}"

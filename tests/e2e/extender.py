@@ -1,6 +1,6 @@
 """The real `gpushare serve` on a real API server, restartable on the same ports and files.
 
-Knows the command line and the two listeners; what is asked of it is in tests/integration/verbs.py.
+Knows the command line and the two listeners; the calls are in tests/integration/verbs.py.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _TIMEOUT = 15.0
 
 
 class Extender(Verbs):
-    """An extender process; `url` is what kube-scheduler calls.
+    """An extender process; `url` is the address for kube-scheduler.
 
     There is no kubelet that would run the pods which equal ones wait for, so pairing is off unless
-    the flags say otherwise. prefix: what comes before its command. tls: by which callers here show
-    who they are.
+    the flags say otherwise. prefix: words before the command. tls: the certificate by which callers
+    here identify themselves.
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class Extender(Verbs):
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return once it leads and its books are full."""
+        """Return once the process leads and its books are full."""
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start it; who leads may be another."""
+        """Start the process; another one may lead."""
         self.process = Process("extender", self._command, self._folder)
 
     def wait_ready(self, seconds: float = PATIENCE) -> None:
-        """Return once it leads and its books are full; fail with its last lines."""
+        """Return once the process leads and its books are full; fail with its last lines."""
         assert self.process, "launched"
         self.process.wait(self.ready, "is not ready", seconds)
 
     def wait_answering(self) -> None:
-        """Return once it takes calls, leading or not."""
+        """Return once the process takes calls, leading or not."""
         assert self.process, "launched"
         self.process.wait(self._answers, "does not answer")
 

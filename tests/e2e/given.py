@@ -1,4 +1,4 @@
-"""What containers were given, held against what the Binding of their pod says.
+"""The devices of containers, compared with the Binding of their pod.
 
 Knows annotations, the runtime's record and the variables of a container, from docs/protocol.md;
 nothing of the code that writes them.
@@ -19,7 +19,7 @@ _MAP, _UUIDS = "scheduler.framework.gpushare.allocation", "gpushare.io/device-uu
 
 @dataclass
 class Given:
-    """Containers that ask for GPU memory: how many have what is written, which have not, and why.
+    """Containers that ask for GPU memory: how many have the Binding's devices, which do not, why.
 
     wrong: those that were given something else. nothing: those that were given no device, so that
     their start fails on a real runtime.
@@ -35,7 +35,7 @@ class Given:
 
 
 def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
-    """What the containers of these pods were given. Those of other pods do not count."""
+    """The devices of these pods' containers. Containers of other pods do not count."""
     known_items = {pod["metadata"]["uid"]: pod for pod in pods}
     given_object = Given()
     for item in created:
@@ -77,7 +77,7 @@ def shown_to(created: Created) -> str:
 
 
 def fault(pod: Json, created: Created, displayed: str, request: int) -> str:
-    """What is wrong with the devices that the container is shown; "" if nothing is."""
+    """The fault of the devices that the container sees; "" if there is none."""
     if not request:
         return f"has {displayed}, asks for none"
     written_for_result, uuids = written_for(pod, created.container), uuids_of(pod)
@@ -91,7 +91,7 @@ def fault(pod: Json, created: Created, displayed: str, request: int) -> str:
 def written_for(pod: Json, container: str) -> list[int]:
     """The devices that the pod's annotations give to the container.
 
-    A regular container's are in the map; any other one has all devices of its pod.
+    The devices of a regular container are in the map; any other one has all devices of its pod.
     """
     notes = pod["metadata"]["annotations"]
     names = [container["name"] for container in pod["spec"]["containers"]]

@@ -1,6 +1,6 @@
-"""A pytest plugin (`-p tests.e2e.given_table --given FILE`): a table of what containers were given.
+"""A pytest plugin (`-p tests.e2e.given_table --given FILE`): a table of the devices of containers.
 
-Knows what the clusters of the tests count at their end; no figure is written by hand. A run writes
+Knows the counts of the tests' clusters at their end; no figure is written by hand. A run writes
 its release's lines only when it ran every test and none failed, with one that has a kubelet.
 """
 
@@ -22,7 +22,7 @@ _COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", *_COUNTED)
 
 
 def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> None:
-    """Note what the containers of so many pods were given."""
+    """Note the devices of the containers of so many pods."""
     counts = (pods, given.count, given.right, len(given.wrong), len(given.nothing), refused)
     notes.note(OF, plugin, pairing, *counts)
 

@@ -1,4 +1,4 @@
-"""A real kubelet on a real API server, over a container runtime that writes down what it is told.
+"""A real kubelet on a real API server, over a container runtime that writes down its orders.
 
 Knows their command lines and the runtime's record; nothing of device plug-ins. The kubelet runs in
 a mount namespace of its own, where its fixed folder for device plug-ins is one of this node alone
@@ -58,7 +58,7 @@ class Node:
     """A node that runs pods; the kubelet can be killed and started again, its containers run on.
 
     folder: short, as sockets in it have at most 107 characters; a new one for each node. name: one
-    of those that a kubelet may be of. sync: after how long it looks again at a pod of which it
+    of the names that a kubelet may have. sync: after how long it looks again at a pod of which it
     hears nothing.
     """
 
@@ -97,9 +97,9 @@ class Node:
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
-        """Return when the kubelet is ready; one that was killed goes on with its files.
+        """Return when the kubelet is ready; a killed one goes on with its files.
 
-        It is started again where it ends by its own race: it mounts its folder while it moves a new
+        The kubelet is started again where it ends by its own race: it mounts its folder and moves a new
         socket there, and then cannot. On a node systemd starts it again.
         """
         before = self._heartbeat()
@@ -153,7 +153,7 @@ class Node:
         ]
 
     def told(self) -> str:
-        """What a failed wait should show of the kubelet."""
+        """The text of the kubelet that a failed wait shows."""
         return self.kubelet.last_lines() if self.kubelet else "no kubelet"
 
     def _heartbeat(self) -> str:
@@ -212,7 +212,7 @@ def _created(line: Json) -> Created:
 
 @functools.cache
 def _namespaces() -> tuple[str, ...]:
-    """What gives a command its own mounts; skips the test where the system does not let us."""
+    """The words that give a command its own mounts; skips the test where the system does not let us."""
     command = (shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount")
     try:
         completed = subprocess.run(

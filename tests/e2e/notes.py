@@ -1,4 +1,4 @@
-"""A pytest plugin (`-p tests.e2e.notes`): what tests note for the pages that a run writes.
+"""A pytest plugin (`-p tests.e2e.notes`): notes of tests for the pages that a run writes.
 
 Knows whether the run was a whole one, whichever processes ran its tests. The pages are made where
 the run ends, which with several processes (`-n`) is one that has run no test.
@@ -16,12 +16,12 @@ _SENT = "notes"
 
 
 def note(page: str, *cells: str | int) -> None:
-    """Keep it for those who write this page at the end of the run."""
+    """Keep the note for the page at the end of the run."""
     _notes[page].append(cells)
 
 
 def of_whole_run(page: str, status: int) -> list[Note] | None:
-    """Return what was noted; None if a test failed or was left out: the page stays as it is."""
+    """Return the notes; None if a test failed or was left out: the page stays as it is."""
     return None if status != 0 or _notes[_PART] else _notes[page]
 
 

@@ -1,7 +1,7 @@
 """A node with NVIDIA's container toolkit and no GPU: its driver is the stand-in of NVML.
 
 The toolkit's own programs write the CDI file and change the OCI specification; a container runtime
-adds CDI devices by the library that containerd and CRI-O use. What would be given to runc is read.
+adds CDI devices by the library that containerd and CRI-O use. The specification for runc is read.
 """
 
 import json
@@ -41,7 +41,7 @@ _PRIVILEGED = {
 
 @dataclass(frozen=True)
 class Started:
-    """What runc would be given of the GPUs."""
+    """The GPU part of the specification that runc would get."""
 
     nodes: frozenset[str]
     """The paths of device nodes of NVIDIA's driver."""
@@ -53,7 +53,7 @@ class Started:
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The numbers of the GPUs whose device nodes are there."""
+        """The numbers of the GPUs with a device node there."""
         numbers = {node.removeprefix("/dev/nvidia") for node in self.nodes}
         return frozenset(number for number in numbers if number.isdigit())
 
@@ -102,7 +102,7 @@ class NvidiaNode:
             pytest.skip("device nodes cannot be made here: it takes root")
 
     def _make_low_level_runtime(self) -> None:
-        """Write what is called in runc's place: it keeps the specification."""
+        """Write the program that runs in runc's place: it keeps the specification."""
         script = self.folder / "keep-config"
         bundle, kept_items = self.folder / "bundle", self.folder / "kept.json"
         script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {kept_items}\n")
@@ -125,7 +125,7 @@ class NvidiaNode:
         mode: str = "auto",
         privileged: bool = False,
     ) -> Started:
-        """Start a container that the kubelet was given this for; toolkit: its settings."""
+        """Start a container with this answer to the kubelet; toolkit: its settings."""
         bundle = self.folder / "bundle"
         bundle.mkdir(exist_ok=True)
         config = bundle / "config.json"

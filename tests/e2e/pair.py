@@ -1,6 +1,6 @@
 """A kube-scheduler and an extender on one host: both read one file, and meet over loopback.
 
-Knows their command lines and what differs between releases; nothing of who may do what, or of what
+Knows their command lines and the differences between releases; nothing of rights, or of the
 is in the cluster.
 """
 
@@ -24,7 +24,7 @@ from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
 HOME = "/etc/kubernetes/scheduler.conf"
-"""What the printed files name; the one thing in them that an operator has to look at."""
+"""The names in the printed files; the one thing in them that an operator has to look at."""
 _URL = re.compile(r"https?://127\.0\.0\.1:(\d+)/gpushare-scheduler")
 _FIRST_WITHOUT_POLICY = 23
 
@@ -43,7 +43,7 @@ class Pair:
 
     program: a kube-scheduler of that version; None: Kubernetes' own. host: their host's name, where
     it must be another than this machine's. tls: by which callers here reach an extender that speaks
-    TLS. extender_prefix: what comes before its command.
+    TLS. extender_prefix: words before its command.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Pair:
             self.scheduler.kill()
 
     def kill(self) -> None:
-        """End both; they can be started again."""
+        """End both; start them again with `start`."""
         self.kill_scheduler()
         self.extender.kill()
 
@@ -113,7 +113,7 @@ class Pair:
         self.extender.stop()
 
     def told(self) -> str:
-        """What a failed wait should show of the processes."""
+        """The text of the processes that a failed wait shows."""
         processes = [item for item in (self.extender.process, self.scheduler) if item]
         return "\n".join(f"{process.name}:\n{process.last_lines()}" for process in processes)
 
@@ -167,7 +167,7 @@ def form_of(text: str) -> str:
 
 
 def on_host(name: str) -> tuple[str, ...]:
-    """What comes before a command, so that it finds itself on a host of that name."""
+    """The words before a command, so that it finds itself on a host of that name."""
     return (*_unshare(), "sh", "-c", 'hostname "$0" && exec "$@"', name)
 
 

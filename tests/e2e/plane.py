@@ -1,7 +1,7 @@
 """A real etcd and kube-apiserver: TLS, RBAC, a token for each user; a kubeconfig for each.
 
-Knows their flags and the users that a cluster has by itself. Who else may do what is applied as
-manifests by whoever needs it. The API server is always killed: its own end takes 20 s.
+Knows their flags and the users that a cluster has by itself. Other rights are applied as
+manifests by the tests. The API server is always killed: its own end takes 20 s.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class Plane:
         self.apiserver: Process | None = None
 
     def start(self) -> None:
-        """Return once the API server is ready; fail with the last lines of what ended or hangs."""
+        """Return once the API server is ready; fail with the last lines of an ended or hanging process."""
         local_items, peers = (
             f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port)
         )
@@ -133,15 +133,15 @@ class Plane:
         return Api(self.url, token=token or self.token(ADMIN), ca=str(self.ca))
 
     def token(self, user: str) -> str:
-        """By which the API server knows one of its own users."""
+        """The certificate by which the API server knows one of its own users."""
         return self._tokens[user]
 
     def objects(self) -> Objects:
-        """What is in the cluster, in the administrator's hands."""
+        """The objects of the cluster, in the administrator's hands."""
         return Objects(self.api())
 
     def version(self) -> str:
-        """What the API server says it is: `1.37.0`."""
+        """The version that the API server tells: `1.37.0`."""
         return str(self.api().get("/version").body["gitVersion"]).removeprefix("v")
 
     def kubeconfig(self, user: str, token: str = "") -> Path:
@@ -152,7 +152,7 @@ class Plane:
         return file
 
     def _ready(self) -> bool:
-        """Whether it says so, and has made the namespaces that it makes by itself."""
+        """Whether the API server says that it is ready, and has made its own namespaces."""
         assert self.etcd, "started"
         self.etcd.running()
         with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):

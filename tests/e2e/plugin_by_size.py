@@ -54,7 +54,7 @@ class Pods:
 
 
 class Plugin:
-    """What the kubelet calls; ids are UUID-_-0, UUID-_-1, ... for each unit of each device."""
+    """The calls of the kubelet; ids are UUID-_-0, UUID-_-1, ... for each unit of each device."""
 
     def __init__(self, pods: Pods, devices: int, units: int) -> None:
         self._pods = pods

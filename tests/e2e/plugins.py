@@ -1,6 +1,6 @@
 """Device plug-ins as processes on a node: each can be killed and started again.
 
-Knows their command lines; what they are to do is in test_device_plugin.py.
+Knows their command lines; test_device_plugin.py has the checks.
 """
 
 import functools
@@ -21,11 +21,11 @@ from tests.e2e.world import account_token, apply
 from tests.integration.process import free_port
 
 DEVICES, UNITS = 4, 16
-"""What a node has: so many devices with so many GiB each."""
+"""The devices of a node: so many devices with so many GiB each."""
 
 
 class Plugin:
-    """A device plug-in that serves DEVICES of UNITS on the node; `name` is what tables call it."""
+    """A device plug-in that serves DEVICES of UNITS on the node; `name` is its name in tables."""
 
     name: str
 
@@ -35,7 +35,7 @@ class Plugin:
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return when the node advertises what it serves."""
+        """Return when the node advertises the devices."""
         self.launch()
         self._node.advertises(MEM, DEVICES * UNITS)
 
@@ -51,7 +51,7 @@ class Plugin:
         return self.process.log if self.process else ""
 
     def told(self) -> str:
-        """What a failed wait should show of it."""
+        """The text that a failed wait shows."""
         return self.process.last_lines() if self.process else "no device plug-in"
 
     def command(self) -> list[str | Path]:
@@ -72,7 +72,7 @@ class BySize(Plugin):
 
 
 class Ours(Plugin):
-    """`gpushare device-plugin`, told its devices by a file."""
+    """`gpushare device-plugin`, with its devices from a file."""
 
     name = "`gpushare device-plugin`"
     pods_api = True
@@ -92,7 +92,7 @@ class Ours(Plugin):
         self._kubeconfig = Path()
 
     def start(self) -> None:
-        """Return when the node advertises it; it has the rights that our manifests give."""
+        """Return when the node advertises the devices; the plug-in has our manifests' rights."""
         if not self._kubeconfig.name:
             apply(self._plane, "device-plugin")
             token = account_token(self._plane.api(), "gpushare-device-plugin", self._node.name)
@@ -162,7 +162,7 @@ class OursByMounts(Ours):
 
 
 class OursByCdi(Ours):
-    """The same where they are handed over by CDI."""
+    """The same where devices are handed over by CDI."""
 
     strategy = "cdi-cri"
 

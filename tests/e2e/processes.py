@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+"""Seconds that anything may take on a busy machine; anything slower is broken."""
 _SHOWN = 30
 
 
@@ -33,7 +33,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 env=environment,
-                start_new_session=True,  # so that a signal reaches what it has started, too
+                start_new_session=True,  # so that a signal reaches its children, too
             )
 
     @property
@@ -85,7 +85,7 @@ class Process:
         self._process.wait(seconds)
 
     def kill(self) -> None:
-        """End it and what it has started, at once. Does nothing where it has ended."""
+        """End the process and its children, at once. Does nothing where it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
@@ -93,7 +93,7 @@ class Process:
 
 @functools.cache
 def _ends_with_us() -> tuple[str, ...]:
-    """What comes before a command so that the system ends it, however this process ends."""
+    """The words before a command so that the system ends it, however this process ends."""
     program = shutil.which("setpriv")
     return (program, "--pdeathsig", "KILL", "--") if program else ()
 

@@ -1,6 +1,6 @@
-"""A real kube-scheduler on our API server: nodes and pods for it, and what it makes of them.
+"""A real kube-scheduler on our API server: nodes and pods for it, and its decisions.
 
-What it decides is read from the pods' objects, what it gives each node from its log.
+Decisions are read from the pods' objects, points of nodes from the log.
 """
 
 import re
@@ -28,11 +28,11 @@ from tests.e2e.scheduler_releases import Release
 
 Json = dict[str, Any]
 Scores = dict[tuple[str, str], int]
-"""(plug-in, node) -> what the plug-in gives the node, times its weight; nowhere 0."""
+"""(plug-in, node) -> the points of the plug-in for the node, times its weight; nowhere 0."""
 
 _NODES = "/api/v1/nodes"
 _LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
-"""The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
+"""The source files that log each plug-in's scores, of today and of 1.22, and their names."""
 _SCORED = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]*)" plugin="(?P<plugin>[^"]*)"'
     r' node="(?P<node>[^"]*)" score=(?P<score>-?\d+)'
@@ -68,7 +68,7 @@ class RealScheduler:
         self._logged = ""
 
     def _create_what_stays(self, release: Release) -> None:
-        """Create what kube-scheduler has to know before the first pod comes."""
+        """Create the objects that kube-scheduler has to know before the first pod comes."""
         for name, value in PRIORITIES.items():
             head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
             body = head | {"metadata": {"name": name}, "value": value}
@@ -145,7 +145,7 @@ class RealScheduler:
         return Snapshot(tuple(infos.values()))
 
     def create(self, pod: Json) -> Json:
-        """Create the pod, and return it as stored; what is logged from now on is about it."""
+        """Create the pod, and return it as stored; later log lines are about this pod."""
         self._forget_log()
         return self.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
@@ -164,7 +164,7 @@ class RealScheduler:
         return self._pods[name]
 
     def scores(self, pod: Json) -> Scores:
-        """What the log says that each plug-in gave each node for this pod, the last created one."""
+        """The points of each plug-in for each node by the log, for this pod, the last created one."""
         return {
             (item["plugin"], item["node"]): int(item["score"])
             for item in _SCORED.finditer(self._log_so_far())
@@ -219,7 +219,7 @@ class RealScheduler:
 
 
 def waits(pod: Json) -> str:
-    """Why a pod waits, without what plug-ins say that we have not built."""
+    """Why a pod waits, without the words of plug-ins that we have not built."""
     for condition in pod["status"].get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = str(condition.get("message", ""))

@@ -1,7 +1,7 @@
-"""The kube-schedulers that the small one is compared with: their files, and what they do not know.
+"""The kube-schedulers for the comparison with the small one: their files, and what they lack.
 
 Both read the same file. 1.22 gets a configuration of its time, or a Policy, and pods of its time.
-What a release does in another way than the newest is left out there: the plug-ins of _CHANGED do
+Differences between a release and the newest are left out there: the plug-ins of _CHANGED do
 not score on 1.22, where there are no budgets either, one of them not before 1.37, and 1.30 gets no
 sidecars. docs/local-cluster.md says how they differ.
 """
@@ -84,12 +84,12 @@ POLICY: Json = {
         {"name": "InterPodAffinityPriority", "weight": 1},
     ],
 }
-"""What OLD_FILE says of its first profile, in the words of a Policy."""
+"""The first profile of OLD_FILE, in the words of a Policy."""
 _NAMES_OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def reasons(message: str) -> Counter[str]:
-    """How many nodes were rejected for what reason, in the words of the newest release.
+    """How many nodes were rejected for which reason, in the words of the newest release.
 
     Up to 1.33 the message names the taint, and has preemption help on more nodes; so what comes
     after `preemption:` does not count here. Nor do nodes that the pod excludes by naming others
@@ -112,7 +112,7 @@ def reasons_of_1_22(message: str) -> object:
 
 @dataclass(frozen=True)
 class Release:
-    """A kube-scheduler: its version and file; which pods it gets, and what its messages say."""
+    """A kube-scheduler: its version and file; which pods it gets, and the words of its messages."""
 
     version: str
     file: Json
@@ -155,7 +155,7 @@ def _first_profile(pod: Json) -> Json:
 
 
 def _as_it_is(version: str) -> Release:
-    """A release of today; what it does in another way than the newest is left out."""
+    """A release of today; its differences from the newest are left out."""
     minor = int(version.split(".")[1])
     file = FILE if minor >= 37 else _without_score(FILE, "NodeResourcesBalancedAllocation")
     pods = (lambda pod: pod) if minor >= 33 else without_sidecars

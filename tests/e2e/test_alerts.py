@@ -23,7 +23,7 @@ ALERTS = [rule["alert"] for rule in rules()]
 
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
-    """What it says; it must find nothing wrong."""
+    """The output of promtool; it must find nothing wrong."""
     command = [tool("promtool"), *arguments]
     completed = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
     decode_result = (completed.stdout + completed.stderr).decode()

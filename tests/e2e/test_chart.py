@@ -1,4 +1,4 @@
-"""The Helm chart gives what the kustomize bases give, on every supported Kubernetes."""
+"""The Helm chart and the kustomize bases make the same objects, on every supported Kubernetes."""
 
 import copy
 import functools
@@ -42,7 +42,7 @@ def kustomized(folder: str) -> list[Json]:
 
 
 def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
-    """By kind and name, without what each tool adds: labels, and the hash in a name."""
+    """By kind and name, without the additions of each tool: labels, and the hash in a name."""
     result = {}
     for document in copy.deepcopy(documents):
         metadata = document["metadata"]
@@ -169,7 +169,7 @@ def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -
         values += CLAIMS
     documents = rendered(*values, version=f"1.{minor}.0")
     for document in documents:
-        # The oldest schemas there are; what we use of 1.25 was there in 1.22.
+        # The oldest schemas there are; the parts of 1.25 that we use were there in 1.22.
         kubernetes_validate.validate(document, f"1.{max(minor, 25)}", strict=True)
     (config,) = (document for document in documents if document["kind"] == "ConfigMap")
     (version,) = {22: {"v1beta2"}, 23: {"v1beta3"}, 24: {"v1beta3"}}.get(minor, {"v1"})

@@ -1,4 +1,4 @@
-"""What the command line says of claims comes true on a real kube-scheduler.
+"""The words of the command line about claims come true on a real kube-scheduler.
 
 As many pods are bound as `whatif` counts; a pod that waits is bound once the claims are gone that
 `explain` names; `inspect` shows the memory that claims hold.

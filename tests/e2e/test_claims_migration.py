@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not HAS_CLAIMS, reason="no device is shared ther
 
 
 def commands() -> list[str]:
-    """The commands of the page, in their order."""
+    """The commands of the page, in order."""
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     section = page.partition("## From the old way\n")[2]
     return [line for line in section.split("```")[1].splitlines() if line]
@@ -53,7 +53,7 @@ class Kubectl:
         assert completed.returncode == 0, (command, completed.stderr)
 
     def findings(self) -> dict[str, Json]:
-        """What `gpushare doctor` says, by check."""
+        """The findings of `gpushare doctor`, by check."""
         words = ["doctor", "--kubeconfig", str(self._file), "-o", "json"]
         completed = subprocess.run(
             [sys.executable, "-P", "-m", "gpushare.cli.main", *words],

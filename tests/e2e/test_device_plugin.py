@@ -1,7 +1,7 @@
 """Real kubelets start containers on the devices that the Binding names, whatever happens meanwhile.
 
 kube-apiserver, kube-scheduler, our extender (policy `spread`, so that equal pods lie on different
-devices), kubelet and a device plug-in are real; the container runtime writes down what it is told.
+devices), kubelet and a device plug-in are real; the container runtime writes down its orders.
 A plug-in that goes by size, as the original does, shows that these tests find wrong devices.
 """
 
@@ -164,7 +164,7 @@ def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster
 def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
     make_cluster: MakeCluster,
 ) -> None:
-    """The node is full, and what the extender gives out anew the kubelet may have yet.
+    """The node is full, and the kubelet may still hold units that the extender gives out anew.
 
     An exporter reads meanwhile which units are whose; that makes the kubelet count them again.
     """
@@ -180,7 +180,7 @@ def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
         cluster.settled()
     given_result = cluster.given()
     assert (given_result.wrong, given_result.nothing) == ([], []), cluster.told()
-    # The kubelet refuses what it has no units for.
+    # The kubelet refuses pods for which it has no units.
     assert all(any(entry in item for entry in _AWAY) for item in cluster.refused())
 
 

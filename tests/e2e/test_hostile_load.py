@@ -76,7 +76,7 @@ def world(plane: Plane, cage: Cage, tmp_path: Path) -> Iterator[World]:
 
 @dataclass
 class Measured:
-    """What the honest saw: shares of their devices' memory that is bound; seconds of filters."""
+    """The view of the honest pods: shares of their devices' memory that is bound; seconds of filters."""
 
     bound: float
     filters: list[float]
@@ -159,7 +159,7 @@ def _wait_placed(world: World, pod: Json) -> None:
 
 @dataclass
 class Harm:
-    """The tenant and the node. done: how often each thing was done; errors: what failed."""
+    """The tenant and the node. done: how often each act was done; errors: the failures."""
 
     world: World
     done: dict[str, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Harm:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def pile_up(self) -> None:
-        """Make what is large, and stays."""
+        """Make large objects, which stay."""
         api = self.world.api
         api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
         labels = {f"example.com/{at:06}": "v" * 60 for at in range(FAT // 82)}
@@ -226,7 +226,7 @@ class Harm:
                 return
 
     def write_secrets(self, number: int) -> None:
-        """Have the API server work as much, for what the extender does not watch."""
+        """Have the API server work as much, for objects that the extender does not watch."""
         api, secrets = self.world.api, "/api/v1/namespaces/default/secrets"
         body = {"metadata": {"name": f"s-{number}"}, "stringData": {"note": "x" * 261_000}}
         self._answered(api.call("POST", secrets, body).status)
@@ -234,7 +234,7 @@ class Harm:
             api.delete(f"{secrets}/s-{number - 20}", {"gracePeriodSeconds": 0})
 
     def _answered(self, status: int) -> None:
-        """Count what the API server is too busy for; any other refusal is the test's fault."""
+        """Count the refusals of a busy API server; any other refusal is the test's fault."""
         self.done["too busy"] = self.done.get("too busy", 0) + (status >= 500)
         assert status < 400 or status >= 500, status
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @contextlib.contextmanager
 def installed(plane: Plane, *folders: str) -> Iterator[None]:
-    """What these folders of config/extender hold is there meanwhile."""
+    """The objects of these folders of config/extender are there meanwhile."""
     with contextlib.ExitStack() as undo:
         for folder in folders:
             apply(plane, f"extender/{folder}")

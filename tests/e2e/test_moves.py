@@ -1,6 +1,6 @@
-"""Moves on a real control plane: the API server's eviction, budgets, and what makes pods anew.
+"""Moves on a real control plane: the API server's eviction, budgets, and the pods' controllers.
 
-kube-scheduler places the pods, and kube-controller-manager makes them anew and counts what budgets
+kube-scheduler places the pods, and kube-controller-manager makes pods anew and counts the budgets'
 allow. The kubelets are the test's: a bound pod runs once it is told to.
 """
 
@@ -30,7 +30,7 @@ _LATE = 90.0
 
 
 class Workloads:
-    """What makes pods of 10 units that may be moved, one each, and has a budget of its own."""
+    """The controller of pods of 10 units that may be moved, one each, with a budget of its own."""
 
     def __init__(self, world: World, plane: Plane) -> None:
         self.world = world
@@ -46,7 +46,7 @@ class Workloads:
         self._makers.kill()
 
     def stop(self) -> None:
-        """End the controllers, and take away what they work on."""
+        """End the controllers, and take their objects away."""
         self._makers.kill()
         self._budgets.kill()
         for path in (f"{_APPS}/{kind}" for kind in ("deployments", "replicasets", "statefulsets")):

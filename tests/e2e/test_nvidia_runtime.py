@@ -1,6 +1,6 @@
-"""Each way to hand devices over does with NVIDIA's own runtime what the page says, without a GPU.
+"""Each way to hand devices over works with NVIDIA's own runtime as the page says, without a GPU.
 
-The runtime changes the OCI specification of a container; runc would start what is read here.
+The runtime changes the OCI specification of a container; runc would start the specification here.
 """
 
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
 
 
 def own_pod() -> ContainerAllocation:
-    """What the plug-in's own container has by its manifest: variables, and mounts of /dev/null."""
+    """The plug-in's own container by its manifest: variables, and mounts of /dev/null."""
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]

@@ -1,4 +1,4 @@
-"""The chart's presets: the device plug-in's pod has what nodes of each platform need of it."""
+"""The chart's presets: the device plug-in's pod fits the nodes of each platform."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the device plug-in's account may write on a real kube-apiserver with config/device-plugin
+"""The writes that the device plug-in's account may make on a real kube-apiserver with
 applied: by its roles, and by the policy that holds it to its own node.
 """
 

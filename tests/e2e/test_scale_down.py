@@ -1,4 +1,4 @@
-"""The guard against scale-down under a real API server: what it writes, and that all of it goes."""
+"""The guard against scale-down under a real API server: its annotations, and their end."""
 
 import json
 
@@ -17,7 +17,7 @@ _ROUND = 75.0
 
 
 def _notes(world: World, node: str) -> dict[str, str]:
-    """What the node's annotations say of scale-down."""
+    """The node's annotations about scale-down."""
     notes = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get("annotations") or {}
     return {key: text for key, text in notes.items() if key in _KEYS}
 

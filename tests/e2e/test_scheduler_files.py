@@ -207,7 +207,7 @@ _TEXTS = [_line_twice, _second_document, _comma, _trailing_comma, _numbers]
 
 
 def taken_by_real(scheduler: Path, folder: Path, text: str) -> tuple[bool, str]:
-    """Whether kube-scheduler takes the file, and what it said last."""
+    """Whether kube-scheduler takes the file, and its last words."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     command = [str(scheduler), "--config", str(file), "--write-config-to", str(folder / "written")]
@@ -218,7 +218,7 @@ def taken_by_real(scheduler: Path, folder: Path, text: str) -> tuple[bool, str]:
 
 
 def taken_by_us(folder: Path, text: str, release: int) -> tuple[bool, str]:
-    """Whether we take the file as one for that release, and what we said."""
+    """Whether we take the file as one for that release, and our words."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     try:

@@ -1,6 +1,6 @@
 """The small scheduler decides as kube-scheduler does, pod by pod, on clusters made by chance.
 
-tests/e2e/compare_schedulers.py says what is compared, and is the command for more of them;
+tests/e2e/compare_schedulers.py says how they are compared, and is the command for more of them;
 tests/e2e/scheduler_releases.py says which releases are asked.
 """
 

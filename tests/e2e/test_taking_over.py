@@ -1,6 +1,6 @@
-"""A cluster that the original has run is taken over: its pods keep what they have, on real servers.
+"""A cluster that the original has run is taken over: its pods keep their devices, on real servers.
 
-The state is what a real API server showed of it (tests/data/golden/aliyun).
+The state is the one that a real API server showed (tests/data/golden/aliyun).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a tenant may not do, on a real kube-apiserver with config/extender/placements applied.
+"""The limits of a tenant, on a real kube-apiserver with config/extender/placements applied.
 
 Here everybody may do everything by RBAC, the administrator included: only the policies refuse.
 """
@@ -73,7 +73,7 @@ def sees(objects: Objects, condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def strict(strict_plane: Plane) -> Iterator[Objects]:
-    """What the administrator may do there; emptied after the test."""
+    """The administrator's rights there; emptied after the test."""
     objects = strict_plane.objects()
     yield objects
     clear(strict_plane)
@@ -113,7 +113,7 @@ def create(
     annotations: dict[str, str] | None = None,
     dry: bool = False,
 ) -> Reply:
-    """The answer to a new pod as somebody would have it."""
+    """The answer to a new pod of somebody."""
     limits = {name: str(amount) for name, amount in ((MEM, units), (CORES, cores)) if amount}
     container = {"name": "main", "image": "x", "resources": {"limits": limits}}
     body = {

@@ -1,8 +1,8 @@
-"""What is said of pods, and what a real kube-scheduler then does, on clusters in odd states.
+"""Our words about pods, and the acts of a real kube-scheduler, on clusters in odd states.
 
 Nodes by chance: cordoned, not ready, tainted, with less allocatable than capacity, full of pods;
 pods by chance: selectors, tolerations, other resources, gates, priorities. Each pod is asked about
-by `whatif`, then made. What became of it must be what was promised, and `explain`, from lists and
+by `whatif`, then made. The result must be as promised, and `explain`, from lists and
 from the extender's books, the page and `doctor` must say the same.
 """
 
@@ -83,7 +83,7 @@ def make_pod(chance: Random, name: str) -> Json:
 
 
 class Sayings:
-    """What the commands and the page say of the world."""
+    """The words of the commands and the page about the world."""
 
     def __init__(self, world: World, page: int, folder: Path) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""The page of what was run with what: a run replaces its own release's section, and no other."""
+"""The page of tested versions: a run replaces its own release's section, and no other."""
 
 from tests.e2e.versions import LOCAL, Run, written
 

@@ -1,6 +1,6 @@
-"""A pytest plugin (`-p tests.e2e.versions --versions FILE`): what was run with what, as a page.
+"""A pytest plugin (`-p tests.e2e.versions --versions FILE`): the tested versions, as a page.
 
-Knows what tests say they use, and Kubernetes' own answers to which version they are; no result is
+Knows the versions that tests use, and Kubernetes' own answers about versions; no result is
 written by hand. The page has a section for each release; a run writes the section of its own, and
 only when it ran every test and none failed.
 """
@@ -66,7 +66,7 @@ def record(
 
 @functools.cache
 def version_of(program: Path, *command: str) -> str:
-    """What the program says its version is: `1.37.0`."""
+    """The version that the program tells: `1.37.0`."""
     completed = subprocess.run(
         [program, *command], capture_output=True, text=True, check=True
     ).stdout

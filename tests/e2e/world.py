@@ -1,6 +1,6 @@
 """A control plane with our extender: installed as an operator does it, under our manifests' rights.
 
-Knows how the parts are put together; what is in the cluster is objects.py's. kube-scheduler and the
+Knows how the parts are put together; objects.py has the objects. kube-scheduler and the
 extender read one file, and it is the file that `gpushare scheduler-config` prints.
 """
 
@@ -26,7 +26,7 @@ SETTLED = 90.0
 class World:
     """A running kube-scheduler `version` and extender on a plane.
 
-    options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`;
+    options: of `gpushare scheduler-config`; change: in its output; flags: of `gpushare serve`;
     scheduler_flags: of kube-scheduler.
     program, tls, extender_prefix: see Pair.
     """
@@ -79,11 +79,11 @@ class World:
         self.pair.stop()
 
     def told(self) -> str:
-        """What a failed wait should show of the processes."""
+        """The text of the processes that a failed wait shows."""
         return self.pair.told()
 
     def agrees(self) -> None:
-        """Return once the extender's books are what the API server's objects call for."""
+        """Return once the extender's books are as the API server's objects say."""
         until(
             lambda: self.extender.inspect() == self.objects.inspect(),
             lambda: f"{self.extender.inspect()}\n{self.objects.inspect()}\n{self.told()}",
@@ -92,7 +92,7 @@ class World:
 
 
 def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
-    """Apply (or delete) what a folder of config holds, with a real kubectl."""
+    """Apply (or delete) the objects in a folder of config, with a real kubectl."""
     command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
     completed = subprocess.run(
         [*command, verb, "-k", _MANIFESTS / folder],
@@ -102,7 +102,7 @@ def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
         env={"HOME": str(plane.folder), "PATH": "/usr/bin:/bin"},
     )
     assert completed.returncode == 0, completed.stderr
-    # What is deprecated is told on stderr.
+    # Deprecations are told on stderr.
     assert completed.stderr == ""
 
 

@@ -1,7 +1,7 @@
 """A real Chromium for tests and pictures, spoken to over a pipe in the DevTools protocol.
 
 Where there is no Chromium, `program()` says so. Debian's package is `chromium`; playwright and
-selenium are not needed for what is asked here.
+selenium are not needed for these questions.
 """
 
 import base64
@@ -27,7 +27,7 @@ def program() -> str | None:
 
 
 class Tab:
-    """One page of the browser. problems: what its console and its policies have complained of."""
+    """One page of the browser. problems: the complaints of its console and its policies."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
@@ -88,7 +88,7 @@ class Tab:
         return completed["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Its value, once that is true."""
+        """The value of the expression, once it is true."""
         deadline = time.monotonic() + _SILENCE
         while not (value := self.ask(expression)):
             assert time.monotonic() < deadline, f"{expression}: {self.problems}"
@@ -119,7 +119,7 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def picture(self, file: Path) -> None:
-        """Write what is seen as PNG."""
+        """Write the screen as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def pdf(self) -> bytes:

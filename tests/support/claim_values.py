@@ -90,7 +90,7 @@ def partitioned_slices(*devices: Device, cards: str = "01", node: str = "n1") ->
 
 
 def holding(node: str, name: str, gib: int | None, driver: str = DRIVER) -> Holding:
-    """Return what a claim holds of a card; gib None: the whole card."""
+    """Return the share of a card that a claim holds; gib None: the whole card."""
     amounts = None if gib is None else {"memory": gib * GIB * THOUSANDTHS}
     return Holding(DeviceKey(driver, node, name), amounts)
 

@@ -43,7 +43,7 @@ def result(device: int, memory: str = "10Gi", **changes: object) -> Json:
 
 
 class ClaimsApi:
-    """Objects by path; down: it answers nothing."""
+    """Objects by path; down: no request is answered."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}

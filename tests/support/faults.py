@@ -1,4 +1,4 @@
-"""Faults on order: what can go wrong between a client and an API server.
+"""Faults on order: all failures between a client and an API server.
 
 Knows WSGI and time, nothing of Kubernetes beyond the Status of a refusal. A hook looks at each
 request and may give a `Fault`; its parts combine, in the order delay, refuse or drop, act, cut.
@@ -27,7 +27,7 @@ from gpushare_localcluster.api.status import StatusError
 
 @dataclass(frozen=True, slots=True)
 class FaultRequest:
-    """What a hook gets to see of a request."""
+    """The view of a request that a hook gets."""
 
     method: str
     path: str
@@ -45,14 +45,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one request; combine two with `|`.
+    """The fault of one request; combine two with `|`.
 
     Attributes:
         delay: seconds before anything happens.
         refuse: the answer instead of acting.
         drop: close the connection "before" acting, or "after" it in place of the answer.
         cut_after: events of a watch after which the connection is closed in mid-stream.
-        late: seconds after which the request acts, its connection having been closed at once.
+        late: seconds after which the request acts, while the connection was closed at once.
 
     """
 
@@ -115,7 +115,7 @@ class FaultPlan:
         self._rules: list[tuple[str, re.Pattern[str], Fault, list[int]]] = []
 
     def on(self, method: str, path: str, fault: Fault, *, times: int = 1) -> None:
-        """Let the next `times` requests go wrong whose path contains the pattern `path`."""
+        """Let the next `times` requests fail that have the pattern `path` in their path."""
         with self._guard:
             self._rules.append((method, re.compile(path), fault, [times]))
 
@@ -180,7 +180,7 @@ class FaultInjector:
 
 
 def faulty(hook: Hook) -> Callable[[WsgiApp], WsgiApp]:
-    """Return what an `ApiServer` is wrapped in for the faults that the hook orders."""
+    """Return the wrapper of an `ApiServer` with the faults that the hook orders."""
     return partial(FaultInjector, hook)
 
 

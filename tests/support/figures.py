@@ -1,4 +1,4 @@
-"""Figures in documents: recorded runs, and the text between two marks that is made of them.
+"""Figures in documents: recorded runs, and the text between two marks that shows the runs.
 
 A figure that no run stands for cannot get into a document this way. Knows no run's contents.
 """
@@ -22,7 +22,7 @@ def recorded(runs: Path) -> list[dict[str, Any]]:
 
 
 def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """All runs of the file, with this one added to it at the end."""
+    """All runs of the file, with this one added at the end."""
     recorded_result = recorded(runs)
     recorded_result.append(run)
     runs.write_text(json.dumps(recorded_result, indent=1) + "\n", encoding="utf-8")
@@ -36,12 +36,12 @@ def renew(document: Path, of: str, text: str) -> None:
 
 
 def shown(document: Path, of: str) -> str:
-    """What stands there now."""
+    """The text between the marks."""
     return _parted(document, of)[1].strip("\n")
 
 
 def _parted(document: Path, of: str) -> tuple[str, str, str]:
-    """The document up to the first mark, what is between the two, and from the second one on."""
+    """The document up to the first mark, the text between the marks, and the rest."""
     begin = f"<!-- figures of {of} -->"
     head, mark, remainder = document.read_text(encoding="utf-8").partition(begin)
     text, end, tail = remainder.partition(_END)

@@ -11,14 +11,14 @@ _ROUNDS = 5
 def assert_linear(work: Callable[[int], Callable[[], object]], size: int) -> None:
     """Fail if twice the input costs more than three times as much, by the least of some rounds.
 
-    work: for a size, what is measured; its input is made before. Both sizes are measured in turn: a
+    work: the measured call for a size; its input is made before. Both sizes are measured in turn: a
     machine that others share may be slow for a second, and then is for both.
     """
     small, large = work(size), work(2 * size)
     costs = []
     for _ in range(_ROUNDS):
         costs.append((_cost(small), _cost(large)))
-        if costs[-1][0] > 1.0:  # once tells it
+        if costs[-1][0] > 1.0:  # one measurement tells it
             break
     once, twice = (min(item) for item in zip(*costs, strict=True))
     assert twice <= 3 * max(once, _FLOOR), f"{size}: {once:.3f} s, {2 * size}: {twice:.3f} s"

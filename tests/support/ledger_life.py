@@ -1,8 +1,8 @@
-"""Books and the world they describe, living through one thing after another.
+"""Books and the world that they describe, living through one thing after another.
 
 Every step may be taken at any time (where there is nothing to do it does nothing), so that
-hypothesis and a seeded random choose freely. `audit` says what holds after each step, `rest` what
-holds once everything has been told. `n` picks one of what there is.
+hypothesis and a seeded random choose freely. `audit` checks the rules after each step, `rest` those
+that hold once everything has been told. `n` picks one of the existing objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Life:
             rig = self.world.rigs[name]
             order = tuple(f"{name}{device}" for device in range(len(shape)))
             if len(rig.order) == len(shape):
-                order = rig.order  # who does not name cards does not show that they have moved
+                order = rig.order  # an inventory without uuids does not show that cards have moved
             rig.becomes(order, names=False, identity=False)
             self._set_node(node(name, *shape, unhealthy=sick, cpu=1000, memory=1000))
         elif what == "remove":
@@ -60,11 +60,11 @@ class Life:
             self.books.set_unhealthy(name, sick)
 
     def change_cards(self, name: str, order: Sequence[int], identity: bool) -> None:
-        """Cards die, move and come back, and the inventory names them."""
+        """Cards die, move and come back, and the inventory names the new order."""
         rig = self.world.rigs[name]
         cards = tuple(f"{name}{card}" for card in order)
         if not rig.named and len(rig.order) == len(cards):
-            cards = rig.order  # one thing at a time: now they get names
+            cards = rig.order  # one thing at a time: now the cards get names
         rig.becomes(cards, names=True, identity=identity)
         size = [8] * len(cards)
         node_result = node(
@@ -234,7 +234,7 @@ class Life:
             for pod in pods:
                 self.world.note_shown(pod)
 
-    # -- what must hold -------------------------------------------------------------------------
+    # -- the rules ------------------------------------------------------------------------------
 
     def audit(self) -> None:
         """The sums equal the entries, nothing held is free, nobody is charged twice."""
@@ -255,7 +255,7 @@ class Life:
                 assert sorted(pins, key=repr) == sorted(_pins(books), key=repr)
 
     def rest(self) -> None:
-        """Everything is told: the books say what is true; with no pods left, all is free."""
+        """Everything is told: the books are true; without pods, all is free."""
         self.the_list_arrives()
         for _ in range(3):
             self._come_to_rest()
@@ -301,7 +301,7 @@ class Life:
 
 
 def _pins(books: NodeBooks) -> list[Pinned]:
-    """The pods that hold back their equals, as they stand in the books."""
+    """The pods that hold back their equals, as the books say."""
     return [
         (entry.request.sizes, tuple(device for device, _ in entry.cover.written))
         for entry in books.entries

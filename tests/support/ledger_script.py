@@ -1,7 +1,7 @@
-"""Runs a ledger scenario: commands, one a line, and what they show.
+"""Runs a ledger scenario: commands, one a line, and the lines that they show.
 
-A line that starts with "|" is what the command above it must show, one with "#" is a comment. Pods
-are named `web` or, where a name comes back with another uid, `web#2`. What a pod asks for is said
+A line with "|" is the expected output of the command above, a line with "#" a comment. Pods
+are named `web` or, where a name comes back with another uid, `web#2`. The request of a pod is said
 once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `4=1+2/4+1` with
 init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?`
 where the annotations name no devices.
@@ -9,7 +9,7 @@ where the annotations name no devices.
     pairing on | off                     (first line; otherwise auto)
     node NAME UNITS.. [cards a,b] [byIdentity] [gone c] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
-    unhealthy NAME [0,1]                 what the ConfigMap says
+    unhealthy NAME [0,1]                 the text of the ConfigMap
     event POD SIZE pending | on PLACE [uuids a,b] [given c=4] [assigned] [started] [runs] | ended
     gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list
@@ -29,7 +29,7 @@ from gpushare.ledger import Ledger
 
 
 def run(text: str) -> str:
-    """The text with what its commands show now in place of what it says they show."""
+    """The text with the present output of its commands in place of the expected one."""
     script = Script()
     lines: list[str] = []
     for line in text.splitlines():
@@ -76,7 +76,7 @@ class Script:
         }
 
     def step(self, command: list[str]) -> list[str]:
-        """What the command shows."""
+        """The output of the command."""
         word, *words = command
         now = float(words.pop(words.index("at") + 1)) if "at" in words else 0.0
         words = [item for item in words if item != "at"]

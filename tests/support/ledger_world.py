@@ -1,4 +1,4 @@
-"""An API server, its watch and its clients as plain dictionaries: what the books are held against.
+"""An API server, its watch and its clients as plain dictionaries: the truth for the books.
 
 Slow and obvious. Events are shown late, lists are older than they look, answers are lost, bindings
 land after their client has given up.
@@ -12,7 +12,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds after which kube-apiserver ends a request: a binding sent earlier lands no more."""
 
 READ_TIMEOUT = 5.0
-"""Seconds a client takes at most from sending a read to settling by it."""
+"""Seconds that a client takes at most from sending a read to settling by its answer."""
 
 
 Shards = tuple[tuple[str, int], ...]
@@ -21,10 +21,10 @@ Shards = tuple[tuple[str, int], ...]
 
 @dataclass
 class Rig:
-    """The cards of a node as they truly are, by index, whatever its inventory says of them.
+    """The true cards of a node, by index, whatever the inventory says.
 
-    named: it names them. identity: its device plug-in gives the cards that a Binding names, one of
-    another kind what is at the index. version: rises with each change of all that. pure_since: the
+    named: the inventory has uuids. identity: the plug-in gives the cards of a Binding, one of
+    another kind the card at the index. version: rises with each change of these. pure_since: the
     version from which on both were so.
     """
 
@@ -43,7 +43,7 @@ class Rig:
         self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
 
     def given(self, held: Shares, uuids: tuple[str, ...]) -> Shards:
-        """What a device plug-in gives a pod with this Binding now."""
+        """The units that a device plug-in gives a pod with this Binding now."""
         units = [amount for _, amount in held]
         if self.identity and uuids:
             return tuple(zip(uuids, units, strict=True))
@@ -54,9 +54,9 @@ class Rig:
 
 @dataclass
 class Pod:
-    """A pod as it is: `held` is where its Binding has it, `placement` what its annotations say.
+    """A pod as it is: `held` is the place of its Binding, `placement` that of its annotations.
 
-    cards: what it was given, once it was served. bound_at: the version of its node by then.
+    cards: the cards that the pod was given. bound_at: the version of its node at the bind.
     """
 
     ref: PodRef
@@ -102,9 +102,9 @@ class Post:
 
 @dataclass
 class World:
-    """Everything that is true, and how much of it the watch has shown.
+    """The whole truth, and the part that the watch has shown.
 
-    sent: of every Binding of ours its pod, its shares, and the version of its node by then.
+    sent: for every Binding of ours its pod, its shares, and the version of its node at that time.
     """
 
     now: float = 0.0
@@ -136,7 +136,7 @@ class World:
         self.sent.add((post.uid, post.allocation.shares, post.version))
 
     def land(self, post: Post) -> None:
-        """The API server takes the binding or refuses it: 404, 409, or 504 when it is too late."""
+        """The API server takes the binding or refuses: 404, 409, or 504 when it is too late."""
         pod = self.pods.get(post.uid)
         if self.now >= post.sent + REQUEST_TIMEOUT:
             post.status = 504
@@ -170,12 +170,12 @@ class World:
 
     def note_shown(self, pod: ObservedPod) -> None:
         now = self.pods.get(pod.ref.uid)
-        # Of one that comes by a late event nobody knows what its indices meant when it was bound.
+        # The meaning of the indices at the bind is not known for a pod that comes by a late event.
         if pod.node and now and (now.ours or now.bound_at == self.rigs[now.node].version):
             self.shown.add(pod.ref.uid)
 
     def serve(self, uid: str) -> None:
-        """Give it what the device plug-in of its node gives now, if it has none yet."""
+        """Give the pod its cards as the device plug-in of its node does, if it has none yet."""
         pod = self.pods[uid]
         if pod.cards is None:
             self.pods[uid] = replace(pod, cards=self.rigs[pod.node].given(pod.held, pod.uuids))
@@ -187,7 +187,7 @@ class World:
         return [pod for pod in self.pods.values() if pod.node and not pod.ended]
 
     def held(self, node: str) -> list[tuple[int, int]]:
-        """(units, cores) by device that are taken, or may yet be: what no book may take for free.
+        """(units, cores) by device that are taken, or may yet be: no book may take these for free.
 
         Pods bound by others count from the moment the watch has shown them.
         """
@@ -215,7 +215,7 @@ class World:
         """(least, most) units by device that right books charge once everything has been shown,
         and the same of cores.
 
-        They differ only for pods whose cards may have moved since they were bound.
+        The two differ only for pods whose cards may have moved since the bind.
         """
         count, rig = len(self.nodes[node].capacity), self.rigs[node]
         minimum, maximum, least_cores, most_cores = ([0] * count for _ in range(4))
@@ -241,7 +241,7 @@ class World:
         count = len(rig.order)
         if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
             if not {*pod.uuids} <= {*rig.order, *self.nodes[pod.node].gone}:
-                return None  # the node does not say that the card has left: what it names counts
+                return None  # the node does not say that the card has left: the uuid counts
             charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
             return [charges.get(card, 0) for card in rig.order]
         if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
@@ -250,7 +250,7 @@ class World:
             (uid, shares) == (pod.ref.uid, pod.placement) and version != rig.version
             for uid, shares, version in self.sent
         ):
-            return None  # another's Binding reads as ours did, when its indices meant other cards
+            return None  # another's Binding reads as ours did, when the indices meant other cards
         if pod.placement is None or any(device >= count for device, _ in pod.placement):
             return [pod.request.total] * count
         return [dict(pod.placement).get(device, 0) for device in range(count)]

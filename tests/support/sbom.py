@@ -1,4 +1,4 @@
-"""Say whether the bill of materials names every locked package, with its version and hashes.
+"""Say whether the bill of materials names every locked package, with version and hashes.
 
 Run it as `python -m tests.support.sbom BOM LOCK`.
 """
@@ -17,7 +17,7 @@ Locked = Mapping[tuple[str, str], frozenset[str]]
 
 
 def locked(text: str) -> Locked:
-    """What a lock file names."""
+    """The packages in a lock file."""
     result: dict[tuple[str, str], frozenset[str]] = {}
     for block in re.split(r"\n(?=\S)", text):
         if package := _PACKAGE.match(block):

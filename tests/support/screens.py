@@ -1,6 +1,6 @@
-"""`python -m tests.support.screens`: what the documents show of a terminal, and their pictures.
+"""`python -m tests.support.screens`: the terminals in the documents, and their pictures.
 
-Starts the demo's cluster and puts what the commands write to a terminal into the documents. Then
+Starts the demo's cluster and puts the output of commands on a terminal into the documents. Then
 draws the pictures of docs/start.md, and with `--all` those of the public trace, which take minutes.
 With `--page` it takes the pictures of the page alone, which needs a Chromium.
 """
@@ -49,7 +49,7 @@ def command(text: str) -> Block:
 
 
 def show(shell: Shell, document: Path, of: str, line: str) -> None:
-    """Put the command and what it writes to a terminal into the document."""
+    """Put the command and its output on a terminal into the document."""
     on_terminal_result = on_terminal(line.split(), shell.environ)
     text = "\n".join(row.rstrip() for row in f"$ {line}\n{on_terminal_result}".splitlines())
     renew(document, of, f"```text\n{text}\n```")
@@ -64,7 +64,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def screens(folder: Path) -> None:
-    """What the documents show of a terminal."""
+    """The command and the output in the document."""
     with cluster(folder) as shell:
         shell.run(command("kubectl apply -f web.yaml && kubectl scale deployment web --replicas=9"))
         waiting(shell, 2)
@@ -86,7 +86,7 @@ def waiting(shell: Shell, pods: int) -> None:
 
 
 def draw(folder: Path, *words: str) -> None:
-    """Renew the pictures of a folder by those that a simulation draws under their names."""
+    """Renew the pictures of a folder by those that a simulation draws under the same names."""
     with tempfile.TemporaryDirectory() as scratch:
         command = ["simulate", "inflation", *words, "-o", "csv", "--plot", scratch]
         if gpushare(command) != 0:
@@ -159,7 +159,7 @@ def told(shown: Shown) -> bool:
 
 
 def main() -> int:
-    """Renew them all."""
+    """Renew all documents."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         page(folder)

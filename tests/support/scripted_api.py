@@ -1,4 +1,4 @@
-"""An API server that answers as it is told, and remembers what it was asked and how long it had."""
+"""An API server that answers as a test says, and remembers requests and their time-outs."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gpushare.errors import ApiError, ApiUnreachable
 from gpushare.kube.api import Lines
 
 BOUND = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
-"""What kube-apiserver answers to a Binding that it takes."""
+"""The answer of kube-apiserver to a Binding that it takes."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ Scripted = bytes | BaseException | Callable[[Call], bytes]
 
 @dataclass
 class ScriptedApi:
-    """answers: what to return, raise or ask for, in turn; `forever` when they are used up.
+    """answers: values to return, errors to raise, or calls, in turn; `forever` after the last one.
 
     Each call takes as long as `takes` says of its timeout, by the clock in `now`.
     """

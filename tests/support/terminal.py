@@ -1,4 +1,4 @@
-"""A command on a terminal, and what it writes there."""
+"""A command on a terminal, and its output there."""
 
 import fcntl
 import os
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int = 0) -> str:
-    """What the command writes to its terminal, both streams, until it ends.
+    """The output of the command on its terminal, both streams, until it ends.
 
-    columns: of the terminal; 0: it does not say how many it has.
+    columns: of the terminal; 0: the terminal does not say its width.
     """
     screen, terminal = os.openpty()
     fcntl.ioctl(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+"""Seconds that anything may take on a busy machine; anything slower is broken."""
 
 
 def poll(
@@ -12,9 +12,9 @@ def poll(
     subject: str | Callable[[], str] = "the condition holds",
     seconds: float = PATIENCE,
 ) -> None:
-    """Return once the condition holds; fail when it does not in time.
+    """Return once the condition holds; fail when time is up.
 
-    It is asked often at first and ten times a second later: asking a process costs it time, too.
+    The condition is read often at first, then ten times a second: reads cost a process time.
     """
     deadline, pause = time.monotonic() + seconds, 0.005
     while not condition():

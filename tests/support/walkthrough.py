@@ -1,13 +1,13 @@
-"""A page for beginners, and a shell that does what stands there.
+"""A page for beginners, and a shell that does its steps.
 
 A fenced block of such a page is `sh` (commands), `yaml` or `text`. A comment on the line before it
 says more:
 
     <!-- not run: REASON -->     commands that a test leaves out
     <!-- goes on until: TEXT --> a command that runs on; TEXT is in the last line before it waits
-    <!-- figures of NAME -->     what `$ COMMAND`, its first line, writes to a terminal
-    <!-- file: NAME -->          what the reader puts into a file
-    <!-- output -->              what the commands before it print; a line `...` stands for more
+    <!-- figures of NAME -->     the output of `$ COMMAND`, its first line, on a terminal
+    <!-- file: NAME -->          the content of a file that the reader makes
+    <!-- output -->              the output of the commands before; a line `...` stands for more
 """
 
 import os
@@ -27,7 +27,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, the comment before it, and where it stands."""
+    """A fenced block, the comment before it, and its line."""
 
     where: str
     language: str
@@ -47,7 +47,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @dataclass
 class Shell:
-    """A terminal: what is exported and where one is stays from block to block."""
+    """A terminal: exported variables and the working directory stay from block to block."""
 
     folder: Path
     environ: dict[str, str]
@@ -55,7 +55,7 @@ class Shell:
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, block: Block) -> str:
-        """What the commands print; each of them has to end well."""
+        """The output of the commands; each of them has to end well."""
         state, local_items = self.scratch / "environ", self.scratch / "folder"
         keep = f"\nenv -0 >{state}\npwd >{local_items}\n"
         completed = subprocess.run(
@@ -100,9 +100,9 @@ class Shell:
         return lines
 
     def end(self) -> None:
-        """End what runs on, which has to end well.
+        """End the running command, which has to end well.
 
-        By SIGTERM, which stands for Ctrl-C: what a script starts in the background ignores SIGINT.
+        By SIGTERM, which stands for Ctrl-C: a background process of a script ignores SIGINT.
         """
         for process in self.running:
             process.terminate()

@@ -3,7 +3,7 @@
 Knows one fact: a release's go.mod replaces each of its staging modules (k8s.io/api, ...) by a
 folder of its own tree, which a module that requires k8s.io/kubernetes has to replace by the module
 published with it, v0.X.Y for Kubernetes 1.X.Y. Every other replacement is taken over as it stands
-(up to 1.22 there are hundreds, and without them nothing resolves). Knows nothing of what is built.
+(up to 1.22 there are hundreds, and without them nothing resolves). Knows no program that is built.
 
     python module.py VERSION FOLDER     then, in FOLDER: go mod tidy
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def go(*args: str) -> dict[str, Any]:
-    """What a go command that prints JSON says.
+    """The JSON that a go command prints.
 
     Raises CalledProcessError when it fails; its own message has gone to stderr by then.
     """
