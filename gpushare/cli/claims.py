@@ -31,7 +31,7 @@ from gpushare.wire.codec import Codec
 from gpushare.wire.dra import objects
 from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import CLASS, ResourceClaim
-from gpushare.wire.dra.requests import claim_request, class_record
+from gpushare.wire.dra.requests import claim_request, class_record, classes_by_resource
 from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.dra.taints import read_taint_rule
 
@@ -175,6 +175,17 @@ def list_claims(
     claims = [*items(api, CLAIMS, objects.RESOURCE_CLAIMS, {}, notes)]
     books.replace_claims(_read(claims, claim_record, notes))
     return Claims(api, books, claims, namespace=namespace)
+
+
+def class_resources(api: Getter) -> Collection[str]:
+    """Return the extended resources that kube-scheduler makes claims for; none if the API server
+    has no classes or shows none.
+    """
+    try:
+        classes = items(api, DEVICE_CLASSES, objects.DEVICE_CLASSES, {}, [])
+        return classes_by_resource(_read(classes, class_record, [])).keys()
+    except ApiError:
+        return ()
 
 
 def books_of(driver: str, unit: int, states: NodeStates) -> ClaimBooks:

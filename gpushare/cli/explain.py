@@ -10,11 +10,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cli.claims import books_of, list_claims
+from gpushare.cli.claims import books_of, class_resources, list_claims
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
@@ -28,7 +28,7 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
 from gpushare.core.model import Request
-from gpushare.errors import SettingsError
+from gpushare.errors import SettingsError, WireError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
@@ -40,7 +40,7 @@ from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
-from gpushare.wire.pods import priority_of
+from gpushare.wire.pods import names_any, priority_of, request_of
 from gpushare.wire.printable import printable
 
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
@@ -73,7 +73,8 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
-    if by_claims(pod, [names.resource for names in every]):
+    managed = [names.resource for names in every]
+    if by_claims(pod, managed, _class_resources(pod, managed, kubectl)):
         return document(_by_claims(pod, every, kubectl, options))
     resources = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
@@ -86,6 +87,17 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     if answer.judgement and answer.request and not (options.policy or answer.request.policy):
         answer = replace(answer, detail=_OWN_POLICY)
     return document(answer)
+
+
+def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Collection[str]:
+    """Return the extended resources that kube-scheduler makes claims for; none without need."""
+    try:
+        resources = request_of(pod, ALIYUN).resources
+    except WireError:
+        return ()
+    if names_any(pod, managed) or not any("/" in name for name, _ in resources):
+        return ()
+    return class_resources(kubectl)
 
 
 def _by_claims(

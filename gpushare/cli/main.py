@@ -57,9 +57,11 @@ _MODULES = {
 
 _PARSERS = {
     "defrag": ("gpushare.cli.parsers", "defrag_parser"),
+    "device-plugin": ("gpushare.device_plugin.options", "device_plugin_parser"),
     "doctor": ("gpushare.doctor.options", "doctor_parser"),
     "explain": ("gpushare.cli.parsers", "explain_parser"),
     "serve": ("gpushare.settings", "serve_parser"),
+    "simulate": ("gpushare.sim.options", "simulate_parser"),
     "whatif": ("gpushare.cli.parsers", "whatif_parser"),
 }
 """By command what makes its parser, for help without the imports that the command itself needs."""

@@ -14,11 +14,8 @@ from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import Names
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
 COMPUTE_LIMITS = COMPUTE.limit_variables
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
-LIST_STRATEGIES = ("auto", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
-ID_STRATEGIES = ("uuid", "index")
 
 _DRIVER_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 _HAMI_CORE_CACHE = "CUDA_DEVICE_MEMORY_SHARED_CACHE"

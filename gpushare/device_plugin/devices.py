@@ -20,17 +20,12 @@ import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
 from gpushare.core.model import ALL_CORES
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
+from gpushare.device_plugin.options import FILE_FORMAT
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
 from gpushare.wire.inventory import MAX_DEVICES
 
 log = logging.getLogger("gpushare.devices")
-
-FILE_FORMAT = (
-    '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
-    ' "healthy": true}]}'
-)
-"""The form of a devices file; `model` and `healthy` may be left out."""
 
 SM_WINDOW_SECONDS = 10.0
 """Age of the oldest sample of the SMs that counts."""

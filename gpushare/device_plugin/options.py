@@ -5,6 +5,7 @@ Tested in `tests/integration/test_device_plugin.py` and
 """
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,18 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.device_plugin.cards import unit_mib
-from gpushare.device_plugin.container import ID_STRATEGIES, ISOLATIONS, LIST_STRATEGIES
-from gpushare.device_plugin.devices import FILE_FORMAT
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import Names
 from gpushare.wire.fields import NAME
+
+ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
+LIST_STRATEGIES = ("auto", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
+ID_STRATEGIES = ("uuid", "index")
+FILE_FORMAT = (
+    '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
+    ' "healthy": true}]}'
+)
+"""The form of a devices file; `model` and `healthy` may be left out."""
 
 _LONGEST_SOCKET = 107
 _EPILOG = """\
@@ -69,7 +77,8 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> PluginOpti
 
     Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 2.
     """
-    values = vars(_parser(environ).parse_args(words))
+    parser = device_plugin_parser("gpushare device-plugin", environ)
+    values = vars(parser.parse_args(words))
     resource = values.pop("resource")
     pods_api = values.pop("pods_api_socket")
     reserve = values.pop("reserve_mib")
@@ -122,9 +131,10 @@ def _check(options: PluginOptions) -> None:
         )
 
 
-def _parser(environ: Mapping[str, str]) -> Parser:
+def device_plugin_parser(prog: str, environ: Mapping[str, str] = os.environ) -> Parser:
+    """Return the parser of the command line. environ: has defaults."""
     parser = Parser(
-        prog="gpushare device-plugin",
+        prog=prog,
         description="Serve a node's GPU memory to its kubelet, each container on the device that"
         " its pod was bound to.",
         epilog=_EPILOG,

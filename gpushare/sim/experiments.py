@@ -8,7 +8,7 @@ that all policies of one seed get the same pods on the same nodes and can be com
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -21,37 +21,17 @@ from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
-from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
+from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 _FULL = 1.3
 """Requested GPU at the end of a fill, as a share of the capacity."""
 
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of an experiment."""
-
-    load: float = 1.0
-    """GPU that would be held on average if no pod were refused, as a share of the capacity."""
-    life: float = 6.0
-    """Duration in mean lifetimes."""
-    warmup: float = 2.0
-    """Begin of the measurement in mean lifetimes."""
-    wait: bool = False
-    """Whether pods that fit nowhere wait, first come first served, instead of being lost."""
-    speed: float = 1.0
-    """Factor of the rate of arrivals in a replay, compared with the file."""
-    workload: str = LEARNED
-    """LEARNED: the policy learns from the pods that come, as in the extender. KNOWN: the policy is
-    made for all pods of the file."""
-    picture: bool = False
-    """Whether the record has the used units of each device at the end."""
-    defrag: Defrag | None = None
-    """How pods are moved for waiting pods; None: no moves."""
+_DEFAULTS = Parameters()
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -65,7 +45,7 @@ def inflation(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = _DEFAULTS,
     *,
     policy_pods: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
@@ -163,7 +143,7 @@ def churn(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = _DEFAULTS,
     *,
     go_on: GoOn = always,
 ) -> Record:
@@ -200,7 +180,7 @@ def _churn(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options,
+    options: Parameters,
     *,
     go_on: GoOn,
 ) -> Record:
@@ -218,7 +198,7 @@ def replay(
     pods: Sequence[TracePod],
     policy: str,
     seed: int,
-    options: Options = Options(),
+    options: Parameters = _DEFAULTS,
     *,
     go_on: GoOn = always,
 ) -> Record:
@@ -252,7 +232,7 @@ def replay(
 
 
 def _cluster(
-    nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
+    nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Parameters
 ) -> tuple[Cluster, list[Choice]]:
     """Return (the empty cluster with a scorer, the choices of `auto`: a list that grows).
 
@@ -279,7 +259,7 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
     return pass_to
 
 
-def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
+def _named(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
     """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
@@ -294,7 +274,7 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
 
 
 def coming_and_going(
-    pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
+    pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Parameters
 ) -> Stream:
     """Draw all arrivals of churn."""
     requests = [request_of(pod) for pod in pods]
@@ -329,7 +309,7 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
         requested_units += sizes[index]
 
 
-def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Options) -> Record:
+def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Parameters) -> Record:
     """Return the keys of a record that describe the end of a run.
 
     choices: the choices of `auto`, one for each trial. For a picture: names, capacity and used, by

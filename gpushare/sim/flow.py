@@ -26,6 +26,7 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import Cluster, size_class
+from gpushare.sim.parameters import Defrag
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
 
@@ -41,20 +42,6 @@ REACHED = "reached"
 
 _SETTLED = 2.0
 """Waiting times are measured for pods that come at least so many lifetimes before the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Defrag:
-    """When and how many pods are moved."""
-
-    k: int = 3
-    """Upper bound of the moves for one waiting pod."""
-    every: int = 20
-    """Departures from one search for moves to the next."""
-
-    def __str__(self) -> str:
-        """Return the words of the command line."""
-        return f"k={self.k},every={self.every}"
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
 from gpushare.sim.options import SMALL, Options, read_options
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
 from gpushare.sim.scorers import SIMULATED
@@ -51,7 +52,7 @@ class Job:
     inputs: Inputs
     policy: str
     seed: int
-    parameters: experiments.Options
+    parameters: Parameters
     place: tuple[int, int]
     """The position of the record in the output: (number of the policy, seed)."""
 

@@ -16,9 +16,7 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
-from gpushare.sim import experiments
-from gpushare.sim.flow import Defrag
-from gpushare.sim.scorers import KNOWN, LEARNED
+from gpushare.sim.parameters import KNOWN, LEARNED, Defrag, Parameters
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
@@ -62,7 +60,7 @@ class Options:
     """Empty for as many as the size of the input allows."""
     units: int
     """Units of a device to round sizes to; 0: no rounding."""
-    parameters: experiments.Options
+    parameters: Parameters
     json: Path | None
     csv: Path | None
     plots: Path | None
@@ -75,14 +73,14 @@ def read_options(argv: Sequence[str]) -> Options:
 
     Raises SettingsError if options contradict each other.
     """
-    values = _parser().parse_args(argv)
+    values = simulate_parser("gpushare simulate").parse_args(argv)
     if values.from_cluster and values.nodes:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if values.experiment == "churn" and values.warmup >= values.life:
         raise SettingsError("--warmup must be less than --life")
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    names = {field.name for field in fields(experiments.Options)}
+    names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
     return Options(
@@ -93,7 +91,7 @@ def read_options(argv: Sequence[str]) -> Options:
         policies=values.policy,
         seeds=values.seeds,
         units=values.devices,
-        parameters=replace(experiments.Options(), picture=values.plot is not None, **parameters),
+        parameters=replace(Parameters(), picture=values.plot is not None, **parameters),
         json=values.json,
         csv=values.csv,
         plots=values.plot,
@@ -102,10 +100,10 @@ def read_options(argv: Sequence[str]) -> Options:
     )
 
 
-def _parser() -> Parser:
+def simulate_parser(prog: str) -> Parser:
     """Return the parser of the command line."""
     whole = Parser(
-        prog="gpushare simulate",
+        prog=prog,
         description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
         " turned away.",
         epilog=_EPILOG,

@@ -36,9 +36,6 @@ _MAX_NODE_SCORE = 100
 _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
 """The amounts that LeastAllocated counts for a pod without requests, in milli and bytes."""
 
-KNOWN, LEARNED = "known", "learned"
-"""The pods that a policy is made for: all pods of the file, or the pods that have come so far."""
-
 _SEED = 0
 """The seed of all trials: the choice is a property of the cluster, not of the run."""
 

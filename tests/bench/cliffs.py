@@ -2,8 +2,9 @@
 
 Each row calls filter for a pod of one device at 5,000 nodes, in one process, in turn with the plain
 case: after a change of a node, with nodes that pairing limits, with many kinds of pods. The last
-rows are no calls of filter: a heartbeat of a node, the page's document, the help of commands. Only
-ratios are worth anything. Beside each stands the figure that landed last (cliffs.json).
+rows are no calls of filter: a heartbeat of a node, documents, the scale-down guard, the help of
+commands. Only ratios are worth anything. Beside each stands the figure that landed last
+(cliffs.json).
 
 Run as `python -m tests.bench.cliffs`; two minutes. `--land` writes the figures to that file;
 `--nodes N` takes another number of nodes.
@@ -25,13 +26,16 @@ from pathlib import Path
 
 from gpushare.core.decide import place
 from gpushare.core.model import Allocation, NodeSpec, PodRef, Request
+from gpushare.core.node_filters import OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, Workload
 from gpushare.daemon.representations import Representations
+from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.tell.written_metrics import device_metrics
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
@@ -43,7 +47,7 @@ from gpushare.wire.objects import NODES
 LANDED = Path(__file__).with_suffix(".json")
 SHAPES = ((16,) * 8, (24,) * 4, (80,) * 8)
 ROUNDS = 15
-HELP = ("explain", "doctor", "serve", "whatif", "inspect")
+HELP = ("explain", "doctor", "serve", "whatif", "inspect", "simulate", "device-plugin")
 
 WORKLOAD = Workload(
     classes=tuple(
@@ -229,10 +233,39 @@ def of_heartbeats() -> dict[str, float]:
 
 
 def of_documents(nodes: int) -> dict[str, float]:
-    """Return the bytes of inspect with gzip, as a ratio to those without."""
-    body = encode_inspect(Side("binpack", nodes).ledger.dump(), None, {}).encode()
-    compressed, _ = Representations().encoded("inspect", body, "gzip")
-    return {"bytes of inspect with gzip": len(compressed) / len(body)}
+    """Return the bytes of documents with gzip, as a ratio to those without; and the CPU of reading
+    each document once a second, as a share of a core.
+    """
+    side = Side("binpack", nodes)
+    makers: dict[str, Callable[[], bytes]] = {
+        "inspect": lambda: encode_inspect(side.ledger.dump(), None, {}).encode(),
+        "metrics": lambda: device_metrics((side.managed,), 1 << 30),
+    }
+    rows = {}
+    for name, make in makers.items():
+        began = time.thread_time()
+        body = make()
+        made = time.thread_time()
+        compressed, _ = Representations().encoded(name, body, "gzip")
+        rows[f"bytes of {name} with gzip"] = len(compressed) / len(body)
+        rows[f"{name} made once a second, share of a core"] = made - began
+        rows[f"gzip of {name} once a second, share of a core"] = time.thread_time() - made
+    return rows
+
+
+def of_guard(nodes: int) -> dict[str, float]:
+    """Return the CPU of a judgement of the scale-down guard for each of two pods a node, as a ratio
+    to a call of filter.
+
+    The judgement of a tenth of the nodes: each pod is placed on all others.
+    """
+    side = Side("binpack", nodes // 10)
+    calls = [side.call() for _ in range(nodes // 5)]
+    books = Books.of_pods(side.ledger.view(), OwnFilters(), {})
+    began = time.thread_time()
+    must_stay([books], load_policy("binpack"))
+    judged = time.thread_time() - began
+    return {"the guard's judgement a pod": judged / len(calls) / statistics.median(calls)}
 
 
 def of_help() -> dict[str, float]:
@@ -271,6 +304,7 @@ def main() -> None:
         partial(of_kinds, "bestfit", options.nodes),
         of_heartbeats,
         partial(of_documents, options.nodes),
+        partial(of_guard, options.nodes),
         of_help,
     )
     for rows in measures:

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.core.trial import AUTO
-from gpushare.sim.experiments import Options, churn, node_order
+from gpushare.sim.experiments import churn, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.options import moves, number, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
@@ -72,7 +73,7 @@ def measured(job: Job) -> dict[str, object]:
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.family, job.cluster)
-    options = Options(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
+    options = Parameters(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
     record = churn(node_order(nodes, job.seed), pods, job.policy, job.seed, options)
     return {"job": job.key, **{name: record[name] for name in (*_COLUMNS, *_WAITS)}}
 

@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from gpushare.sim.experiments import Options, churn, inflation, node_order
+from gpushare.sim.experiments import churn, inflation, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.options import seeds, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from gpushare.sim.scorers import FIRST_FIT
@@ -63,14 +64,14 @@ def measured(job: Job) -> Found:
 
 
 def _allocated(job: Job, policy: str, seed: int) -> float:
-    options = Options()
+    options = Parameters()
     if job.cluster is None:
         inputs = read_shipped(job.pods)
         nodes, pods = inputs.nodes, inputs.pods
     else:
         nodes, pods = still(job.pods, job.cluster)
         nodes = node_order(nodes, seed)
-        options = Options(warmup=WARMUP, life=END)
+        options = Parameters(warmup=WARMUP, life=END)
     gpu_pods = [pod for pod in pods if pod.devices]
     return float(str(_EXPERIMENTS[job.experiment](nodes, gpu_pods, policy, seed, options)["alloc"]))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gpushare.sim
 from gpushare.sim import experiments
-from gpushare.sim.scorers import KNOWN
+from gpushare.sim.parameters import KNOWN, Parameters
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
@@ -20,7 +20,7 @@ DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
 
 def _speed(nodes: list[TraceNode], pods: list[TracePod], policy: str, seed: int) -> str:
     start = time.process_time()
-    options_ = experiments.Options(workload=KNOWN)
+    options_ = Parameters(workload=KNOWN)
     record = experiments.inflation(nodes, pods, policy, seed, options_)
     spent = time.process_time() - start
     return f"{int(str(record['pods'])) / spent:8.0f} pods/s, failed {record['failed']}"

@@ -38,9 +38,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpushare.sim import experiments
+from gpushare.sim.parameters import KNOWN, Parameters
 from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
-from gpushare.sim.scorers import KNOWN
 from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")
@@ -110,7 +110,7 @@ def measure(job: Job) -> list[Found]:
     cluster = replace(cluster, nodes=more)
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
-    known_workload = experiments.Options(workload=KNOWN)
+    known_workload = Parameters(workload=KNOWN)
     options = replace(known_workload, load=load, life=6.0, wait=wait)
 
     def run(policy: str, seed: int) -> Record:

@@ -30,11 +30,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpushare.sim.experiments import Options, churn, inflation, node_order
+from gpushare.sim.experiments import churn, inflation, node_order
 from gpushare.sim.options import words
+from gpushare.sim.parameters import LEARNED, Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
-from gpushare.sim.scorers import LEARNED
 from tests.bench.placement_family import mean_and_error, numbers
 from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
 
@@ -88,7 +88,7 @@ def measured(job: Job) -> Found:
 def _still(job: Job, policy: str, seed: int) -> float:
     nodes, pods = still(job.family, job.cluster)
     run = _EXPERIMENTS[job.experiment]
-    options = Options(workload=LEARNED, warmup=WARMUP, life=END)
+    options = Parameters(workload=LEARNED, warmup=WARMUP, life=END)
     return float(str(run(node_order(nodes, seed), pods, policy, seed, options)["alloc"]))
 
 

@@ -31,10 +31,11 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
+from gpushare.sim.experiments import coming_and_going, filling, node_order
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.options import seeds, words
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
 from gpushare_localcluster.scheduler.cycle import nodes_to_find
@@ -196,7 +197,7 @@ def _at_100(inputs: Inputs, cluster: Cluster, seed: int) -> float:
 
 
 def _mean_of_time(inputs: Inputs, cluster: Cluster, seed: int) -> float:
-    options = Options()
+    options = Parameters()
     flow = Flow(cluster, options.warmup, options.life, wait=False)
     alloc = flow.run(coming_and_going(inputs.pods, cluster, seed, options))["alloc"]
     return float(str(alloc))

@@ -108,9 +108,9 @@ def _pods_pass_before_they_are_shown(original: Any) -> Any:
 
     def judge(self: Any, attempt: Any) -> None:
         if self._is_complete(attempt.group, self.size_of(attempt.group)):
-            arrivals = tuple(attempt.waiting.values())
+            arrivals = tuple(attempt.arrivals.values())
             attempt.sent_uids.update(attempt.arrivals)
-            attempt.waiting.clear()
+            attempt.arrivals.clear()
             self._add(Verdict(attempt.group.key, arrivals))
 
     return judge

@@ -272,8 +272,7 @@ class FilterVerb:
         elif isinstance(step, Offer):
             fit, best = self._choose(transaction, look, finds_best=step.changes_hold)
         busy, never, reasons = judgement.refusals(names)
-        self._record(args, transaction, step, fit, best)
-        self._tell(args, transaction, look, reasons, is_refused=isinstance(step, Refuse))
+        self._record(args, transaction, look, step, fit=fit, best=best, reasons=reasons)
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
             "pod": args.ref or "?",
@@ -371,15 +370,19 @@ class FilterVerb:
         self,
         args: FilterArgs,
         transaction: FilterTransaction,
+        look: FilterLook,
         step: KeepNode | Offer | Refuse,
+        *,
         fit: NodeNames,
         best: str,
+        reasons: Mapping[str, int],
     ) -> None:
-        """Store the ticket of the pod and change its hold.
+        """Change the hold of the pod, store its ticket, and report the refusals.
 
-        fit: the answered nodes. best: the node to hold, "" for none.
+        fit: the answered nodes. best: the node to hold, "" for none. reasons: the number of nodes
+        that do not fit, by reason.
         """
-        resource, pod = transaction.resource, transaction.pod
+        resource, pod, ref = transaction.resource, transaction.pod, args.ref
         if pod is not None and best:
             resource.holds.offered(pod, best, self._clock())
         elif pod is not None and isinstance(step, Refuse):
@@ -396,32 +399,19 @@ class FilterVerb:
             group=pod.group if pod is not None else group_of(args.pod),
             pod=args.pod if args.is_cached else None,
         )
-
-    def _tell(
-        self,
-        args: FilterArgs,
-        transaction: FilterTransaction,
-        look: FilterLook,
-        reasons: Mapping[str, int],
-        *,
-        is_refused: bool,
-    ) -> None:
-        """Count the nodes that do not fit; write an event for a pod without a node.
-
-        reasons: the number of nodes by reason.
-        """
         if reasons and self._rejected is not None:
             self._rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
-        # cycle.
-        if not (reasons and is_refused) or args.ref is None or transaction.is_nominated_only:
+        # cycle: only the second answer is a refusal.
+        is_refusal = isinstance(step, Refuse) and not transaction.is_nominated_only
+        if not (is_refusal and reasons) or ref is None:
             return
         if self._event_messages is not None:
             explanation = partial(self._explain, look.snapshot, args, transaction)
-            self._event_messages.no_fit(args.ref, reasons, explanation)
+            self._event_messages.no_fit(ref, reasons, explanation)
         if self._last_hour is not None:
-            resource, units = transaction.resource.names.resource, transaction.request.total
-            self._last_hour.refused(resource, args.ref.uid, units)
+            name, units = resource.names.resource, transaction.request.total
+            self._last_hour.refused(name, ref.uid, units)
 
     def _explain(
         self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction

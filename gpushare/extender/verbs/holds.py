@@ -39,6 +39,9 @@ _MAX_TURNED_AWAY = 20_000
 _MAX_CHANGED = 20_000
 """Upper bound of the nodes in `Holds._changed`: nodes come and go for years."""
 
+_RESERVED = " reserved"
+"""Behind a uid: the key of the hold that a plan of moves has for the pod."""
+
 _number = attrgetter("number")
 
 
@@ -73,7 +76,7 @@ class Hold:
     @property
     def key(self) -> str:
         """The key of the hold among the holds of a resource."""
-        return self.pod.ref.uid if self.reserved is None else _reserved(self.pod.ref.uid)
+        return self.pod.ref.uid if self.reserved is None else self.pod.ref.uid + _RESERVED
 
     def is_for(self, pod: Claimant) -> bool:
         """Return whether the place is the pod's own."""
@@ -194,7 +197,7 @@ class Holds:
             self._binding.add(uid)
             self._end(uid)
             if not is_refused:
-                self._end(_reserved(uid))
+                self._end(uid + _RESERVED)
             if is_refused:
                 self._binding.discard(uid)
 
@@ -228,7 +231,7 @@ class Holds:
     def gone(self, uid: str) -> None:
         """Forget a pod that is bound, terminating, has ended or is gone."""
         parts = (self._holds, self._binding, self._kept_out, self._turned_away)
-        if not any(uid in part for part in parts) and _reserved(uid) not in self._holds:
+        if not any(uid in part for part in parts) and uid + _RESERVED not in self._holds:
             return
         with self._lock:
             self._forget(uid)
@@ -381,7 +384,7 @@ class Holds:
 
     def __contains__(self, uid: object) -> bool:
         """Return whether the pod holds a place."""
-        return uid in self._holds or f"{uid} reserved" in self._holds
+        return uid in self._holds or f"{uid}{_RESERVED}" in self._holds
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -434,7 +437,7 @@ class Holds:
         self._binding.discard(uid)
         self._kept_out.pop(uid, None)
         self._end(uid)
-        self._end(_reserved(uid))
+        self._end(uid + _RESERVED)
 
     def _takes_reserved(self, pod: Claimant, node: str) -> bool:
         """Return whether a plan of moves holds a place on the node for the pod, which then needs no
@@ -503,8 +506,3 @@ def counts_against(hold: Hold, pod: Claimant) -> bool:
     pods; the pod's own hold does not.
     """
     return hold.pod.priority >= pod.priority and not hold.is_for(pod)
-
-
-def _reserved(uid: str) -> str:
-    """Return the key of the hold that a plan of moves has for the pod."""
-    return f"{uid} reserved"

@@ -17,7 +17,8 @@ from pathlib import Path
 from gpushare.commandline import Parser
 from gpushare.daemon.logs import configure, start_logging
 from gpushare.device_plugin.cards import NodeCards, make_cards, unit_mib
-from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
+from gpushare.device_plugin.devices import FileSource
+from gpushare.device_plugin.options import FILE_FORMAT
 from gpushare.errors import SettingsError
 from gpushare.kube.client import connect
 from gpushare.wire.fields import MAX_NAME_LENGTH, NAME

@@ -175,6 +175,29 @@ def test_a_pod_with_claims_is_judged_on_the_devices_that_slices_show(
     ]
 
 
+def test_an_extended_resource_of_a_class_is_judged_as_claims(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = waiting("extended", {"deviceclass.resource.kubernetes.io/gpushare.io": "1"})
+    slices = [slice_on("n1", device(0))]
+    kubectl.cluster([node("n1", 0)], [], page=500, slices=slices, claims=[])
+    kubectl.answers("get --raw /api/v1/namespaces/default/pods/extended", json.dumps(made))
+    assert main(["extended", "-n", "default"]) == 0
+    out = capsys.readouterr().out
+    assert "Devices:    1 of 1 nodes have devices for its claims" in out
+    assert "Pod:        default/extended is pending, and asks by claims" in out
+
+
+def test_an_extended_resource_without_a_class_is_no_claim(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = waiting("extended", {"example.com/nic": "1"})
+    kubectl.cluster([node("n1", 8)], [], page=500)
+    kubectl.answers("get --raw /api/v1/namespaces/default/pods/extended", json.dumps(made))
+    assert main(["extended", "-n", "default"]) == 1
+    assert "asks for no aliyun.com/gpu-mem" in capsys.readouterr().err
+
+
 def test_it_says_when_a_node_was_asked_for(cluster: FakeKubectl, inspect: Inspect) -> None:
     late = json.loads(json.dumps(waiting("late", {MEM: 8})))
     uid = late["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Ranking is a memo: whatever it remembers, it answers as a policy asked anew would."""
+"""A ranking is a cache: its scores equal fresh scores of the policy."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -67,16 +67,16 @@ def test_dropping_the_memo_changes_no_answer(
 ) -> None:
     tally, ranking = NodeArrays(), Ranking(POLICIES[policy], kinds)
     views = [tally.snapshot({})]
-    for what, name, value in steps:
-        _apply(tally, what, name, value)
+    for change, name, value in steps:
+        _apply(tally, change, name, value)
         if isinstance(value, Request):
             views.append(tally.snapshot({}))
             # The view before the last may still be in somebody's hands.
             for view in (views[-1], views[-2], views[-1]):
                 fresh = Ranking(POLICIES[policy])
-                known, anew = ranking.scores(view, value), fresh.scores(view, value)
-                assert np.array_equal(known.values, anew.values)
-                assert [known.device(row) for row in _fitting(anew)] == [
+                ranking_, anew = ranking.scores(view, value), fresh.scores(view, value)
+                assert np.array_equal(ranking_.values, anew.values)
+                assert [ranking_.device(row) for row in _fitting(anew)] == [
                     anew.device(row) for row in _fitting(anew)
                 ]
                 assert score_nodes(view, NAMES, value, ranking) == score_nodes(
@@ -89,20 +89,20 @@ def test_what_is_kept_of_a_row_places_a_pod_on_the_device_that_scoring_it_anew_w
     policy: str, steps: list[tuple[str, str, object]]
 ) -> None:
     tally, ranking = NodeArrays(), Ranking(POLICIES[policy], 2)
-    asked: list[Request] = []
-    for what, name, value in steps:
-        _apply(tally, what, name, value)
+    pod_request: list[Request] = []
+    for change, name, value in steps:
+        _apply(tally, change, name, value)
         if isinstance(value, Request):
-            asked.append(value)
+            pod_request.append(value)
             ranking.scores(tally.snapshot({}), value)
         view = tally.snapshot({})
-        for request in asked[-2:]:
+        for request in pod_request[-2:]:
             if request.devices:
-                known, anew = (
+                device, anew = (
                     [_placed(view, node, request, judge) for node in NAMES]
                     for judge in (ranking, Ranking(POLICIES[policy]))
                 )
-                assert known == anew
+                assert device == anew
 
 
 def _placed(view: Snapshot, node: str, request: Request, ranking: Ranking) -> object:
@@ -127,22 +127,22 @@ def test_a_row_that_has_not_changed_is_not_scored_again_to_place_a_pod_there() -
     assert policy.asked == [["b"]]
 
 
-def _fitting(judged: Scores) -> list[int]:
+def _fitting(scores: Scores) -> list[int]:
     """The rows that the request fits."""
-    return list(np.flatnonzero(judged.values > -np.inf).tolist())
+    return list(np.flatnonzero(scores.values > -np.inf).tolist())
 
 
-def _apply(tally: NodeArrays, what: str, name: str, value: object) -> None:
-    if what == "node":
+def _apply(tally: NodeArrays, change: str, name: str, value: object) -> None:
+    if change == "node":
         tally.set_node(value, ())  # type: ignore[arg-type]  # a NodeSpec goes with "node"
-    elif what == "charge":
+    elif change == "charge":
         tally.add(value)  # type: ignore[arg-type]  # a Charge goes with "charge"
-    elif what == "remove" and name in tally.row:
+    elif change == "remove" and name in tally.row:
         tally.remove_node(name)
 
 
 class Counting:
-    """A policy that keeps what it was asked."""
+    """A policy that records its calls."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -179,7 +179,7 @@ def test_all_rows_are_scored_again_when_a_node_changes_its_shape_in_place() -> N
 
 
 class Keyed(Counting):
-    """A policy that says what it takes from other nodes."""
+    """A policy that names its inputs from other nodes."""
 
     def shapes_key(self, snapshot: Snapshot) -> Hashable:
         policy = self.policy
@@ -190,7 +190,7 @@ class Keyed(Counting):
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"auto"}))
 def test_a_node_that_comes_goes_or_changes_costs_its_own_row(name: str) -> None:
     tally, policy = NodeArrays(), Keyed(POLICIES[name])
-    specs = [node(each, 8, 8, cpu=64_000, memory=2**40) for each in NAMES * 8]
+    specs = [node(scored_rows, 8, 8, cpu=64_000, memory=2**40) for scored_rows in NAMES * 8]
     for number, spec in enumerate(specs):
         tally.set_node(replace(spec, name=f"{spec.name}{number:02}"), ())
     request, ranking = Request(4, 1, 1000), Ranking(policy)
@@ -201,10 +201,11 @@ def test_a_node_that_comes_goes_or_changes_costs_its_own_row(name: str) -> None:
     tally.set_node(replace(specs[2], name="c02", cpu=32_000), ())
     tally.remove_node("d03")
     view = tally.snapshot({})
-    known, anew = (
-        each.scores(view, request) for each in (ranking, Ranking(Counting(POLICIES[name])))
+    expected, anew = (
+        scored_rows.scores(view, request)
+        for scored_rows in (ranking, Ranking(Counting(POLICIES[name])))
     )
-    assert np.array_equal(known.values, anew.values)
+    assert np.array_equal(expected.values, anew.values)
     (rows,) = policy.asked
     assert {"b01", "c02", "new"} <= {*rows} <= {"", "b01", "c02", "new"}
 
@@ -221,27 +222,27 @@ def test_a_larger_card_that_comes_is_minded_on_all_rows(
     }
     workload = workload_of(classes, capacities=capacities, turnover=1.0)
     policy, tally, request = load_policy(name, workload), NodeArrays(), Request(3, 1, 1000)
-    for each in NAMES:
-        tally.set_node(node(each, 4, 4, 4, 4, cpu=16_000, memory=2**36), ())
+    for rows in NAMES:
+        tally.set_node(node(rows, 4, 4, 4, 4, cpu=16_000, memory=2**36), ())
     tally.add(Charge("a", Request(2, 1, 1000), ((0, 2),)))
     ranking = Ranking(policy)
     ranking.scores(tally.snapshot({}), request)
     for number in range(12):
         tally.set_node(node(f"large-{number}", *[8] * 4, cpu=64_000, memory=2**38), ())
         view = tally.snapshot({})
-        known, anew = (each.scores(view, request) for each in (ranking, Ranking(policy)))
-        assert np.array_equal(known.by_state, anew.by_state)
+        expected, anew = (rows.scores(view, request) for rows in (ranking, Ranking(policy)))
+        assert np.array_equal(expected.by_state, anew.by_state)
 
 
 def test_pods_that_differ_in_cpu_alone_share_scores_where_the_policy_reads_none() -> None:
-    for name, most in (("binpack", 1), ("bestfit", 3)):
+    for name, upper_bound in (("binpack", 1), ("bestfit", 3)):
         tally, policy = NodeArrays(), Counting(POLICIES[name])
         policy.ignores_host = getattr(POLICIES[name], "ignores_host", False)
         tally.set_node(node("a", 8, 8, cpu=64_000, memory=2**40), ())
         ranking, view = Ranking(policy), tally.snapshot({})
         for cpu in (1000, 2000, 3000, 1000):
             ranking.scores(view, Request(4, 1, cpu))
-        assert len(policy.asked) == most
+        assert len(policy.asked) == upper_bound
 
 
 def test_more_kinds_are_kept_where_there_are_fewer_nodes() -> None:
@@ -290,9 +291,9 @@ def test_judging_in_steps_or_ahead_of_time_changes_no_answer(
         prepared.prepare(view, request, lambda: pauses.append(1))
     assert len(pauses) == max(-(-len(capacities) // step), 1)
     with mock.patch.object(prepared, "_score", side_effect=AssertionError("known already")):
-        judged = prepared.scores(view, request)
-    assert np.array_equal(judged.by_state, whole.by_state)
-    assert np.array_equal(judged.devices, whole.devices)
+        scores = prepared.scores(view, request)
+    assert np.array_equal(scores.by_state, whole.by_state)
+    assert np.array_equal(scores.devices, whole.devices)
 
 
 def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() -> None:

@@ -14,14 +14,14 @@ from gpushare.extender.garbage_collection import GarbageCollection
 
 
 class Cycle:
-    """What no reference count frees."""
+    """Objects that no reference count frees."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 class TimedCollection(GarbageCollection):
-    """A garbage collection whose clock the test sets."""
+    """A garbage collection with a clock of the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -35,9 +35,9 @@ class TimedCollection(GarbageCollection):
 @pytest.fixture
 def garbage() -> Iterator[TimedCollection]:
     before = gc.get_threshold()
-    made = TimedCollection()
-    made.start()
-    yield made
+    objects = TimedCollection()
+    objects.start()
+    yield objects
     gc.set_threshold(*before)
 
 
@@ -70,13 +70,13 @@ def test_many_new_objects_bring_no_whole_collection_but_free_young_garbage(
 ) -> None:
     del garbage
     old, before = old_cycle(), whole_collections()
-    kept = [[number] for number in range(1_000_000)]
+    objects = [[number] for number in range(1_000_000)]
     young = weakref.ref(Cycle())
-    kept += [[number] for number in range(200_000)]
+    objects += [[number] for number in range(200_000)]
     assert whole_collections() == before
     assert old() is not None
     assert young() is None
-    assert len(kept) == 1_200_000
+    assert len(objects) == 1_200_000
 
 
 LARGE_REQUESTS = """
@@ -113,15 +113,15 @@ print(kept, early, resident() - first)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
 def test_memory_that_was_freed_is_given_back_once_a_minute() -> None:
-    # By itself: what a process frees depends on all that it has done before.
-    told = subprocess.run(
+    # In a process of its own: freed memory depends on all earlier work of the process.
+    output = subprocess.run(
         [sys.executable, "-P", "-c", LARGE_REQUESTS],
         env=os.environ | {"MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         check=True,
     )
-    kept, early, later = map(float, told.stdout.split())
-    assert kept > 20
+    objects, early, later = map(float, output.stdout.split())
+    assert objects > 20
     assert early > 20
     assert later < 5
 
@@ -147,11 +147,11 @@ print(faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
 def test_each_page_of_a_list_is_read_into_the_memory_of_the_one_before() -> None:
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-P", "-c", PAGES],
         env=os.environ | {"MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         check=True,
     )
     # 150,000 without `start`: a page fault for each 4 KiB of each page.
-    assert int(told.stdout) < 15_000
+    assert int(output.stdout) < 15_000

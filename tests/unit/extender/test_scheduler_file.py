@@ -1,4 +1,4 @@
-"""What `serve` takes from kube-scheduler's file: entry, address, routes."""
+"""The values that `serve` reads from kube-scheduler's file: entry, address, routes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,16 +50,19 @@ def read(
 
 
 def test_without_a_file_everything_is_as_documented() -> None:
-    found = read_scheduler_file("", None, False)
-    assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
-    assert routes_of(found.entry) == Routes()
+    settings = read_scheduler_file("", None, False)
+    assert (settings.listen, settings.warnings) == ("127.0.0.1:32766", ())
+    assert routes_of(settings.entry) == Routes()
     # So bind takes no pod without GPU: whoever calls could place any pod of the cluster.
-    assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
-    assert found.schedulers == ("default-scheduler",)
+    assert [name.name for name in settings.entry.managed_resources] == [
+        ALIYUN.resource,
+        ALIYUN.count,
+    ]
+    assert settings.schedulers == ("default-scheduler",)
 
 
 @pytest.mark.parametrize(
-    ("change", "after", "ours"),
+    ("change", "after", "entry"),
     [
         ({}, (), False),
         ({"prioritizeVerb": "sort", "weight": 140}, (), False),
@@ -69,11 +72,11 @@ def test_without_a_file_everything_is_as_documented() -> None:
     ],
 )
 def test_the_choice_of_the_node_is_ours_where_nothing_outweighs_us_or_comes_after_us(
-    change: dict[str, Any], after: tuple[dict[str, Any], ...], ours: bool
+    change: dict[str, Any], after: tuple[dict[str, Any], ...], entry: bool
 ) -> None:
-    other = {"filterVerb": "filter"}
-    entries = [ENTRY | change, *(each | other for each in after)]
-    assert read({FILE: component(extenders=entries)}).choice_is_ours is ours
+    extender = {"filterVerb": "filter"}
+    entries = [ENTRY | change, *(extenders | extender for extenders in after)]
+    assert read({FILE: component(extenders=entries)}).choice_is_ours is entry
 
 
 def test_without_a_file_the_choice_is_left_to_kube_scheduler() -> None:
@@ -81,9 +84,9 @@ def test_without_a_file_the_choice_is_left_to_kube_scheduler() -> None:
 
 
 def test_address_and_routes_are_those_of_our_entry() -> None:
-    found = read({FILE: component(extenders=[ENTRY])})
-    assert (found.listen, found.warnings) == ("127.0.0.1:4000", ())
-    assert routes_of(found.entry) == Routes(prefix="/gpus", filter="fit", bind="bind")
+    settings = read({FILE: component(extenders=[ENTRY])})
+    assert (settings.listen, settings.warnings) == ("127.0.0.1:4000", ())
+    assert routes_of(settings.entry) == Routes(prefix="/gpus", filter="fit", bind="bind")
 
 
 def test_a_policy_is_read_by_releases_of_another_time_alone() -> None:
@@ -117,9 +120,9 @@ def test_an_api_server_that_names_no_release_is_not_guessed_about() -> None:
 
 def test_an_address_elsewhere_is_not_listened_at_and_warned_about() -> None:
     entry = ENTRY | {"urlPrefix": "http://gpu.example:4000/gpus"}
-    found = read({FILE: component(extenders=[entry])})
-    assert found.listen == "127.0.0.1:32766"
-    (warning,) = found.warnings
+    settings = read({FILE: component(extenders=[entry])})
+    assert settings.listen == "127.0.0.1:32766"
+    (warning,) = settings.warnings
     assert "gpu.example:4000" in warning
 
 
@@ -171,7 +174,7 @@ def test_verbs_that_the_file_leaves_out_keep_our_names() -> None:
             },
             ("gpu", "default-scheduler"),
         ),
-        # kube-scheduler has its name from a flag there.
+        # There kube-scheduler has a flag for its name.
         ({FILE: POLICY}, ()),
     ],
 )

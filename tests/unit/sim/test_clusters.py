@@ -11,7 +11,8 @@ import pytest
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
+from gpushare.sim.experiments import churn, coming_and_going, filling, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
@@ -115,7 +116,7 @@ def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
 def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
     cluster = drawn(3)
     simulated = Cluster(cluster.nodes, ranking(Binpack(), len(cluster.nodes)))
-    stream = coming_and_going(cluster.pods, simulated, 42, Options(load=0.8, life=60.0))
+    stream = coming_and_going(cluster.pods, simulated, 42, Parameters(load=0.8, life=60.0))
     came = int((stream.times < 60).sum()) / 60
     assert came == pytest.approx(cluster.arrivals(0.8), rel=0.05)
 
@@ -126,7 +127,7 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 ) -> None:
     """Prices by the part of a card instead of the unit are 4 to 5 points worse here."""
     some = [cluster for cluster in family() if _is_small(cluster)]
-    options = Options(life=4.0, warmup=1.0, workload="known")
+    options = Parameters(life=4.0, warmup=1.0, workload="known")
     differences = []
     for cluster in some:
         *simple, shadow_price = (
@@ -142,7 +143,7 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(seed: int) -> None:
     """Without prices of idle cards, or with coarse prices of residues: 5 to 20 points worse."""
     cluster = drawn(seed)
-    options = Options(workload="known")
+    options = Parameters(workload="known")
     one, two = (
         float(str(inflation(cluster.nodes, cluster.pods, policy, 42, options)["alloc"]))
         for policy in ("shadow-price", "device-bestfit")
@@ -159,7 +160,7 @@ def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(se
 )
 def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, two: str) -> None:
     nodes, pods = drawn(cluster).nodes, drawn(cluster).pods
-    options = Options(workload="known")
+    options = Parameters(workload="known")
     alloc = {
         name: [
             float(str(inflation(nodes, pods, name, seed, options)["alloc"]))

@@ -10,8 +10,9 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
+from gpushare.sim.experiments import churn, inflation, node_order, replay
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import allocated_at, measures_of
 from gpushare.sim.runner import always
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
@@ -42,14 +43,14 @@ def test_all_policies_of_a_seed_meet_the_same_pods() -> None:
 
 
 def test_churn_holds_and_refuses_as_much_as_is_offered() -> None:
-    record = churn(NODES, PODS, "device-bestfit", 1, Options(load=0.4, life=30, warmup=5))
+    record = churn(NODES, PODS, "device-bestfit", 1, Parameters(load=0.4, life=30, warmup=5))
     assert record["alloc"] == pytest.approx(40, abs=8)
-    over = churn(NODES, PODS, "device-bestfit", 1, Options(load=3.0))
+    over = churn(NODES, PODS, "device-bestfit", 1, Parameters(load=3.0))
     assert float(str(over["blocked_gpu"])) > 40
 
 
 def test_the_headline_of_a_cluster_that_fills_is_what_is_allocated_at_the_load() -> None:
-    record = inflation(NODES, PODS, "fgd", 42, Options(load=1.1))
+    record = inflation(NODES, PODS, "fgd", 42, Parameters(load=1.1))
     assert record["alloc"] == allocated_at(110).of(record)
 
 
@@ -59,7 +60,7 @@ def test_replay_lives_the_trace_again_and_faster() -> None:
     # 0-4 s: 5 of 10 units; 4-6 s: 10; 6-8 s: 5; the third fits nowhere.
     assert record["alloc"] == pytest.approx(100 * (4 * 5 + 2 * 10 + 2 * 5) / 80)
     assert record["blocked_pods"] == pytest.approx(100 / 4)
-    faster = replay(ONE, pods, "binpack", 0, Options(speed=2))
+    faster = replay(ONE, pods, "binpack", 0, Parameters(speed=2))
     assert float(str(faster["alloc"])) > float(str(record["alloc"]))
     with pytest.raises(ValueError, match="time of creation"):
         replay(ONE, [_pod(5)], "binpack", 0)
@@ -88,7 +89,7 @@ def test_pods_that_come_when_a_replay_begins_are_offered() -> None:
     record = replay(ONE, pods, "binpack", 0)
     assert record["blocked_pods"] == pytest.approx(100 / 3)
     assert record["blocked_gpu"] == pytest.approx(100 * 10 / 21)
-    waited = replay(ONE, pods, "binpack", 0, Options(wait=True))
+    waited = replay(ONE, pods, "binpack", 0, Parameters(wait=True))
     assert waited["wait_mean"] == {"1": pytest.approx((0 + 6) / 2)}
 
 
@@ -113,15 +114,15 @@ def test_a_run_that_is_broken_off_says_how_far_it_came_and_what_was_so_until_the
         shares.append(share)
         return share < 0.5
 
-    part = experiment(NODES, PODS, "device-bestfit", 42, Options(load=1.3), go_on=go_on)
+    part = experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3), go_on=go_on)
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert part[REACHED] == shares[-1] == pytest.approx(0.5, abs=0.05)
     # By then 65 % of the cluster have been asked for where it fills.
     low, high = (55, 66) if experiment is inflation else (50, 100)
     assert low < float(str(part["alloc"])) <= high
-    whole = experiment(NODES, PODS, "device-bestfit", 42, Options(load=1.3), go_on=always)
-    assert whole == experiment(NODES, PODS, "device-bestfit", 42, Options(load=1.3))
+    whole = experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3), go_on=always)
+    assert whole == experiment(NODES, PODS, "device-bestfit", 42, Parameters(load=1.3))
     assert REACHED not in whole
 
 

@@ -12,10 +12,11 @@ from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
 from gpushare.sim.engine import Cluster
-from gpushare.sim.experiments import Options, churn
-from gpushare.sim.flow import Defrag, Defragmenter, Running
+from gpushare.sim.experiments import churn
+from gpushare.sim.flow import Defragmenter, Running
 from gpushare.sim.main import main
 from gpushare.sim.options import moves, read_options
+from gpushare.sim.parameters import Defrag, Parameters
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 
@@ -45,9 +46,9 @@ def test_the_oldest_gets_the_place_that_moves_open() -> None:
 @pytest.mark.parametrize("policy", ["binpack", "fgd", "auto"])
 def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> None:
     nodes, pods = still("whole", 3)
-    options = Options(load=1.1, life=3.0, warmup=1.0, wait=True)
+    options = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True)
     without = churn(nodes, pods, policy, 7, options)
-    moving = Options(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    moving = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
     record = churn(nodes, pods, policy, 7, moving)
     alloc, before, lost = record["alloc"], without["alloc"], record["lost"]
     assert isinstance(alloc, float)
@@ -63,14 +64,14 @@ def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> No
 @pytest.mark.parametrize("policy", ["binpack", "fgd"])
 def test_the_same_seed_gives_the_same_moves(policy: str) -> None:
     nodes, pods = still("whole", 3)
-    moving = Options(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    moving = Parameters(load=1.1, life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
     one, two = (churn(nodes, pods, policy, 7, moving) for _ in range(2))
     assert one == two
 
 
 def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
     nodes, pods = still("whole", 3)
-    options = Options(load=1.2, life=4.0, warmup=1.0, wait=True)
+    options = Parameters(load=1.2, life=4.0, warmup=1.0, wait=True)
     without = churn(nodes, pods, "binpack", 7, options)
     record = churn(nodes, pods, "binpack", 7, replace(options, defrag=Defrag(3, 5)))
     assert record["wait_before"] == without["wait_mean"] != record["wait_mean"]
@@ -78,7 +79,7 @@ def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
 
 def test_a_run_that_is_broken_off_has_gained_nothing() -> None:
     nodes, pods = still("whole", 3)
-    moving = Options(life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
+    moving = Parameters(life=3.0, warmup=1.0, wait=True, defrag=Defrag(3, 5))
     shares: list[float] = []
 
     def until(end: float) -> object:

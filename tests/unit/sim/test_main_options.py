@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.sim.experiments import Options as Parameters
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import Options, read_options
+from gpushare.sim.parameters import Parameters
 from gpushare.trace.nodes_and_pods import read_pods
 from gpushare.trace.rows import TraceError
 

@@ -7,7 +7,8 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import Parameters
 from gpushare.sim.scorers import chosen
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
@@ -75,7 +76,7 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
 def test_the_experiments_measure_it(name: str, policy: str) -> None:
     nodes, pods = CLUSTERS[name]
     for workload_mode in ("known", "learned"):
-        options = Options(workload=workload_mode)
+        options = Parameters(workload=workload_mode)
         for experiment in (inflation, churn):
             alloc = experiment(nodes, pods, policy, 42, options)["alloc"]
             assert isinstance(alloc, float)

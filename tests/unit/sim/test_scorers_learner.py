@@ -17,8 +17,9 @@ from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import scorers
 from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.scorers import KNOWN, LEARNED, LearningScorer, learns
+from gpushare.sim.experiments import churn, inflation
+from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
+from gpushare.sim.scorers import LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -66,7 +67,7 @@ def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
 
 
 def test_an_experiment_says_whether_the_policy_learned() -> None:
-    learned = Options(workload=LEARNED)
+    learned = Parameters(workload=LEARNED)
     for experiment in (inflation, churn):
         record = experiment(NODES, PODS, "shadow-price", 42, learned)
         assert record == experiment(NODES, PODS, "shadow-price", 42, learned)
@@ -106,7 +107,7 @@ def test_on_a_small_cluster_of_unknown_pods_auto_fills_as_device_bestfit_does() 
     ]
     means = {
         policy: fmean(
-            float(str(inflation(nodes, pods, policy, seed, Options(workload=LEARNED))["alloc"]))
+            float(str(inflation(nodes, pods, policy, seed, Parameters(workload=LEARNED))["alloc"]))
             for seed in range(42, 46)
         )
         for policy in ("auto", "device-bestfit")
@@ -121,7 +122,7 @@ SIMPLE = ["device-bestfit", "binpack", "bestfit", "spread", "packing", "clusteri
 def test_a_policy_that_keeps_nothing_of_the_pods_is_made_once_and_learns_nothing(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    informed = inflation(NODES, PODS, policy, 42, Options(workload=KNOWN))
+    informed = inflation(NODES, PODS, policy, 42, Parameters(workload=KNOWN))
     monkeypatch.setattr(LearningScorer, "__init__", None)
     assert inflation(NODES, PODS, policy, 42) == {**informed, "workload": "learned"}
 

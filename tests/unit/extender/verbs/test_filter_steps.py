@@ -1,4 +1,4 @@
-"""The steps of filter by what its looks show, without a wait, a clock or an answer."""
+"""The step of filter after each look, without a wait, a clock or an answer."""
 
 from dataclasses import replace
 
@@ -108,16 +108,16 @@ def test_a_young_hold_is_waited_for_once_and_then_the_pod_is_woken() -> None:
     call.resource.holds.offered(pod_of("first"), "n0", 100.0)
     version = call.resource.holds.version
     assert call.next(PROMISED, 100.0 + FLOOR / 2) is FilterWait.FOR_HOLDS
-    refused = Refuse(changes_hold=True, only_holds=True, wake_since=version)
-    assert call.next(PROMISED, 100.0 + FLOOR / 2) == refused
+    refusal = Refuse(changes_hold=True, only_holds=True, wake_since=version)
+    assert call.next(PROMISED, 100.0 + FLOOR / 2) == refusal
 
 
 def test_a_hold_of_some_age_is_not_waited_for() -> None:
     call = Call()
     call.resource.holds.offered(pod_of("first"), "n0", 100.0)
     version = call.resource.holds.version
-    refused = Refuse(changes_hold=True, only_holds=True, wake_since=version)
-    assert call.next(PROMISED, 101.0) == refused
+    refusal = Refuse(changes_hold=True, only_holds=True, wake_since=version)
+    assert call.next(PROMISED, 101.0) == refusal
 
 
 def test_a_hold_that_ended_since_the_look_wakes_the_pod() -> None:
@@ -125,8 +125,8 @@ def test_a_hold_that_ended_since_the_look_wakes_the_pod() -> None:
     call.resource.holds.offered(pod_of("first"), "n0", 100.0)
     version = call.resource.holds.version
     call.resource.holds.gone("uid-first")
-    refused = Refuse(changes_hold=True, only_holds=False, wake_since=version)
-    assert call.next(PROMISED, 101.0, version) == refused
+    refusal = Refuse(changes_hold=True, only_holds=False, wake_since=version)
+    assert call.next(PROMISED, 101.0, version) == refusal
 
 
 def test_a_pod_that_memory_keeps_out_is_not_woken_by_holds() -> None:

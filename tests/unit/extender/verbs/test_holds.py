@@ -1,4 +1,4 @@
-"""Each rule of what filter has promised: when a hold begins, for whom it counts, when it ends."""
+"""The rules of holds: when a hold begins, against which pods it counts, when it ends."""
 
 import pytest
 
@@ -27,9 +27,9 @@ def offer(holds: Holds, pod: Claimant, now: float = 0.0, node: str = "n") -> Non
 
 
 def against(holds: Holds, pod: Claimant, now: float, node: str = "n") -> list[str]:
-    """The pods whose holds on the node count when filter answers for this pod."""
+    """The pods with a hold on the node that counts against this pod."""
     holds.expire(now)
-    return [each.pod.ref.name for each in holds.on(node) if counts_against(each, pod)]
+    return [hold.pod.ref.name for hold in holds.on(node) if counts_against(hold, pod)]
 
 
 @pytest.fixture(params=[False, True], ids=["1.34", "1.35"])
@@ -81,7 +81,7 @@ def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -
 
 
 def outwaited(holds: Holds, pod: Claimant, now: float) -> list[str]:
-    return [each.pod.ref.name for each in holds.outwaited(pod, now)]
+    return [hold.pod.ref.name for hold in holds.outwaited(pod, now)]
 
 
 def test_who_is_kept_out_as_long_as_a_hold_lasts_is_kept_out_by_younger_ones_no_more() -> None:
@@ -117,8 +117,8 @@ def test_how_long_a_pod_is_kept_out_counts_from_the_last_time_that_it_was_not(en
 def test_of_some_pods_it_is_known_since_when_holds_keep_them_out() -> None:
     holds = Holds(nominates=True)
     many = [claimant(f"p{number}") for number in range(10_001)]
-    for each in many:
-        holds.refused(each, 0.0)
+    for uid in many:
+        holds.refused(uid, 0.0)
     offer(holds, A, 3.0)
     assert outwaited(holds, many[0], 3.0) == []
     assert outwaited(holds, many[-1], 3.0) == ["a"]

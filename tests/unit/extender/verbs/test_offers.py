@@ -1,4 +1,4 @@
-"""What filter offers while places are held: over the verbs' bytes, with real books and policies."""
+"""The offers of filter while pods hold places: bytes of the verbs, real books and policies."""
 
 import contextlib
 import json
@@ -102,12 +102,12 @@ def pod(
     labels: dict[str, str] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    made = pod_json(name, units)
-    made["metadata"]["labels"] = labels or {}
-    made["spec"] |= spec
+    document = pod_json(name, units)
+    document["metadata"]["labels"] = labels or {}
+    document["spec"] |= spec
     if nominated:
-        made["status"]["nominatedNodeName"] = nominated
-    return made
+        document["status"]["nominatedNodeName"] = nominated
+    return document
 
 
 def test_two_pods_are_offered_two_devices_and_the_third_is_told_of_the_promise() -> None:
@@ -135,28 +135,28 @@ def test_bind_decides_by_the_books_alone() -> None:
     assert world.filter(mine, ["big"])["NodeNames"] == ["big"]
     # Whatever is held there for others, the books have room for this one.
     for number in range(5):
-        held = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
-        world.resources.resources[0].holds.shown(held, "big", 0.0)
-    refused = world.filter(pod_json("other", 10), ["big"])
-    assert refused["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
+        holder = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
+        world.resources.resources[0].holds.shown(holder, "big", 0.0)
+    answer = world.filter(pod_json("other", 10), ["big"])
+    assert answer["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
     assert world.bind(mine, "big") == ""
 
 
 def test_a_pod_that_is_being_bound_takes_its_place_once() -> None:
     world = ScriptedExtender(best_only=True)
-    mine, other = pod_json("mine", 10), pod_json("other", 10)
+    mine, second = pod_json("mine", 10), pod_json("other", 10)
     world.filter(mine, ["big"])
-    offered: list[str] = []
+    nodes: list[str] = []
 
     def binding(_: object) -> bytes:
-        # The books have charged it, and it holds its place still: one device is left.
-        offered.extend(world.filter(other, ["big"])["NodeNames"])
+        # The books charge the pod, and the pod still has its hold: one device is free.
+        nodes.extend(world.filter(second, ["big"])["NodeNames"])
         assert world.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
         return BOUND
 
     world.api.answers = [binding]
     assert world.bind(mine, "big") == ""
-    assert offered == ["big"]
+    assert nodes == ["big"]
     assert [hold.pod.ref.name for hold in world.resources.resources[0].holds.live()] == ["other"]
 
 
@@ -182,9 +182,9 @@ def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
 
 
 @pytest.mark.parametrize(("nominates", "seconds"), [(True, 2.0), (False, 5.0)])
-@pytest.mark.parametrize("asking", [{}, {"labels": COSCHEDULING}], ids=["plain", "group"])
+@pytest.mark.parametrize("claim", [{}, {"labels": COSCHEDULING}], ids=["plain", "group"])
 def test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts(
-    nominates: bool, seconds: float, asking: dict[str, Any]
+    nominates: bool, seconds: float, claim: dict[str, Any]
 ) -> None:
     world = FilterWorld("n", cards=3)
     world.holds.nominates = nominates
@@ -193,7 +193,7 @@ def test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts(
         # One that is asked about again and again, and one that is always new.
         for name in ("a", "b", "c", f"d-{world.now}"):
             world.filter(pod(name))
-        if world.filter(pod("waits", **asking))[0]:
+        if world.filter(pod("waits", **claim))[0]:
             break
         assert world.now < began + seconds + 1.0
         world.now += 0.2
@@ -217,25 +217,25 @@ def test_a_pod_that_did_not_fit_meanwhile_is_kept_out_by_holds_as_long_as_anothe
 def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> None:
     world = FilterWorld("n")
     for name in "abc":
-        refused = {"n": Reason.GROUP_TOO_LARGE.value}
-        assert world.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
+        reasons = {"n": Reason.GROUP_TOO_LARGE.value}
+        assert world.filter(pod(name, labels=COSCHEDULING)) == ([], reasons)
     assert world.filter(pod("x"))[0] == ["n"]
 
 
 def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobody() -> None:
     world = ScriptedExtender()
-    (managed, _) = world.resources
+    (resource, _) = world.resources
     slow = claimant(read_pod(pod("slow")), Request(10, 1))
-    managed.holds.shown(slow, "big", 0.0)
-    asking = pod("a", labels=COSCHEDULING)
-    assert world.filter(asking, ["big"])["NodeNames"] == []
+    resource.holds.shown(slow, "big", 0.0)
+    claim = pod("a", labels=COSCHEDULING)
+    assert world.filter(claim, ["big"])["NodeNames"] == []
     (_, reason, note) = world.heard.events[-1]
     assert reason == "GPUShareNoFit"
     assert note == (
         "0 of 1 nodes take the pod: 1 GPU Memory is not enough for all pods of the group at once;"
         " its group needs 3 x 10 GiB at once: 1 fit now"
     )
-    world.api.answers = [json.dumps(asking).encode()]
+    world.api.answers = [json.dumps(claim).encode()]
     explainer = Explainer(
         world.api, world.resources, "GiB", not_ready=str, called=world.service.called
     )
@@ -252,45 +252,45 @@ def test_a_launcher_that_needs_no_device_does_not_keep_its_workers_out() -> None
 
 def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
     world = FilterWorld("n")
-    bound = pod("a", labels=COSCHEDULING)
-    bound["spec"]["nodeName"] = "n"
-    bound["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
-    other = pod("launcher", 0, labels=COSCHEDULING)
-    world.watch.replace([page(PODS, bound, other)], world.now)
+    bound_pod = pod("a", labels=COSCHEDULING)
+    bound_pod["spec"]["nodeName"] = "n"
+    bound_pod["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    second = pod("launcher", 0, labels=COSCHEDULING)
+    world.watch.replace([page(PODS, bound_pod, second)], world.now)
     assert world.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
 
 
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
     world = FilterWorld("n", "other")
-    offered = [world.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
-    assert sorted(offered) == [["n"], ["n"], ["other"]]
+    nodes = [world.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
+    assert sorted(nodes) == [["n"], ["n"], ["other"]]
 
 
 def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() -> None:
     world = FilterWorld("n")
     two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
-    other = two | {"scheduling.x-k8s.io/pod-group": "other"}
+    second = two | {"scheduling.x-k8s.io/pod-group": "other"}
     assert world.filter(pod("a1", labels=two))[0] == ["n"]
-    assert world.filter(pod("b1", labels=other))[0] == []
+    assert world.filter(pod("b1", labels=second))[0] == []
     assert world.filter(pod("a2", labels=two))[0] == ["n"]
-    assert world.filter(pod("b2", labels=other))[0] == []
+    assert world.filter(pod("b2", labels=second))[0] == []
 
 
 def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_next() -> None:
     world = FilterWorld("n")
     world.holds.nominates = True
     two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
-    first, other = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
+    first, second = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
     for name in ("a1", "a2"):
         assert world.filter(pod(name, labels=first))[0] == ["n"]
         world.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
     world.now += 60
-    assert world.filter(pod("b1", labels=other))[0] == []
-    # The time-out at Permit: all of the group lose their nominations.
+    assert world.filter(pod("b1", labels=second))[0] == []
+    # The time-out at Permit: all members of the group lose their nominations.
     for name in ("a1", "a2"):
         world.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
     assert len(world.holds) == 0
-    assert [world.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
+    assert [world.filter(pod(name, labels=second))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
 
 
 def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None:
@@ -310,7 +310,7 @@ def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None
 
 
 def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
-    """Each is filtered before the bind of the one before it, as kube-scheduler does."""
+    """Filter is called for each pod before the bind of the previous pod, as kube-scheduler does."""
     world = ScriptedExtender(best_only=True)
     names = [f"n{number}" for number in range(125)]
     for name in names:
@@ -336,26 +336,26 @@ class Old(ScriptedExtender):
         for name in nodes:
             self.ledger.node_changed(node(name, 16, 16))
 
-    def asks(self, made: dict[str, Any]) -> list[str]:
+    def asks(self, document: dict[str, Any]) -> list[str]:
         self.api.now += 0.1
-        return list(self.filter(made, self.nodes)["NodeNames"] or ())
+        return list(self.filter(document, self.nodes)["NodeNames"] or ())
 
 
 def test_before_1_35_a_pod_keeps_its_place_for_a_minute_while_its_volume_is_made() -> None:
     old = Old("n", "other")
     claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     slow = pod("slow", volumes=claim)
-    (here,) = old.asks(slow)
+    (first_node,) = old.asks(slow)
     landed = []
     for name in "xyz":
         plain = pod(name)
-        (where,) = old.asks(plain)
-        assert old.bind(plain, where) == ""
-        landed.append(where)
-    assert landed.count(here) == 1
+        (node_name,) = old.asks(plain)
+        assert old.bind(plain, node_name) == ""
+        landed.append(node_name)
+    assert landed.count(first_node) == 1
     old.api.now += 50
     assert old.asks(pod("late")) == []
-    assert old.bind(slow, here) == ""
+    assert old.bind(slow, first_node) == ""
 
 
 def test_before_1_35_a_place_that_nobody_takes_is_free_after_a_minute() -> None:
@@ -388,12 +388,12 @@ def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -
     world.prioritize(pod("a"), world.filter(pod("a"))[0])
     assert len(world.holds) == 0
     world.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
-    offered = []
+    nodes = []
     for name in "bcde":
-        offered.append(world.filter(pod(name))[0])
-        if len(offered[-1]) > 1:  # of one node kube-scheduler does not ask how good it is
-            assert world.prioritize(pod(name), offered[-1]) == "n"
-    assert offered == [["n", "other"], ["other"], ["other"], []]
+        nodes.append(world.filter(pod(name))[0])
+        if len(nodes[-1]) > 1:  # kube-scheduler does not call prioritize for one node
+            assert world.prioritize(pod(name), nodes[-1]) == "n"
+    assert nodes == [["n", "other"], ["other"], ["other"], []]
     assert [hold.pod.ref.name for hold in world.holds.live()] == ["slow", "b", "c", "d"]
 
 
@@ -401,24 +401,24 @@ def test_a_member_holds_the_node_that_prioritize_prefers() -> None:
     world = FilterWorld("n", "other", best=False)
     member = pod("m", labels=COSCHEDULING)
     assert world.filter(member)[0] == ["n", "other"]
-    (offered,) = world.holds.live()
+    (nodes,) = world.holds.live()
     best = world.prioritize(member, ["other"])
-    assert best == "other" != offered.node
+    assert best == "other" != nodes.node
     assert [hold.node for hold in world.holds.live()] == ["other"]
 
 
 def test_prioritize_holds_nothing_for_a_pod_that_is_charged_or_not_sent_here() -> None:
     world = FilterWorld("n", "other", best=False)
     world.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
-    bound, foreign = pod("bound"), pod("foreign", schedulerName="another")
-    request, ref = Request(10, 1), claimant(read_pod(bound), Request(10, 1)).ref
+    bound_pod, foreign = pod("bound"), pod("foreign", schedulerName="another")
+    request, ref = Request(10, 1), claimant(read_pod(bound_pod), Request(10, 1)).ref
     ledger, policy = world.managed.ledger, world.managed.scorer(request)
     ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), world.now)
     scope = ExtenderScope(schedulers=frozenset({"default-scheduler"}))
     world.prioritize_verb = PrioritizeVerb(
         replace(world.resources, scope=scope), Tickets(), not_ready=str, lists=NameLists()
     )
-    world.prioritize(bound, ["other"])
+    world.prioritize(bound_pod, ["other"])
     world.prioritize(foreign, ["other"])
     assert [hold.pod.ref.name for hold in world.holds.live()] == ["slow"]
     world.prioritize(pod("sent"), ["other"])
@@ -436,20 +436,20 @@ def test_a_list_at_the_start_brings_the_nominations_back() -> None:
 @pytest.mark.parametrize("change", ["bound", "terminating"])
 def test_a_pod_that_is_bound_or_goes_holds_nothing(change: str) -> None:
     world = FilterWorld("n", cards=1)
-    waiting = pod("slow", nominated="n")
-    world.watch.apply(event(PODS, "ADDED", waiting))
+    pending_pod = pod("slow", nominated="n")
+    world.watch.apply(event(PODS, "ADDED", pending_pod))
     assert len(world.holds) == 1
     if change == "bound":
-        waiting["spec"]["nodeName"] = "n"
+        pending_pod["spec"]["nodeName"] = "n"
     else:
-        waiting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.watch.apply(event(PODS, "MODIFIED", waiting))
+        pending_pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.watch.apply(event(PODS, "MODIFIED", pending_pod))
     assert len(world.holds) == 0
 
 
 def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
     world = FilterWorld("n")
-    managed = world.managed
+    resource = world.managed
     for name, device in (("v1", 0), ("v2", 1)):
         victim = pod_json(name, 10, node="n")
         victim["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(device)}
@@ -457,7 +457,7 @@ def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
     world.watch.apply(event(PODS, "ADDED", pod("nominee", nominated="n", priority=9)))
     assert world.filter(pod("small", 6))[0] == ["n"]
     world.holds.gone("uid-small")
-    managed.ledger.pod_gone("uid-v1")
+    resource.ledger.pod_gone("uid-v1")
     assert world.filter(pod("low"))[0] == []
     assert world.filter(pod("high", priority=10))[0] == ["n"]
 
@@ -465,20 +465,20 @@ def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
 def test_what_is_held_counts_as_used() -> None:
     world = FilterWorld("n")
     world.filter(pod("first"))
-    managed = world.managed.ledger.snapshot()
-    asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    seen = offers_of(world.managed).to(asking, managed, world.now)
-    assert (managed.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
+    resource = world.managed.ledger.snapshot()
+    claim = claimant(read_pod(pod("asks")), Request(10, 1))
+    offer = offers_of(world.managed).to(claim, resource, world.now)
+    assert (resource.used.tolist(), sorted(offer.used.tolist()[0])) == ([[0, 0]], [0, 10])
 
 
 def test_compute_is_held_too() -> None:
     world = FilterWorld("n", cards=1)
 
     def with_cores(name: str, percent: int) -> dict[str, Any]:
-        made = pod(name, 4)
-        limits = made["spec"]["containers"][0]["resources"]["limits"]
+        document = pod(name, 4)
+        limits = document["spec"]["containers"][0]["resources"]["limits"]
         limits["aliyun.com/gpu-core.percentage"] = str(percent)
-        return made
+        return document
 
     assert world.filter(with_cores("a", 60))[0] == ["n"]
     assert world.filter(with_cores("b", 50)) == ([], {"n": Reason.PROMISED.value})
@@ -489,13 +489,13 @@ def test_compute_is_held_too() -> None:
 
 
 def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
-    managed = FilterWorld("n", cards=1).managed.ledger.snapshot()
-    offered, alone = HeldSnapshotBuilder(managed), Request(2, 1, percents=compute(100))
-    assert fits_somewhere(offered.draft(), alone)
-    offered.take(0, ((0, 3),), Request(3, 1))
-    assert not fits_somewhere(offered.draft(), alone)
-    offered.reset(0)
-    assert fits_somewhere(offered.draft(), alone)
+    books = FilterWorld("n", cards=1).managed.ledger.snapshot()
+    builder, alone = HeldSnapshotBuilder(books), Request(2, 1, percents=compute(100))
+    assert fits_somewhere(builder.draft(), alone)
+    builder.take(0, ((0, 3),), Request(3, 1))
+    assert not fits_somewhere(builder.draft(), alone)
+    builder.reset(0)
+    assert fits_somewhere(builder.draft(), alone)
 
 
 def test_a_built_snapshot_never_changes() -> None:
@@ -528,13 +528,13 @@ def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
 ) -> None:
     world = FilterWorld("n0", "n1")
     world.filter(pod("first"))
-    asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    managed, kept = world.managed.ledger.snapshot(), offers_of(world.managed)
-    seen = kept.to(asking, managed, world.now)
+    claim = claimant(read_pod(pod("asks")), Request(10, 1))
+    books, cached_offers = world.managed.ledger.snapshot(), offers_of(world.managed)
+    offer = cached_offers.to(claim, books, world.now)
     world.filter(pod("second"))
     world.holds.gone("uid-second")
     monkeypatch.setattr(offers, "take_best", None)
-    assert kept.to(asking, managed, world.now) is seen
+    assert cached_offers.to(claim, books, world.now) is offer
 
 
 _CHANGES = st.lists(
@@ -544,7 +544,7 @@ _CHANGES = st.lists(
         ),
         st.integers(0, 5),  # the pod
         st.integers(0, 3),  # the node
-        st.integers(0, 2),  # its priority, and how old other books are that are looked at
+        st.integers(0, 2),  # the pod's priority, and the age of the other books
     ),
     max_size=25,
 )
@@ -565,23 +565,23 @@ def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
     )
     for array in arrays:
         assert getattr(mine, array).tolist() == getattr(anew, array).tolist(), array
-    for asked in (_ASKED, _ASKED_CORES):
-        fresh = Ranking(ranking.policy).scores(anew, asked).values.tolist()
-        assert ranking.scores(mine, asked).values.tolist() == fresh
+    for request in (_ASKED, _ASKED_CORES):
+        fresh = Ranking(ranking.policy).scores(anew, request).values.tolist()
+        assert ranking.scores(mine, request).values.tolist() == fresh
 
 
 @given(
     changes=_CHANGES,
     policy=st.sampled_from(("binpack", "packing", "shadow-price")),
-    known=st.sampled_from((1, 2, 20_000)),
+    max_changed=st.sampled_from((1, 2, 20_000)),
 )
 def test_what_is_kept_of_offers_is_what_is_made_anew(
-    changes: list[tuple[str, int, int, int]], policy: str, known: int
+    changes: list[tuple[str, int, int, int]], policy: str, max_changed: int
 ) -> None:
     """Whatever changes in the books or among the holds, and whichever books are looked at; of so
-    many nodes it is known when their holds changed.
+    many nodes the versions of changes are kept.
     """
-    with mock.patch.object(holds_module, "_MAX_CHANGED", known):
+    with mock.patch.object(holds_module, "_MAX_CHANGED", max_changed):
         check_offers(changes, policy)
 
 
@@ -593,42 +593,45 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
     def offers_made() -> Offers:
         return Offers(holds, lambda _: ranking, lambda uid: ledger.entry(uid) is not None)
 
-    kept, seen = offers_made(), [ledger.snapshot()]
-    for what, pod_number, node_number, number in changes:
+    cached_offers, offer = offers_made(), [ledger.snapshot()]
+    for change, pod_number, node_number, number in changes:
         ref = PodRef("default", f"p{pod_number}", f"u{pod_number}")
         name = f"n{node_number}"
         cores = (0, 0, 40, 100)[pod_number % 4]
         request = Request(4 + 3 * pod_number % 11, 1 + number % 2, percents=compute(cores))
-        asking = Claimant(ref, request, priority=number)
-        if what == "offer":
-            holds.asked(asking)
-            holds.offered(asking, name, now)
-        elif what == "nominate":
-            holds.shown(asking, name, now)
-        elif what == "end":
-            holds.refused(asking)
-        elif what == "bind":
+        claim = Claimant(ref, request, priority=number)
+        if change == "offer":
+            holds.asked(claim)
+            holds.offered(claim, name, now)
+        elif change == "nominate":
+            holds.shown(claim, name, now)
+        elif change == "end":
+            holds.refused(claim)
+        elif change == "bind":
             with contextlib.suppress(GpuShareError):
                 allocation = place(ledger.snapshot(), name, request, ranking)
                 ledger.assume(ref, request, allocation, now)
             holds.bind(ref.uid)
-        elif what == "pod_gone":
+        elif change == "pod_gone":
             ledger.pod_gone(ref.uid)
             holds.gone(ref.uid)
-        elif what == "wait":
+        elif change == "wait":
             now += 0.7
         elif number:
             ledger.set_unhealthy(name, frozenset(range(number)))
         else:
             ledger.node_changed(node(f"n{node_number + 2}", 16, 16))
-        seen.append(ledger.snapshot())
+        offer.append(ledger.snapshot())
         # A thread may look at books that another one has already left behind.
-        for managed in (seen[-1 - number % len(seen)], seen[-1]):
+        for resource in (offer[-1 - number % len(offer)], offer[-1]):
             for priority in (0, 1, 2, 3):
                 asker = Claimant(PodRef("default", "asks", "asks"), _ASKED, priority)
-                mine, anew = (each.to(asker, managed, now) for each in (kept, offers_made()))
+                mine, anew = (
+                    holder_uid.to(asker, resource, now)
+                    for holder_uid in (cached_offers, offers_made())
+                )
                 assert_same(mine, anew, ranking)
-        ranking.scores(seen[-1], _ASKED)  # so that the memo of the books is up to date too
+        ranking.scores(offer[-1], _ASKED)  # so that the memo of the books is up to date too
 
 
 def test_the_line_of_a_split_pod_says_all_of_its_parts() -> None:
@@ -644,30 +647,30 @@ def test_a_policy_that_fails_while_places_are_taken_loses_no_hold() -> None:
     world = FilterWorld("n0", "n1")
     world.filter(pod("first"))
     world.filter(pod("second"))
-    asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    managed, fails = world.managed.ledger.snapshot(), [True]
+    claim = claimant(read_pod(pod("asks")), Request(10, 1))
+    books, fails = world.managed.ledger.snapshot(), [True]
 
-    def scorer_of(held: Claimant) -> Scorer:
+    def scorer_of(holder: Claimant) -> Scorer:
         if fails:
             raise ValueError(fails.pop())
-        return world.managed.scorer(held.request)
+        return world.managed.scorer(holder.request)
 
-    kept = Offers(world.holds, scorer_of, lambda _: False)
+    cached_offers = Offers(world.holds, scorer_of, lambda _: False)
     with pytest.raises(ValueError, match="True"):
-        kept.to(asking, managed, world.now)
-    anew = offers_of(world.managed).to(asking, managed, world.now)
-    assert kept.to(asking, managed, world.now).free.tolist() == anew.free.tolist()
-    assert anew.free.sum() == managed.free.sum() - 20
+        cached_offers.to(claim, books, world.now)
+    anew = offers_of(world.managed).to(claim, books, world.now)
+    assert cached_offers.to(claim, books, world.now).free.tolist() == anew.free.tolist()
+    assert anew.free.sum() == books.free.sum() - 20
 
 
 def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
     world = FilterWorld("n")
-    managed = world.managed.ledger.snapshot()
-    offered = HeldSnapshotBuilder(managed)
-    offered.take(0, ((0, 10),), Request(10, 1, cpu=1))
-    offered.hold(0)
-    snapshot = offered.build()
-    assert managed.free.tolist() == [[16, 16]]
+    books = world.managed.ledger.snapshot()
+    builder = HeldSnapshotBuilder(books)
+    builder.take(0, ((0, 10),), Request(10, 1, cpu=1))
+    builder.hold(0)
+    snapshot = builder.build()
+    assert books.free.tolist() == [[16, 16]]
     assert snapshot.free.tolist() == [[6, 16]]
     with pytest.raises(InsufficientMemory):
         place(snapshot, "n", Request(10, 2), world.managed.scorer(Request(10, 2)))
@@ -675,37 +678,37 @@ def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
 
 def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
     world = FilterWorld("n")
-    managed, request = world.managed.ledger.snapshot(), Request(3, 1)
-    # Of its own: others keep what the last test has asked for.
+    books, request = world.managed.ledger.snapshot(), Request(3, 1)
+    # A ranking of its own: a shared ranking has cached the requests of the last test.
     scorer = Ranking(load_policy("device-bestfit"))
-    scorer.scores(managed, request)
-    offered = HeldSnapshotBuilder(managed)
-    offered.take(0, ((1, 4),), Request(4, 1))
-    offered.hold(0)
-    assert place(managed, "n", request, scorer).devices == (0,)
-    assert place(offered.build(), "n", request, scorer).devices == (1,)
+    scorer.scores(books, request)
+    builder = HeldSnapshotBuilder(books)
+    builder.take(0, ((1, 4),), Request(4, 1))
+    builder.hold(0)
+    assert place(books, "n", request, scorer).devices == (0,)
+    assert place(builder.build(), "n", request, scorer).devices == (1,)
 
 
 def test_who_looks_while_another_thread_makes_an_offer_waits_for_nobody() -> None:
     world = FilterWorld("n0", "n1")
     world.filter(pod("first"))
-    asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    managed = world.managed.ledger.snapshot()
+    claim = claimant(read_pod(pod("asks")), Request(10, 1))
+    books = world.managed.ledger.snapshot()
     looks: list[Snapshot] = []
 
-    def scorer_of(held: Claimant) -> Scorer:
+    def scorer_of(holder: Claimant) -> Scorer:
         if not looks:
-            looks.append(managed)
-            looks[0] = seen_by_another_thread(lambda: kept.to(asking, managed, world.now))
-        return world.managed.scorer(held.request)
+            looks.append(books)
+            looks[0] = seen_by_another_thread(lambda: cached_offers.to(claim, books, world.now))
+        return world.managed.scorer(holder.request)
 
-    kept = Offers(world.holds, scorer_of, lambda _: False)
-    anew = offers_of(world.managed).to(asking, managed, world.now)
-    assert kept.to(asking, managed, world.now).free.tolist() == anew.free.tolist()
+    cached_offers = Offers(world.holds, scorer_of, lambda _: False)
+    anew = offers_of(world.managed).to(claim, books, world.now)
+    assert cached_offers.to(claim, books, world.now).free.tolist() == anew.free.tolist()
     assert looks[0].free.tolist() == anew.free.tolist()
 
 
 def seen_by_another_thread(look: Callable[[], Snapshot]) -> Snapshot:
-    """What another thread sees, which must not wait for this one."""
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(look).result(timeout=10)
+    """The result of another thread, which must not wait for this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(look).result(timeout=10)

@@ -1,4 +1,4 @@
-"""Preempt over true books: what pods and budgets the watches have shown decides who goes."""
+"""Preempt over real books: the watched pods and budgets decide which pods are victims."""
 
 import json
 import sys
@@ -33,17 +33,17 @@ OLD = "2026-01-01T00:00:00Z"
 def placed(name: str, units: int, device: int, **more: Any) -> Json:
     """A pod on a device of node big; spec, metadata and status may be added to."""
     notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
-    made = pod_json(name, units, node="big", annotations=notes)
+    document = pod_json(name, units, node="big", annotations=notes)
     for part, fields in more.items():
-        made[part] |= fields
-    return made
+        document[part] |= fields
+    return document
 
 
-def budget(name: str, allowed: int, **labels: str) -> Json:
+def budget(name: str, allowed_disruptions: int, **labels: str) -> Json:
     return {
         "metadata": {"name": name, "namespace": "team"},
         "spec": {"selector": {"matchLabels": labels}},
-        "status": {"disruptionsAllowed": allowed},
+        "status": {"disruptionsAllowed": allowed_disruptions},
     }
 
 
@@ -58,12 +58,12 @@ def listed(*items: Json) -> bytes:
 
 
 def trimmed(
-    ledger: Ledger, given: Mapping[str, Sequence[str]], priority: int = 5
+    ledger: Ledger, names: Mapping[str, Sequence[str]], priority: int = 5
 ) -> dict[str, tuple[str, ...]]:
     preemptor = Preemptor(read_request(14), priority)
-    victims = {name: Victims(tuple(uids)) for name, uids in given.items()}
-    left = trim_candidates(ledger, preemptor, victims, no_budgets)
-    return {name: those.uids for name, those in left.items()}
+    victims = {name: Victims(tuple(uids)) for name, uids in names.items()}
+    remaining = trim_candidates(ledger, preemptor, victims, no_budgets)
+    return {name: those.uids for name, those in remaining.items()}
 
 
 def read_request(units: int) -> Any:
@@ -71,7 +71,7 @@ def read_request(units: int) -> Any:
 
 
 def test_what_preemption_asks_of_a_pod_is_read() -> None:
-    seen = observe_pod(
+    entry = observe_pod(
         read_pod(
             placed(
                 "web",
@@ -84,9 +84,9 @@ def test_what_preemption_asks_of_a_pod_is_read() -> None:
         ),
         ALIYUN,
     )
-    assert (seen.priority, seen.started, seen.terminating) == (7, 60.0, True)
-    assert seen.ends_by == datetime.fromisoformat(OLD).timestamp()
-    assert seen.labels == (("a", "1"), ("b", "2"))
+    assert (entry.priority, entry.started, entry.terminating) == (7, 60.0, True)
+    assert entry.ends_by == datetime.fromisoformat(OLD).timestamp()
+    assert entry.labels == (("a", "1"), ("b", "2"))
     plain = observe_pod(read_pod(pod_json("plain")), ALIYUN)
     assert (plain.priority, plain.started, plain.terminating, plain.labels) == (0, 0.0, False, ())
 
@@ -139,8 +139,8 @@ def test_each_node_is_judged_by_itself() -> None:
 def test_nobody_goes_where_the_pod_only_waits_until_an_equal_one_is_served() -> None:
     waits = pod("waits", 14, 0, assigned=False)
     ledger = filled(node("n1", 16, 16), [waits], Pairing.ON)
-    refused = filter_nodes(ledger.snapshot(), ["n1"], read_request(14)).failed
-    assert refused == {"n1": Reason.WAITS_FOR_PLUGIN}
+    answer = filter_nodes(ledger.snapshot(), ["n1"], read_request(14)).failed
+    assert answer == {"n1": Reason.WAITS_FOR_PLUGIN}
     assert trimmed(ledger, {"n1": []}) == {"n1": ()}
     assert trimmed(ledger, {"n1": ["plain"]}) == {"n1": ("plain",)}
 
@@ -152,22 +152,22 @@ def test_who_has_to_go_is_not_who_waits_to_be_served() -> None:
 
 
 def test_with_no_steps_left_each_node_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The one to go on n1 is found by search: what is given back one by one leaves the other two.
+    # The victim on n1 is found by search: a reprieve one by one leaves the two other pods.
     pods = [pod("a", 7, 0), pod("b", 7, 0), pod("c", 14, 0, started=9.0)]
     ledger = filled(node("n1", 28), pods)
     ledger.node_changed(node("n2", 16))
     ledger.pod_changed(pod("d", 10, 0, node="n2"))
-    given: dict[str, list[str]] = {"n1": [], "n2": []}
-    assert trimmed(ledger, given) == {"n1": ("c",), "n2": ("d",)}
+    names: dict[str, list[str]] = {"n1": [], "n2": []}
+    assert trimmed(ledger, names) == {"n1": ("c",), "n2": ("d",)}
     monkeypatch.setattr("gpushare.extender.verbs.preempt.STEPS", 0)
-    assert trimmed(ledger, given) == {"n1": ("a", "b"), "n2": ("d",)}
+    assert trimmed(ledger, names) == {"n1": ("a", "b"), "n2": ("d",)}
 
 
 @pytest.fixture
 def budgets() -> DisruptionBudgets:
-    made = DisruptionBudgets()
-    made.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db")))], 0.0)
-    return made
+    tracker = DisruptionBudgets()
+    tracker.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db")))], 0.0)
+    return tracker
 
 
 DB = pod("a", 1, 0, labels=(("app", "db"),))
@@ -213,16 +213,16 @@ def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(
 def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(
     budgets: DisruptionBudgets,
 ) -> None:
-    others = [budget(f"db-{index}", 1, app="db") for index in range(100)]
-    for index, other in enumerate(others):
-        other["metadata"]["namespace"] = f"team-{index}"
-    budgets.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db"), *others))], 0.0)
+    foreign_pods = [budget(f"db-{index}", 1, app="db") for index in range(100)]
+    for index, foreign_pod in enumerate(foreign_pods):
+        foreign_pod["metadata"]["namespace"] = f"team-{index}"
+    budgets.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db"), *foreign_pods))], 0.0)
     entries = filled(node("n1", 16), [DB, pod("b", 1, 0)]).dump("n1")[0].entries
     looked = 0
 
-    def count(frame: FrameType, what: str, _: object) -> None:
+    def count(frame: FrameType, event: str, _: object) -> None:
         nonlocal looked
-        looked += what == "call" and frame.f_code is DisruptionBudget.selects.__code__
+        looked += event == "call" and frame.f_code is DisruptionBudget.selects.__code__
 
     sys.setprofile(count)
     budgets.budgets_of(entries)

@@ -1,4 +1,4 @@
-"""Filter, prioritize and rank for pods with claims, and what passes rank unread."""
+"""Filter, prioritize and rank for pods with claims, and the pods that pass rank unread."""
 
 import json
 from typing import Any
@@ -114,8 +114,8 @@ def test_a_pod_by_annotation_with_claims_passes_rank_and_is_served_by_filter() -
     pod["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "claim-1"}]
     assert verbs.names("rank", pod) == NAMES
     body = {"Pod": pod, "NodeNames": NAMES}
-    refused = json.loads(verbs.service.filter(json.dumps(body).encode()))
-    assert refused["NodeNames"] == []  # no node has devices by annotation
+    answer = json.loads(verbs.service.filter(json.dumps(body).encode()))
+    assert answer["NodeNames"] == []  # no node has devices by annotation
 
 
 @pytest.mark.parametrize("verb", ["filter", "rank"])

@@ -1,4 +1,4 @@
-"""How long a refusal waits for news, on a clock of its own, and what filter makes of it."""
+"""The wait before a refusal, on a clock of the test, and its effect on filter."""
 
 import json
 import threading

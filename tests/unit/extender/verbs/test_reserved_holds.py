@@ -1,4 +1,4 @@
-"""What a plan of moves keeps: for the pod that waits, and for the heir of a pod that is moved."""
+"""The holds of a plan of moves: for the pending pod, and for the heir of a moved pod."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,14 +52,14 @@ def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
     holds = Holds()
     holds.reserve(OLD, "b", ((1, 6),), until=160.0, now=100.0, heir=True)
     assert holds.reserved_for(NEW) == "b"
-    for other in (
+    for stranger in (
         replace(NEW, owner="others"),
         replace(NEW, owner=""),
         replace(NEW, request=Request(7, 1)),
         replace(NEW, ref=PodRef("elsewhere", "new", "uid-new")),
     ):
-        assert holds.reserved_for(other) == ""
-        assert holds.any_against(other)
+        assert holds.reserved_for(stranger) == ""
+        assert holds.any_against(stranger)
 
 
 def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> None:
@@ -82,11 +82,11 @@ def test_an_heir_offered_another_node_holds_that_one_too() -> None:
 
 
 def shown(world: FilterWorld, name: str, units: int, node: str, device: int) -> dict[str, Any]:
-    """A pod that runs, as the watch shows it."""
+    """A running pod of the watch."""
     notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
-    made = pod_json(name, units, node=node, annotations=notes, phase="Running")
-    world.watch.apply(event(PODS, "MODIFIED", made))
-    return made
+    document = pod_json(name, units, node=node, annotations=notes, phase="Running")
+    world.watch.apply(event(PODS, "MODIFIED", document))
+    return document
 
 
 def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
@@ -98,7 +98,7 @@ def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
         claimant(read_pod(late), request), "a", ((0, 12),), world.now + 60, world.now
     )
     world.watch.apply(event(PODS, "DELETED", second))
-    # Six are free, too few for the pod: yet nobody else has them.
+    # Six units are free, too few for the pod; yet no other pod is offered them.
     assert world.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
     assert world.filter(late)[0] == []
     world.watch.apply(event(PODS, "DELETED", first))
@@ -122,8 +122,8 @@ def test_filter_answers_an_heir_with_its_node_alone() -> None:
     world = FilterWorld("a", "b", best=False)
     old = pod("old", 6)
     old["metadata"]["ownerReferences"] = [{"uid": "replicas", "controller": True}]
-    gone = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
-    world.holds.reserve(gone, "b", ((0, 6),), world.now + 60, world.now, heir=True)
+    old_pod = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
+    world.holds.reserve(old_pod, "b", ((0, 6),), world.now + 60, world.now, heir=True)
     heir = pod("heir", 6)
     assert world.filter(heir)[0] == ["a", "b"]
     heir["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]

@@ -1,4 +1,4 @@
-"""What is kept of the pods that filter was asked about: tickets for binds, within bounds."""
+"""The tickets of filtered pods, for their binds, within bounds."""
 
 import gc
 import json
@@ -28,17 +28,17 @@ SMALL = 1 << 20
 
 
 @pytest.fixture
-def managed() -> ManagedResource:
+def resource() -> ManagedResource:
     return managed_resource()
 
 
-def asks(managed: ManagedResource, **what: Any) -> ResourceRequest:
-    return managed, Request(4, 1, **what)
+def asks(resource: ManagedResource, **pod_request: Any) -> ResourceRequest:
+    return resource, Request(4, 1, **pod_request)
 
 
 @contextmanager
-def staying(most: int) -> Iterator[None]:
-    """Fail where more bytes stay of what is done here."""
+def staying(max_bytes: int) -> Iterator[None]:
+    """Fail if the block leaves more bytes allocated."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -47,37 +47,37 @@ def staying(most: int) -> Iterator[None]:
         stays = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert stays < most, f"{stays} bytes stay"
+    assert stays < max_bytes, f"{stays} bytes stay"
 
 
-def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(managed: ManagedResource) -> None:
+def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(resource: ManagedResource) -> None:
     tickets = Tickets()
-    tickets.put("a", asks(managed), NodeNames(["n1", "n9"]))
+    tickets.put("a", asks(resource), NodeNames(["n1", "n9"]))
     tickets.put("b", None, NodeNames(["n2"]))
-    assert tickets.get("a", "n1")[:2] == tickets.get("a", "n9")[:2] == (True, asks(managed))
+    assert tickets.get("a", "n1")[:2] == tickets.get("a", "n9")[:2] == (True, asks(resource))
     assert tickets.get("b", "n2")[:2] == (True, None)
     for uid, node in (("a", "n2"), ("b", "n1"), ("a", "n3"), ("c", "n1")):
         assert tickets.get(uid, node)[:2] == (False, None)
 
 
-def test_the_last_filter_counts(managed: ManagedResource) -> None:
+def test_the_last_filter_counts(resource: ManagedResource) -> None:
     """Of a nominated node kube-scheduler asks alone first, and then of all."""
     tickets = Tickets()
-    tickets.put("a", asks(managed), NodeNames(["n1"]))
-    tickets.put("a", asks(managed), NodeNames([]))
+    tickets.put("a", asks(resource), NodeNames(["n1"]))
+    tickets.put("a", asks(resource), NodeNames([]))
     assert tickets.get("a", "n1")[:2] == (False, None)
-    tickets.put("a", asks(managed), NodeNames(["n2"]))
-    assert tickets.get("a", "n2")[:2] == (True, asks(managed))
+    tickets.put("a", asks(resource), NodeNames(["n2"]))
+    assert tickets.get("a", "n2")[:2] == (True, asks(resource))
     tickets.remove("a")
     assert tickets.get("a", "n2")[:2] == (False, None)
 
 
 def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(
-    managed: ManagedResource,
+    resource: ManagedResource,
 ) -> None:
     now = 0.0
     tickets = Tickets(lambda: now)
-    tickets.put("a", asks(managed), NodeNames(["n1"]))
+    tickets.put("a", asks(resource), NodeNames(["n1"]))
     now = TTL + 1
     assert tickets.get("a", "n1")[:2] == (False, None)
     assert "a" in tickets
@@ -87,11 +87,11 @@ def parts_of(tickets: Tickets) -> int:
     return tickets._parts  # noqa: SLF001 -- what bounds the memory
 
 
-def test_what_is_kept_is_bounded_by_count_and_by_weight(managed: ManagedResource) -> None:
+def test_what_is_kept_is_bounded_by_count_and_by_weight(resource: ManagedResource) -> None:
     tickets = Tickets()
-    heavy = asks(managed, containers=tuple((index, 1) for index in range(300)))
+    heavy = asks(resource, containers=tuple((index, 1) for index in range(300)))
     for number in range(MAX_TICKETS + 10):
-        tickets.put(f"light-{number}", asks(managed), NodeNames(["n1"]))
+        tickets.put(f"light-{number}", asks(resource), NodeNames(["n1"]))
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) == MAX_TICKETS  # noqa: SLF001
     for number in range(2000):
@@ -99,7 +99,7 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(managed: ManagedResource
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) < 1500  # noqa: SLF001
     assert tickets.get("heavy-1999", "n1")[:2] == (True, heavy)
-    too_heavy = asks(managed, containers=tuple((index, 1) for index in range(1000)))
+    too_heavy = asks(resource, containers=tuple((index, 1) for index in range(1000)))
     tickets.put("huge", too_heavy, NodeNames(["n1"]))
     assert tickets.get("huge", "n1")[:2] == (False, None)
     for uid in [*tickets._tickets]:  # noqa: SLF001 -- the weight has to come to nothing
@@ -107,22 +107,22 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(managed: ManagedResource
     assert parts_of(tickets) == 0
 
 
-def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(managed: ManagedResource) -> None:
+def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(resource: ManagedResource) -> None:
     names = NodeNames([f"node-{number}" for number in range(5000)])
     tickets = Tickets()
-    tickets.put("first", asks(managed), names)
+    tickets.put("first", asks(resource), names)
     with staying(2 << 20):
         for number in range(1000):
-            tickets.put(f"uid-{number}", asks(managed), names)
+            tickets.put(f"uid-{number}", asks(resource), names)
     assert tickets.get("uid-999", "node-4999")[0]
 
 
-def test_nodes_that_come_and_go_for_years_are_forgotten(managed: ManagedResource) -> None:
+def test_nodes_that_come_and_go_for_years_are_forgotten(resource: ManagedResource) -> None:
     tickets = Tickets()
     with staying(24 << 20):
         for number in range(120):
             tickets.put(
-                "a", asks(managed), NodeNames([f"node-{number}-{index}" for index in range(1000)])
+                "a", asks(resource), NodeNames([f"node-{number}-{index}" for index in range(1000)])
             )
     assert tickets.get("a", "node-119-999")[0]
     assert not tickets.get("a", "node-118-999")[0]
@@ -133,9 +133,9 @@ def test_a_set_of_nodes_has_those_nodes(sets: list[set[str]]) -> None:
     tickets = Tickets()
     for number, nodes in enumerate(sets):
         tickets.put(str(number), None, NodeNames(nodes))
-    every = [f"n{number}" for number in range(41)]
+    all_names = [f"n{number}" for number in range(41)]
     for number, nodes in enumerate(sets):
-        assert {name for name in every if tickets.get(str(number), name)[0]} == nodes
+        assert {name for name in all_names if tickets.get(str(number), name)[0]} == nodes
 
 
 def test_the_bits_of_a_list_are_its_own() -> None:
@@ -166,9 +166,12 @@ def test_no_verb_takes_a_name_that_kubernetes_does_not_allow(
     body = request(pod, ["big"])
     preempt = json.dumps({"Pod": pod, "NodeNameToMetaVictims": {}}).encode()
     errors = [json.loads(extender.service.filter(body))["Error"]]
-    for verb, asked in ((extender.service.prioritize, body), (extender.service.preempt, preempt)):
+    for verb, document in (
+        (extender.service.prioritize, body),
+        (extender.service.preempt, preempt),
+    ):
         with pytest.raises(MessageError) as caught:
-            verb(asked)
+            verb(document)
         errors.append(str(caught.value))
     assert all(field in error and len(error) < 300 for error in errors), errors
 
@@ -185,9 +188,9 @@ def test_no_verb_takes_a_name_that_kubernetes_does_not_allow(
     ],
 )
 def test_a_bind_names_its_pod_as_kubernetes_does(field: str, value: str) -> None:
-    asked = json.loads(bind_request(pod_json("web", 4), "big"))
+    document = json.loads(bind_request(pod_json("web", 4), "big"))
     answer = json.loads(
-        ScriptedExtender().service.bind(json.dumps(asked | {field: value}).encode())
+        ScriptedExtender().service.bind(json.dumps(document | {field: value}).encode())
     )
     assert field in answer["Error"]
     assert len(answer["Error"]) < 300
@@ -215,18 +218,18 @@ def hostile(number: int, kind: str) -> dict[str, Any]:
         case "uid":
             pod["metadata"]["uid"] = f"{number}-{LONG}"
         case "containers":
-            asked = {"resources": {"limits": {ALIYUN.resource: "1"}}}
-            pod["spec"]["containers"] = pod["spec"]["initContainers"] = [asked] * many
+            document = {"resources": {"limits": {ALIYUN.resource: "1"}}}
+            pod["spec"]["containers"] = pod["spec"]["initContainers"] = [document] * many
         case "one model":
             pod["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": f"{number}-{LONG}"}
         case "models":
-            models = [f"model-{number}-{each}-{'x' * 40}" for each in range(many)]
+            models = [f"model-{number}-{index}-{'x' * 40}" for index in range(many)]
             term = {"key": "nvidia.com/gpu.product", "operator": "In", "values": models}
             terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
             rule = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             pod["spec"]["affinity"] = {"nodeAffinity": rule}
         case "labels":
-            pod["metadata"]["labels"] = {f"k{number}-{each}": "x" * 50 for each in range(many)}
+            pod["metadata"]["labels"] = {f"k{number}-{index}": "x" * 50 for index in range(many)}
         case _:
             pod["metadata"]["annotations"] = {ALIYUN.policy: f"{number}-{LONG}"}
     return pod
@@ -234,7 +237,7 @@ def hostile(number: int, kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["uid", "containers", "one model", "models", "labels", "policy"])
 def test_little_stays_of_many_hostile_calls(kind: str) -> None:
-    """Each about a megabyte; what stays of all of them together is less than one."""
+    """Bodies of about a megabyte each; together they leave less than one megabyte."""
     extender = ScriptedExtender()
     bodies = [request(hostile(number, kind), [*FREE]) for number in range(MANY + 1)]
     extender.service.filter(bodies.pop())

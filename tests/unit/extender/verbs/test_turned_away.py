@@ -68,8 +68,8 @@ def test_a_pod_is_not_told_of_its_own_group(holds: Holds) -> None:
 
 
 def test_a_pod_that_is_asked_about_or_told_or_gone_is_forgotten(holds: Holds) -> None:
-    told, gone, placed = map(claimant, ("told", "gone", "placed"))
-    turn_away(holds, P, Q, M, told, gone, placed)
+    woken_pod, ended_pod, bound_pod = map(claimant, ("told", "gone", "placed"))
+    turn_away(holds, P, Q, M, woken_pod, ended_pod, bound_pod)
     holds.asked(P)
     holds.forget_turned_away(["told", "nobody"])
     holds.gone("gone")
@@ -86,9 +86,9 @@ def test_a_pod_that_a_whole_list_does_not_show_is_forgotten(holds: Holds) -> Non
 
 
 def test_it_does_not_grow_without_end(holds: Holds) -> None:
-    most = module._MAX_TURNED_AWAY  # noqa: SLF001
-    turn_away(holds, *(claimant(str(number)) for number in range(most + 3)))
+    upper_bound = module._MAX_TURNED_AWAY  # noqa: SLF001
+    turn_away(holds, *(claimant(str(number)) for number in range(upper_bound + 3)))
     end_one(holds, "n")
     pods = holds.take_ended().pods
-    assert len(pods) == most
+    assert len(pods) == upper_bound
     assert "0" not in pods

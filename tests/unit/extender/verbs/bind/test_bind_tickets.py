@@ -59,18 +59,18 @@ def test_a_pod_that_names_none_of_our_resources_is_not_bound(filtered: bool) -> 
     error = bind_read(extender, plain, "big")
     assert "names none of the managedResources (aliyun.com/gpu-count, aliyun.com/gpu-mem)" in error
     assert not posted(extender)
-    assert extender.heard.events == []  # nor does a stranger have us write events about it
+    assert extender.heard.events == []  # and a stranger causes no events about the pod
 
 
-@pytest.mark.parametrize("where", ["containers", "initContainers"])
+@pytest.mark.parametrize("container", ["containers", "initContainers"])
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 def test_one_that_names_a_managed_resource_comes_whatever_its_quantity(
-    where: str, kind: str
+    container: str, kind: str
 ) -> None:
-    """So kube-scheduler has it: it looks at the keys of requests and limits alone."""
-    named = {"resources": {kind: {ALIYUN.resource: "0"}}}
+    """As in kube-scheduler, which checks only the keys of requests and limits."""
+    resources = {"resources": {kind: {ALIYUN.resource: "0"}}}
     pod = pod_json("web")
-    pod["spec"] = {"containers": [{}], where: [named]}
+    pod["spec"] = {"containers": [{}], container: [resources]}
     extender = extender_of()
     assert extender.filter(pod)["NodeNames"] == [*FREE]
     assert extender.bind(pod, "big") == ""
@@ -105,8 +105,8 @@ def test_where_a_file_says_that_all_pods_come_all_do() -> None:
 def test_where_an_entry_of_its_own_binds_every_pod_those_of_no_resource_are_bound_too() -> None:
     extender = extender_of(replace(OURS, binds_every_pod=True))
     assert bind_read(extender, pod_json("plain"), "big") == ""
-    other = of_scheduler(pod_json("other"), "another")
-    assert "its schedulerName is 'another'" in bind_read(extender, other, "big")
+    stranger = of_scheduler(pod_json("other"), "another")
+    assert "its schedulerName is 'another'" in bind_read(extender, stranger, "big")
 
 
 def test_a_plain_pod_is_approved_for_nodes_that_are_there_alone() -> None:
@@ -118,12 +118,12 @@ def test_a_plain_pod_is_approved_for_nodes_that_are_there_alone() -> None:
 
 
 def test_a_pod_that_the_watch_shows_with_another_request_is_read() -> None:
-    """Who calls filter may say of a pod what he likes: that it asks for less, or for anything."""
-    for told, true in ((4, 8), (0, 8), (4, 0)):
+    """A caller of filter may send any request for a pod, a smaller one too."""
+    for filtered, true in ((4, 8), (0, 8), (4, 0)):
         extender = extender_of(ExtenderScope())
-        shown = Request(true, 1, containers=((0, true),)) if true else Request()
-        extender.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), shown))
-        extender.filter(pod_json("web", told))
+        watched = Request(true, 1, containers=((0, true),)) if true else Request()
+        extender.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), watched))
+        extender.filter(pod_json("web", filtered))
         assert bind_read(extender, pod_json("web", true), "big") == ""
         entry = extender.ledger.entry("uid-web")
         assert (entry.request.total if entry else 0) == true
@@ -131,15 +131,15 @@ def test_a_pod_that_the_watch_shows_with_another_request_is_read() -> None:
 
 def test_a_pod_that_the_watch_shows_as_filter_was_told_is_not_read() -> None:
     extender, pod = extender_of(), pod_json("web", 4)
-    shown = Request(4, 1, containers=((0, 4),))
-    extender.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), shown))
+    watched = Request(4, 1, containers=((0, 4),))
+    extender.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), watched))
     extender.filter(pod)
     assert extender.bind(pod, "big") == ""
     assert [call.method for call in extender.api.calls] == ["POST"]
 
 
 def test_a_pod_whose_annotations_have_grown_since_filter_is_read_and_refused() -> None:
-    """The API server does not look at the size at a Binding, but at each update after it."""
+    """The API server checks the size at each update, but not at a Binding."""
     extender, pod = extender_of(), pod_json("web", 4)
     extender.filter(pod)
     pod["metadata"]["annotations"]["notes"] = "x" * (256 * 1024 - len("notes"))

@@ -82,10 +82,10 @@ def test_a_remembered_pod_is_bound_by_one_call(
     (call,) = api.calls
     assert (call.method, call.path) == ("POST", f"{POD}/binding")
     assert call.content_type == "application/json"
-    sent = call.document
-    assert sent["metadata"]["uid"] == REF.uid
-    assert sent["metadata"]["annotations"][ALIYUN.idx] == "0"
-    assert sent["target"]["name"] == "n"
+    body = call.document
+    assert body["metadata"]["uid"] == REF.uid
+    assert body["metadata"]["annotations"][ALIYUN.idx] == "0"
+    assert body["target"]["name"] == "n"
 
 
 NOT_BOUND = [
@@ -103,9 +103,9 @@ def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
 ) -> None:
     """A proxy's login page with 200 must not pass for a Binding done."""
     api.answers = [answer, UNBOUND]
-    said = bind(binder, REF, "n", True, asked(resources))
-    assert said.reason == "in_doubt"
-    assert "does a proxy answer" in said.error
+    text = bind(binder, REF, "n", True, asked(resources))
+    assert text.reason == "in_doubt"
+    assert "does a proxy answer" in text.error
     assert [call.method for call in api.calls] == ["POST", "GET"]
     assert ledger(resources).counts()["in_doubt"] == 1
     api.answers = [UNBOUND]
@@ -196,16 +196,16 @@ def test_a_pod_that_cannot_be_read_is_not_bound(
     assert ledger(resources).entry(REF.uid) is None
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("approved", [True, False])
 @pytest.mark.parametrize("last", [UNBOUND, LOST, ApiConflict("assigned", 409)])
 def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
-    api: ScriptedApi, binder: Binder, resources: ManagedResources, known: bool, last: Any
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, approved: bool, last: Any
 ) -> None:
     api.takes = lambda timeout: timeout * 0.999
-    api.answers = ([] if known else [UNBOUND]) + [LOST, last]
+    api.answers = ([] if approved else [UNBOUND]) + [LOST, last]
     began = api.now
-    bind(binder, REF, "n", known, asked(resources) if known else None)
-    assert len(api.calls) == len([known]) + 1 + (not known)
+    bind(binder, REF, "n", approved, asked(resources) if approved else None)
+    assert len(api.calls) == len([approved]) + 1 + (not approved)
     assert api.now - began <= BUDGET
     assert all(call.timeout >= 0.5 for call in api.calls)
     assert max(call.timeout for call in api.calls) <= 3.0
@@ -222,7 +222,7 @@ def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_i
 def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    """It may not lead any more, and what it chose may be another pod's by now."""
+    """The process may not lead any more, and the chosen device may belong to another pod."""
     api.takes = lambda _timeout: BUDGET + 0.1
     api.answers = [UNBOUND]
     assert bind(binder, REF, "n", False, None).reason == "refused"
@@ -235,11 +235,11 @@ def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
 ) -> None:
     """By a name server that does not answer, say: the leadership was seen to last for BUDGET."""
     monkeypatch.setattr("gpushare.extender.verbs.bind.binder.BUDGET", 0.5)
-    found: Callable[..., Any] = socket.getaddrinfo
+    outcome: Callable[..., Any] = socket.getaddrinfo
 
     def slow(*args: Any, **options: Any) -> Any:
         time.sleep(0.6)
-        return found(*args, **options)
+        return outcome(*args, **options)
 
     with scripted_server() as server:
         path = write_kubeconfig(tmp_path / "config", server.url, {"token": "secret"})
@@ -351,7 +351,7 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
 
 
 @pytest.mark.parametrize(
-    ("later", "answer", "left"),
+    ("later", "answer", "charges"),
     [
         (1.0, BOUND, "landed"),
         (1.0, UNBOUND, "doubt"),
@@ -373,7 +373,7 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
-    api: ScriptedApi, resources: ManagedResources, later: float, answer: Any, left: str | None
+    api: ScriptedApi, resources: ManagedResources, later: float, answer: Any, charges: str | None
 ) -> None:
     released: list[str] = []
     binder = Binder(api, resources, lambda: float("inf"), api.clock, room_on=released.append)
@@ -383,9 +383,9 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
     assert binder.settle_overdue() == 1
     assert [(call.method, call.path) for call in api.calls] == [("GET", POD)]
     entry = ledger(resources).entry(REF.uid)
-    assert (entry and ("landed" if entry.phase is Phase.LANDED else "doubt")) == left
-    # What is given back is room of which nobody else tells kube-scheduler.
-    assert released == ([] if left else ["n"])
+    assert (entry and ("landed" if entry.phase is Phase.LANDED else "doubt")) == charges
+    # No other event tells kube-scheduler of the room that is given back.
+    assert released == ([] if charges else ["n"])
 
 
 @pytest.mark.parametrize("asked_again", [True, False])
@@ -431,7 +431,7 @@ def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
 def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
     api: ScriptedApi, resources: ManagedResources
 ) -> None:
-    """Its thread must come round to its other duties, or it counts as stuck."""
+    """The thread must return to its other duties, or the process counts as stuck."""
     count = 40
     ledger(resources).node_changed(make_node("n", *[8] * 8))
     binder = Binder(api, resources, lambda: float("inf"), api.clock)
@@ -452,5 +452,5 @@ def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
 
 def stamps(api: ScriptedApi) -> list[int]:
     """The time each Binding sent carries, in the order sent."""
-    sent = [json.loads(call.body or b"{}") for call in api.calls if call.method == "POST"]
-    return [int(each["metadata"]["annotations"][ALIYUN.assume_time]) for each in sent]
+    bodies = [json.loads(call.body or b"{}") for call in api.calls if call.method == "POST"]
+    return [int(body["metadata"]["annotations"][ALIYUN.assume_time]) for body in bodies]

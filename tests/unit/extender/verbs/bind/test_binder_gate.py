@@ -1,4 +1,4 @@
-"""Binds that wait at the gate: what is charged, sent, answered and given back."""
+"""Binds that wait at the gate: their charges, Bindings and answers."""
 
 from dataclasses import dataclass, field
 
@@ -50,9 +50,9 @@ class World:
         ref = PodRef("team", name, f"uid-{name}")
         need = Need(self.managed.names.resource, ASKS) if device else None
         self.resources.gate.shown(self.group.key, Member(ref, need=need))
-        asked = (self.managed, ASKS) if device else None
+        request = (self.managed, ASKS) if device else None
         return self.binder.bind(
-            ref, "n", True, asked, self.group, later=lambda result: self.put(name, result)
+            ref, "n", True, request, self.group, later=lambda result: self.put(name, result)
         )
 
     def put(self, name: str, result: BindResult) -> None:
@@ -164,7 +164,7 @@ def test_one_refused_binding_leaves_the_others_bound_and_is_told() -> None:
     assert (torn.bound_count, torn.size, ref.name) == (2, 3, "b")
     assert "a webhook says no" in error
     assert world.phase("b") is None
-    # It comes again, and the rest is there.
+    # The member arrives again, and the other members are there.
     world.answers.clear()
     world.bind("b")
     assert world.answers["b"].reason == "bound"
@@ -186,8 +186,8 @@ def test_an_answer_that_fails_leaves_the_others_theirs(world: World) -> None:
     def fails(result: BindResult) -> None:
         raise ValueError(result)
 
-    asked = (world.managed, ASKS)
-    world.binder.bind(ref, "n", True, asked, world.group, later=fails)
+    request = (world.managed, ASKS)
+    world.binder.bind(ref, "n", True, request, world.group, later=fails)
     world.bind("b")
     assert world.answers["b"].reason == "bound"
     assert world.phase("a") is Phase.LANDED
@@ -206,7 +206,7 @@ def test_an_error_of_ours_behind_the_gate_is_an_answer_and_keeps_the_charge_in_d
 
 
 def test_a_second_bind_of_a_pod_at_the_gate_takes_the_place_of_the_first(world: World) -> None:
-    """A kube-scheduler that begins anew does not know of the bind that its predecessor has sent."""
+    """A restarted kube-scheduler does not know the bind that the previous process sent."""
     world.bind("a")
     assert world.bind("a") is None
     assert world.answers.pop("a").reason == REPLACED

@@ -29,7 +29,7 @@ def ref(name: str) -> PodRef:
 
 
 class World:
-    """A gate, and one group or more whose pods are named by the group and a number."""
+    """A gate and groups; a pod is named by its group and a number."""
 
     def __init__(self, **sizes: int) -> None:
         self.sizes = sizes
@@ -40,15 +40,15 @@ class World:
         return Group(name, self.sizes.get(name, 0))
 
     def show(
-        self, name: str, *, bound: bool = False, priority: int = 0, created: float = 1.0
+        self, name: str, *, is_bound: bool = False, priority: int = 0, created: float = 1.0
     ) -> None:
-        need = None if bound else Need(MEM, ASKS)
-        member = Member(ref(name), bound, need, priority, created)
+        need = None if is_bound else Need(MEM, ASKS)
+        member = Member(ref(name), is_bound, need, priority, created)
         self.gate.shown(name.partition("-")[0], member)
 
-    def arrive(self, name: str, now: float = 0.0, *, shown: bool = True) -> tuple[str, ...]:
+    def arrive(self, name: str, now: float = 0.0, *, is_shown: bool = True) -> tuple[str, ...]:
         """The pod comes to the gate; return the pods that pass."""
-        if shown:
+        if is_shown:
             self.show(name)
         arrival = Arrival(ref(name), f"stamp-{name}", "n", MEM, now + WAIT)
         self.gate.arrive(self.group(name.partition("-")[0]), arrival)
@@ -84,14 +84,14 @@ def test_further_pods_of_a_whole_group_pass_by_themselves() -> None:
     world.arrive("a-0")
     world.arrive("a-1")
     assert world.arrive("a-2") == ("a-2",)
-    world.show("a-0", bound=True)
+    world.show("a-0", is_bound=True)
     assert world.arrive("a-3") == ("a-3",)
 
 
 def test_a_pod_that_comes_again_passes_when_the_rest_is_bound() -> None:
     world = World(a=3)
-    world.show("a-0", bound=True)
-    world.show("a-1", bound=True)
+    world.show("a-0", is_bound=True)
+    world.show("a-1", is_bound=True)
     assert world.arrive("a-2") == ("a-2",)
     world.gate.gone("uid-a-1", deleted=True)
     world.gate.gone("uid-a-2", deleted=True)
@@ -104,7 +104,7 @@ def test_pods_of_a_deleted_group_of_the_same_name_do_not_count() -> None:
     world.arrive("a-0")
     world.arrive("a-1")
     for name in ("a-0", "a-1"):
-        world.show(name, bound=True)
+        world.show(name, is_bound=True)
         world.gate.gone(f"uid-{name}", deleted=True)
     world.sizes["a"] = 4
     for number in range(2, 5):
@@ -123,7 +123,7 @@ def test_pods_that_were_sent_and_deleted_before_they_were_shown_bound_do_not_cou
 
 def test_a_pod_counts_only_once_it_is_shown() -> None:
     world = World(a=2)
-    assert world.arrive("a-0") == world.arrive("a-1", shown=False) == ()
+    assert world.arrive("a-0") == world.arrive("a-1", is_shown=False) == ()
     world.show("a-1")
     assert world.passed() == ("a-0", "a-1")
 
@@ -223,7 +223,7 @@ def test_a_verdict_that_is_not_carried_out_leaves_the_group_unbound() -> None:
 def test_members_that_have_ended_keep_their_place_while_others_run() -> None:
     world = World(a=3)
     for number in range(3):
-        world.show(f"a-{number}", bound=True)
+        world.show(f"a-{number}", is_bound=True)
     world.gate.gone("uid-a-0", deleted=False)
     world.gate.gone("uid-a-1", deleted=True)
     assert world.arrive("a-1b") == ("a-1b",)
@@ -232,7 +232,7 @@ def test_members_that_have_ended_keep_their_place_while_others_run() -> None:
 def test_a_group_all_of_whose_members_have_ended_begins_anew() -> None:
     world = World(a=2)
     for name in ("a-0", "a-1"):
-        world.show(name, bound=True)
+        world.show(name, is_bound=True)
         world.gate.gone(f"uid-{name}", deleted=False)
     assert world.arrive("a-2") == ()
 
@@ -240,7 +240,7 @@ def test_a_group_all_of_whose_members_have_ended_begins_anew() -> None:
 def test_members_may_have_ended_before_the_first_list() -> None:
     world = World(a=3)
     world.gate = Gate(lambda group: world.sizes[group.key], WAIT)
-    world.show("a-0", bound=True)
+    world.show("a-0", is_bound=True)
     world.gate.listed(["uid-a-0"])
     assert world.arrive("a-1") == ("a-1",)
     world.gate.gone("uid-a-0", deleted=True)
@@ -274,9 +274,9 @@ def test_a_group_lacks_the_places_of_members_that_have_none_and_of_better_groups
         world.show(f"old-{number}", created=1.0)
     world.show("young-0", created=2.0)
 
-    def lacks(name: str, held: tuple[str, ...] = ()) -> int:
+    def lacks(name: str, holders: tuple[str, ...] = ()) -> int:
         group = world.group(name.partition("-")[0])
-        return world.gate.needs(f"uid-{name}", group, need, held).total()
+        return world.gate.needs(f"uid-{name}", group, need, holders).total()
 
     assert lacks("old-0") == 3
     assert lacks("old-1", ("uid-old-0",)) == 2
@@ -285,14 +285,14 @@ def test_a_group_lacks_the_places_of_members_that_have_none_and_of_better_groups
     assert lacks("old-1") == 2
     assert lacks("young-0") == 4
     assert lacks("alone-0") == 0
-    world.show("old-1", bound=True, created=1.0)
-    world.show("old-2", bound=True, created=1.0)
+    world.show("old-1", is_bound=True, created=1.0)
+    world.show("old-2", is_bound=True, created=1.0)
     assert lacks("old-3") == 0
 
 
 def test_the_state_of_a_group_says_how_far_it_has_come() -> None:
     world = World(a=4)
-    world.show("a-0", bound=True)
+    world.show("a-0", is_bound=True)
     world.show("a-1")
     world.arrive("a-2", 3.0)
     state = world.gate.state_of(world.group("a"))

@@ -1,4 +1,4 @@
-"""Every path through one bind: what it answers, and what the books say afterwards."""
+"""Every path through one bind: the answer, and the state of the books afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -91,38 +91,38 @@ class BindWorld:
     def ledger(self) -> Ledger:
         return self.managed.ledger
 
-    def bind(self, node: str = "n", known: bool = True, **changes: Any) -> BindTransaction:
-        asked: ResourceRequest | None = changes.pop("asked", (self.managed, ASKS))
+    def bind(self, node: str = "n", approved: bool = True, **changes: Any) -> BindTransaction:
+        request: ResourceRequest | None = changes.pop("asked", (self.managed, ASKS))
         return BindTransaction(
             ManagedResources((self.managed,)),
             REF,
             node,
-            known,
-            asked,
+            approved,
+            request,
             stamp=changes.pop("stamp", "7"),
         )
 
     def start(self, bind: BindTransaction) -> Step:
         return bind.start(self.now, self.leads_until)
 
-    def reply(self, bind: BindTransaction, step: Step, what: Any) -> Step:
-        """The next step: `what` is an error or None to a write, a reading to a read."""
+    def reply(self, bind: BindTransaction, step: Step, reply: Any) -> Step:
+        """The next step: `reply` is an error or None to a write, a reading to a read."""
         self.now += 1
         if isinstance(step, WriteBinding):
-            return bind.written(what, self.now)
+            return bind.written(reply, self.now)
         assert step == ReadPod(REF)
-        return bind.read(what, self.now - 0.5, self.now, self.leads_until)
+        return bind.read(reply, self.now - 0.5, self.now, self.leads_until)
 
     def run(self, bind: BindTransaction, replies: Sequence[Any]) -> BindResult:
         """The answer after exactly these replies."""
         step = self.start(bind)
-        for what in replies:
-            step = self.reply(bind, step, what)
+        for reply in replies:
+            step = self.reply(bind, step, reply)
         assert isinstance(step, BindResult), step
         return step
 
     def standing(self) -> str:
-        """What the books hold for the pod, in one word and its place."""
+        """The state of the pod in the books, in one word and the place."""
         entry = self.ledger.entry(REF.uid)
         self.ledger.check()
         if entry is None:
@@ -134,13 +134,13 @@ class BindWorld:
         return f"{'doubt' if entry.in_doubt else state} {entry.node}:{device}"
 
     def in_doubt(self) -> "BindWorld":
-        """The same with a bind of the pod to n in doubt, its binding perhaps still under way."""
+        """A world with a bind of the pod to n in doubt: the Binding may still be under way."""
         assert self.run(self.bind(), [LOST, UNBOUND]).reason == "in_doubt"
         return self
 
     def overdue(self) -> bool:
-        """Whether the charge is on the list of those who settle what is in doubt."""
-        return [each.ref for each in self.ledger.overdue(self.now)] == [REF]
+        """Whether the charge is on the list of charges to settle."""
+        return [charge.ref for charge in self.ledger.overdue(self.now)] == [REF]
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_bind_charges_writes_once_and_is_confirmed(world: BindWorld) -> None:
     assert not world.overdue()
 
 
-# A replies column of "write, reading": what came of the Binding, then how the pod reads.
+# A replies column of "write, reading": the answer to the Binding, then the pod that is read.
 AFTER_A_WRITE = [
     ([OK], "bound", "landed n:0"),
     ([FORBIDDEN], "refused", "free"),
@@ -194,24 +194,24 @@ def _name(value: object) -> str | None:
         return None
     readings = {id(reading): name for name, reading in READINGS.items() if reading is not None}
     return "-".join(
-        readings.get(id(each)) or str(getattr(each, "status", "ok-or-nobody")) for each in value
+        readings.get(id(reply)) or str(getattr(reply, "status", "ok-or-nobody")) for reply in value
     )
 
 
 @pytest.mark.parametrize(("replies", "reason", "standing"), AFTER_A_WRITE, ids=_name)
-@pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
+@pytest.mark.parametrize("approved", [True, False], ids=["remembered", "read-first"])
 def test_what_became_of_the_only_binding(
-    world: BindWorld, known: bool, replies: list[Any], reason: str, standing: str
+    world: BindWorld, approved: bool, replies: list[Any], reason: str, standing: str
 ) -> None:
-    before = [] if known else [UNBOUND]
-    answer = world.run(world.bind(known=known), [*before, *replies])
+    before = [] if approved else [UNBOUND]
+    answer = world.run(world.bind(approved=approved), [*before, *replies])
     assert answer.reason == reason
     assert bool(answer.error) == (reason != "bound")
     assert world.standing() == standing
     assert world.overdue() == standing.startswith("doubt")
 
 
-# As above for a pod whose earlier binding may still land: it is read first, then written again.
+# As above for a pod with an earlier Binding that may still land: a read, then another write.
 AFTER_DOUBT = [
     ([UNBOUND, OK], "bound", "landed n:0"),
     ([UNBOUND, FORBIDDEN], "refused", "doubt n:0"),
@@ -250,7 +250,9 @@ def test_the_second_binding_carries_the_devices_of_the_first(
     # Another device would be tighter now, and the pod may be bound to the first all the same.
     filler = PodRef("team", "filler", "uid-filler")
     world.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), world.now)
-    bind = world.bind(stamp="9") if remembered else world.bind(known=False, asked=None, stamp="9")
+    bind = (
+        world.bind(stamp="9") if remembered else world.bind(approved=False, asked=None, stamp="9")
+    )
     step = world.reply(bind, world.start(bind), UNBOUND)
     assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
 
@@ -282,7 +284,7 @@ def test_while_one_bind_is_in_flight_another_of_the_pod_writes_nothing(world: Bi
 
 
 def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(world: BindWorld) -> None:
-    """What is read then could not be told from what that other bind has done."""
+    """A read could not distinguish this Binding from the other bind's."""
     first = world.bind()
     reading = world.reply(first, world.start(first), CONFLICT)
     assert world.run(world.bind(), []).reason == "in_flight"
@@ -291,10 +293,10 @@ def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(world:
 
 
 def test_a_uid_under_another_name_neither_writes_nor_reads(world: BindWorld) -> None:
-    """What that name shows would settle a charge that it says nothing of."""
+    """A read of the other name would settle a charge of another pod."""
     world.in_doubt()
-    other = replace(world.bind(), ref=PodRef("team", "other", REF.uid))
-    answer = world.start(other)
+    impostor = replace(world.bind(), ref=PodRef("team", "other", REF.uid))
+    answer = world.start(impostor)
     assert isinstance(answer, BindResult)
     assert answer.reason == "gone"
     assert world.standing() == "doubt n:0"
@@ -307,9 +309,9 @@ def test_a_bind_in_doubt_is_not_tried_on_another_node(world: BindWorld) -> None:
 
 def test_of_two_that_read_a_doubtful_pod_one_writes(world: BindWorld) -> None:
     first, second = world.in_doubt().bind(), world.bind()
-    reading, other = world.start(first), world.start(second)
+    reading, later_bind = world.start(first), world.start(second)
     assert isinstance(world.reply(first, reading, UNBOUND), WriteBinding)
-    answer = world.reply(second, other, UNBOUND)
+    answer = world.reply(second, later_bind, UNBOUND)
     assert isinstance(answer, BindResult)
     assert answer.reason == "in_flight"
     assert world.standing() == "doubt n:0"
@@ -331,7 +333,7 @@ def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(world:
 
 
 def test_a_refusal_that_could_not_be_understood_needs_no_waiting(world: BindWorld) -> None:
-    """What was refused cannot land late."""
+    """A refused Binding cannot land late."""
     assert world.run(world.bind(), [CONFLICT, LOST]).reason == "refused"
     assert world.standing() == "doubt n:0"
     assert world.run(world.bind(), [UNBOUND, CONFLICT, UNBOUND]).reason == "refused"
@@ -365,11 +367,11 @@ def test_what_one_bind_reports_says_nothing_of_another_that_began_when_the_pod_w
     world: BindWorld, outcome: ApiError | None
 ) -> None:
     first = world.bind(stamp="1")
-    sent = world.start(first)
+    step = world.start(first)
     world.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
     world.ledger.pod_gone(REF.uid)
     assert isinstance(world.start(world.bind("m", stamp="2")), WriteBinding)
-    world.reply(first, sent, outcome)
+    world.reply(first, step, outcome)
     assert world.standing() == "assumed m:0"
 
 
@@ -382,14 +384,14 @@ def test_what_was_read_before_a_list_came_does_not_settle(world: BindWorld) -> N
     assert (answer.reason, world.standing(), world.overdue()) == ("gone", "doubt n:0", True)
 
 
-@pytest.mark.parametrize("where", [BOUND, ELSEWHERE], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("node", [BOUND, ELSEWHERE], ids=["here", "elsewhere"])
 def test_a_pod_that_is_bound_gets_the_same_answer_without_a_call(
-    world: BindWorld, where: Pod
+    world: BindWorld, node: Pod
 ) -> None:
-    world.ledger.pod_changed(observe_pod(where, ALIYUN))
+    world.ledger.pod_changed(observe_pod(node, ALIYUN))
     before = world.standing()
     answer = world.run(world.bind(), [])
-    assert answer.reason == ("bound" if where is BOUND else "bound_elsewhere")
+    assert answer.reason == ("bound" if node is BOUND else "bound_elsewhere")
     assert world.standing() == before
 
 
@@ -419,7 +421,7 @@ def test_a_pod_whose_binding_was_confirmed_gets_the_same_answer_before_the_watch
 def test_a_pod_that_is_not_remembered_is_read_first(
     world: BindWorld, reading: Any, reason: str
 ) -> None:
-    answer = world.run(world.bind(known=False, asked=None), [reading])
+    answer = world.run(world.bind(approved=False, asked=None), [reading])
     assert (answer.reason, world.standing()) == (reason, "free")
 
 
@@ -440,17 +442,17 @@ PLAIN = [
 
 
 @pytest.mark.parametrize(("replies", "reason"), PLAIN, ids=_name)
-@pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
+@pytest.mark.parametrize("approved", [True, False], ids=["remembered", "read-first"])
 def test_a_pod_without_gpu_is_bound_plainly_and_charged_nothing(
-    world: BindWorld, known: bool, replies: list[Any], reason: str
+    world: BindWorld, approved: bool, replies: list[Any], reason: str
 ) -> None:
-    bind = world.bind(known=known, asked=None)
+    bind = world.bind(approved=approved, asked=None)
     step = world.start(bind)
-    if not known:
+    if not approved:
         step = world.reply(bind, step, read_pod(pod_json("web")))
     assert step == WriteBinding(REF, "n", {})
-    for what in replies:
-        step = world.reply(bind, step, what)
+    for reply in replies:
+        step = world.reply(bind, step, reply)
     assert isinstance(step, BindResult)
     assert (step.reason, world.standing()) == (reason, "free")
 
@@ -459,7 +461,7 @@ def test_nothing_is_charged_or_written_by_who_may_not_lead_long_enough(world: Bi
     world.leads_until = world.now + BUDGET - 0.01
     assert world.run(world.bind(), []).reason == "not_leading"
     assert world.run(world.bind(asked=None), []).reason == "not_leading"
-    assert world.run(world.bind(known=False), [UNBOUND]).reason == "not_leading"
+    assert world.run(world.bind(approved=False), [UNBOUND]).reason == "not_leading"
     assert world.standing() == "free"
 
 
@@ -488,7 +490,7 @@ def test_a_pod_that_does_not_fit_is_refused_with_the_numbers(
 
 
 class Thief:
-    """A policy that is always a step late: before it has judged, another took what it sees."""
+    """A policy that loses every race: another pod takes the device while the policy scores."""
 
     def __init__(self, ledger: Ledger, devices: Sequence[int], units: int = 8) -> None:
         self._ledger = ledger
@@ -498,16 +500,18 @@ class Thief:
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         if self._devices:
             device = self._devices.pop(0)
-            other = PodRef("team", "thief", f"uid-{len(self._devices)}")
+            thief = PodRef("team", "thief", f"uid-{len(self._devices)}")
             took = Allocation("n", (device,), (self._units,))
-            self._ledger.assume(other, Request(self._units, 1), took, 0.0)
+            self._ledger.assume(thief, Request(self._units, 1), took, 0.0)
         values: Floats = -np.tile(np.arange(snapshot.used.shape[1], dtype=float), (len(rows), 1))
         return values
 
 
 def test_a_bind_that_loses_a_race_for_the_device_looks_again(world: BindWorld) -> None:
-    managed = replace(world.managed, rankings={"device-bestfit": Ranking(Thief(world.ledger, [0]))})
-    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    resource = replace(
+        world.managed, rankings={"device-bestfit": Ranking(Thief(world.ledger, [0]))}
+    )
+    assert world.run(world.bind(asked=(resource, ASKS)), [OK]).reason == "bound"
     assert world.standing() == "landed n:1"
 
 
@@ -521,26 +525,26 @@ def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_bett
             return values
 
     rankings = {"device-bestfit": Ranking(Emptiest(world.ledger, [0], units=4))}
-    managed = replace(world.managed, rankings=rankings)
-    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    resource = replace(world.managed, rankings=rankings)
+    assert world.run(world.bind(asked=(resource, ASKS)), [OK]).reason == "bound"
     assert world.standing() == "landed n:1"
 
 
 def test_a_bind_that_is_overtaken_every_time_takes_what_fits(world: BindWorld) -> None:
     world.ledger.node_changed(make_node("n", *[8] * 13))
     thief = Thief(world.ledger, range(1, 13))
-    managed = replace(world.managed, rankings={"device-bestfit": Ranking(thief)})
-    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    resource = replace(world.managed, rankings={"device-bestfit": Ranking(thief)})
+    assert world.run(world.bind(asked=(resource, ASKS)), [OK]).reason == "bound"
     assert world.standing() == "landed n:0"
 
 
 def test_a_bind_that_loses_every_race_is_refused(world: BindWorld) -> None:
     asks = replace(ASKS, units=8)
     world.ledger.node_changed(make_node("n", *[8] * 13))
-    managed = replace(
+    resource = replace(
         world.managed, rankings={"device-bestfit": Ranking(Thief(world.ledger, range(12)))}
     )
-    assert world.run(world.bind(asked=(managed, asks)), []).reason == "InsufficientMemory"
+    assert world.run(world.bind(asked=(resource, asks)), []).reason == "InsufficientMemory"
     assert world.standing() == "free"
 
 
@@ -557,5 +561,5 @@ def test_pairing_makes_an_equal_pod_wait_at_bind_too() -> None:
 def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(world: BindWorld) -> None:
     world.run(world.bind(), [OK])
     resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), world.managed)
-    bind = replace(world.bind(known=False, asked=None), resources=ManagedResources(resources))
+    bind = replace(world.bind(approved=False, asked=None), resources=ManagedResources(resources))
     assert world.run(bind, []) == BindResult("", "bound")
