@@ -99,7 +99,7 @@ class Node:
     def start_kubelet(self) -> None:
         """Return when the kubelet is ready; a killed one goes on with its files.
 
-        The kubelet is started again where it ends by its own race: it mounts its folder and moves a new
+        The kubelet is started again where it ends by a race of its own: it mounts its folder, moves a new
         socket there, and then cannot. On a node systemd starts it again.
         """
         before = self._heartbeat()
@@ -212,7 +212,7 @@ def _created(line: Json) -> Created:
 
 @functools.cache
 def _namespaces() -> tuple[str, ...]:
-    """The words that give a command its own mounts; skips the test where the system does not let us."""
+    """The words that give a command its own mounts; skips the test where the system refuses."""
     command = (shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount")
     try:
         completed = subprocess.run(

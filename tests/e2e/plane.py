@@ -74,7 +74,7 @@ class Plane:
         self.apiserver: Process | None = None
 
     def start(self) -> None:
-        """Return once the API server is ready; fail with the last lines of an ended or hanging process."""
+        """Return once the API server is ready; fail with the last lines of an ended process."""
         local_items, peers = (
             f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port)
         )

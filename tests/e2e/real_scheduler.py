@@ -164,7 +164,7 @@ class RealScheduler:
         return self._pods[name]
 
     def scores(self, pod: Json) -> Scores:
-        """The points of each plug-in for each node by the log, for this pod, the last created one."""
+        """The points of each plug-in for each node by the log, for this pod, the newest one."""
         return {
             (item["plugin"], item["node"]): int(item["score"])
             for item in _SCORED.finditer(self._log_so_far())

@@ -76,7 +76,7 @@ def world(plane: Plane, cage: Cage, tmp_path: Path) -> Iterator[World]:
 
 @dataclass
 class Measured:
-    """The view of the honest pods: shares of their devices' memory that is bound; seconds of filters."""
+    """The view of the honest pods: shares of memory in use; seconds of filters."""
 
     bound: float
     filters: list[float]
