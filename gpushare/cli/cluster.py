@@ -1,6 +1,6 @@
-"""A live cluster: its nodes and pods in the words of `gpushare simulate`, and lists of objects.
+"""List the objects of a live cluster, also as rows of nodes and pods for `gpushare simulate`.
 
-Knows the API server's lists and what stands in them; not what is simulated. Nothing is written.
+Knows the API server's lists and objects, not the simulator. Nothing is written.
 
 Tested in `tests/integration/test_simulate_cluster.py`.
 """
@@ -30,19 +30,18 @@ _MIB = 1 << 20
 _TIMEOUT = 30.0
 NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 OF_A_DAEMON = "pod-template-generation"
-"""The label that the DaemonSet controller of kube-controller-manager gives its pods."""
+"""The label that kube-controller-manager sets on the pods of DaemonSets."""
 
 
 def live_rows(
     kubeconfig: str, context: str, resource: str, unit: str
 ) -> dict[str, list[Cells] | list[str]]:
-    """Return rows of the `nodes` that share GPU memory and of the `pods` that ask for it or run
-    beside those that do, with the columns of `trace/nodes_and_pods.py`, and as `notes` what was
-    left out: of the cluster that kubectl would use, or of the one named.
+    """Return rows of `nodes` and `pods` with the columns of `trace/nodes_and_pods.py`, and `notes`
+    about left-out objects.
 
-    What DaemonSets take of a node is there whatever comes: it makes the node smaller, and they are
-    no pods here. A node that is closed is left out. Raises SettingsError, ApiError, and
-    MessageError if an answer cannot be read.
+    nodes: the open nodes that share GPU memory, less the amounts of DaemonSet pods. pods: pods with
+    GPU memory, and pods on these nodes, without DaemonSet pods. kubeconfig, context: "" for those
+    of kubectl. Raises SettingsError, ApiError, and MessageError for an unreadable answer.
     """
     check_unit(unit)
     names = Names.for_resource(resource)
@@ -59,12 +58,12 @@ def live_rows(
         for node in items(client, "/api/v1/nodes", NODES, {}, notes):
             spec = node_spec(node, names, unit)
             if spec.closed is None and not spec.capacity:
-                continue  # it shares nothing
-            why = spec.closed.value if spec.closed is not None else ""
-            if not why and (spec.cpu is None or spec.memory is None):
-                why = "its CPU or memory is not known"
-            if why:
-                notes.append(f"node {spec.name} is left out: {why}")
+                continue  # no device is shared there
+            reason = spec.closed.value if spec.closed is not None else ""
+            if not reason and (spec.cpu is None or spec.memory is None):
+                reason = "its CPU or memory is not known"
+            if reason:
+                notes.append(f"node {spec.name} is left out: {reason}")
             else:
                 specs[spec.name] = spec
         for pod in items(client, "/api/v1/pods", PODS, NOT_ENDED, notes):
@@ -87,11 +86,11 @@ def _take_pod(
     pod: Pod, names: Names, specs: dict[str, NodeSpec], pods: list[Cells], notes: list[str]
 ) -> None:
     try:
-        seen = observe_pod(pod, names)
+        observed = observe_pod(pod, names)
     except WireError as error:
         notes.append(f"a pod is left out: {error}")
         return
-    request, host = seen.request, specs.get(seen.node)
+    request, host = observed.request, specs.get(observed.node)
     labels = (pod.metadata and pod.metadata.labels) or {}
     if not request.devices and OF_A_DAEMON in labels:
         if host is not None and host.cpu is not None and host.memory is not None:
@@ -100,14 +99,14 @@ def _take_pod(
     elif request.devices or host is not None:
         pods.append(
             {
-                "name": str(seen.ref),
+                "name": str(observed.ref),
                 "cpu_milli": request.cpu,
                 "memory_mib": -(-request.memory // _MIB),
                 "gpu": request.devices,
                 "units": request.units,
                 "models": list(request.models),
                 **by_name(request.percents),
-                "created": seen.created,
+                "created": observed.created,
             }
         )
 
@@ -115,7 +114,7 @@ def _take_pod(
 def items(
     api: Getter, path: str, codec: Codec[_T], query: Mapping[str, str], notes: list[str]
 ) -> Iterator[_T]:
-    """Yield the objects of a list, page by page; what cannot be read is noted."""
+    """Yield the objects of a list, page by page; add a note for each unreadable object."""
     for page in pages(api, path, codec.decode_list, query, timeout=_TIMEOUT):
         yield from page.items
         notes += [f"left out: {bad}" for bad in page.bad]

@@ -1,8 +1,7 @@
-"""`gpushare defrag`: which few pods would have to move so that a pod fits that fits nowhere.
+"""`gpushare defrag`: plan the few moves that make room for a pod, and carry the plan out.
 
-The root of the command: words to options, a cluster or a file to books, a plan to lines for people
-and documents for programs, and so what came of it if it was carried out (defrag_apply.py). Without
---apply it reads, and changes nothing.
+The root of the command: command line to options, cluster or file to books, plan and outcome to
+lines for people and documents for programs. Nothing is changed without --apply (defrag_apply.py).
 """
 
 import argparse
@@ -79,7 +78,7 @@ def _run(words: Sequence[str], prog: str) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    """Print the plan, or why there is none; return the exit code."""
+    """Print the plan, or the reason without one; return the exit code."""
     if not 0 < options.moves <= MOST_MOVES_ASKED:
         raise SettingsError(f"--moves: {options.moves} is not from 1 to {MOST_MOVES_ASKED}")
     if options.unit:
@@ -101,13 +100,13 @@ def _answer(options: argparse.Namespace) -> int:
     return 0 if look.answer.node else _NO_PLAN
 
 
-def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
-    """Return the books, and the plan of at most so many moves on them."""
+def _look(options: argparse.Namespace, kubectl: Kubectl, max_moves: int) -> Look:
+    """Return the books, and the plan with at most this number of moves."""
     policy = load_policy(options.policy)
     books, rules = _books(options, kubectl)
     name, hole, pod = _hole(options, books, kubectl)
     answer = find_moves(
-        books.ledger, hole, rules, policy, books.filters, max_moves=most, demands=books.demands
+        books.ledger, hole, rules, policy, books.filters, max_moves=max_moves, demands=books.demands
     )
     return Look(books, rules, name, hole, pod, answer)
 
@@ -117,7 +116,7 @@ def _text(look: Look, options: argparse.Namespace) -> str:
 
 
 def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int:
-    """Show the plan, and carry it out if that is wanted; return the exit code."""
+    """Show the plan, carry it out if the user agrees, and return the exit code."""
     out = sys.stderr if options.output else sys.stdout
     print(_text(look, options), end="", file=out, flush=True)
     if not options.yes:
@@ -137,15 +136,15 @@ def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int
     for line in lines_of_run(outcome):
         say(line)
     if options.output:
-        shown = document_of(look, options) | {"apply": document_of_run(outcome)}
-        print(dumped(shown, options.output), end="")
+        plan = document_of(look, options) | {"apply": document_of_run(outcome)}
+        print(dumped(plan, options.output), end="")
     if outcome.interrupted:
         raise KeyboardInterrupt
     return _NO_PLAN if outcome.stopped else 0
 
 
 def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResource, MoveRules]:
-    """Return the books, and which pods may be moved."""
+    """Return the books, and the rules for moves of pods."""
     if options.snapshot:
         if not options.movable:
             raise SettingsError(
@@ -171,7 +170,7 @@ def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResourc
 def _hole(
     options: argparse.Namespace, books: ListedResource, kubectl: Kubectl
 ) -> tuple[str, Hole, PodRef | None]:
-    """Return what it is for, the place that is wanted, and the pod that waits for it."""
+    """Return (the text of --for, the place to open, the pending pod or None)."""
     match options.wanted:
         case ["pod", word]:
             pass
@@ -195,13 +194,13 @@ def _hole(
 
 
 def _request(word: str, books: ListedResource) -> Request:
-    """Return what a place such as `2x40GiB,cpu=8,cores=50` has to have."""
-    first, *rest = word.split(",")
+    """Return the request that a place such as `2x40GiB,cpu=8,cores=50` names."""
+    first, *parts = word.split(",")
     wrong = f"--for: {word[:80]!r}"
     match = _PLACE.fullmatch(first.strip())
     if match is None:
         raise SettingsError(f"{wrong}: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
-    more = values_of_words(rest, _KEYS, wrong)
+    more = values_of_words(parts, _KEYS, wrong)
     devices, size, unit = match.groups()
     request = Request(units_of_words(int(size), unit, books.unit, word), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
@@ -212,8 +211,8 @@ def _request(word: str, books: ListedResource) -> Request:
     asks = "a pod may ask for"
     return replace(
         request,
-        cpu=host_amount(CPU, more, wrong, least=0, of=asks) or 0,
-        memory=host_amount(MEMORY, more, wrong, least=0, of=asks) or 0,
+        cpu=host_amount(CPU, more, wrong, minimum=0, of=asks) or 0,
+        memory=host_amount(MEMORY, more, wrong, minimum=0, of=asks) or 0,
         percents=compute(int(cores)),
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
@@ -221,27 +220,27 @@ def _request(word: str, books: ListedResource) -> Request:
 
 
 def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines."""
+    """Yield the lines about the plan."""
     answer, unit = look.answer, look.books.unit
-    asked = _size_text(look.hole.request, unit)
+    size = _size_text(look.hole.request, unit)
     if look.pod is not None:
-        asked = f"{asked} for {look.name}"
+        size = f"{size} for {look.name}"
     devices = ", ".join(map(str, answer.devices))
     place = f"{answer.node} device{'s' * (len(answer.devices) != 1)} {devices}"
     if answer.moves:
         moves = "1 move" if len(answer.moves) == 1 else f"{len(answer.moves)} moves"
-        yield f"Room:     {moves} would open {asked} on {place}"
+        yield f"Room:     {moves} would open {size} on {place}"
         cost = "not known: the file does not tell since when pods run"
         if answer.unit_seconds is not None:
             hours = sum(move.gpu_hours for move in answer.moves)
             cost = f"{hours:.2g} GPU-hours of work at most, and the restarts"
         yield f"Cost:     {cost}"
     elif answer.node:
-        yield f"Room:     {asked} fits now on {place}: nothing has to move"
+        yield f"Room:     {size} fits now on {place}: nothing has to move"
         yield judged_line(look.books, options.policy)
         return
     else:
-        yield f"Room:     {_no_plan(answer, asked, options.moves)}"
+        yield f"Room:     {_no_plan(answer, size, options.moves)}"
     yield from _staying(answer)
     yield judged_line(look.books, options.policy)
     if answer.moves:
@@ -255,33 +254,33 @@ def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _size_text(request: Request, unit: str) -> str:
-    """Return what a request asks for of devices, as `2 x 40 GiB` or `30 + 10 GiB`."""
+    """Return the units and compute of a request, such as `2 x 40 GiB` or `30 + 10 GiB`."""
     size = units_text(request, unit)
     if request.devices > 1 and not request.split:
         size = f"{request.devices} x {size}"
     return f"{size} and {request.cores} % of the compute" if request.cores else size
 
 
-def _no_plan(answer: DefragAnswer, asked: str, most: int) -> str:
+def _no_plan(answer: DefragAnswer, size: str, max_moves: int) -> str:
     if not answer.candidates:
-        return f"no node has devices for {asked} that the pod may use, even if it were empty"
+        return f"no node has devices for {size} that the pod may use, even if it were empty"
     nodes = "the 1 node" if answer.candidates == 1 else f"any of the {answer.candidates} nodes"
     if not answer.is_complete:
-        return f"no plan was found for {asked}, and not all of them were tried"
-    at_most = "1 move does not open" if most == 1 else f"no {most} moves or fewer open"
-    return f"{at_most} {asked} on {nodes} that would have it if empty"
+        return f"no plan was found for {size}, and not all of them were tried"
+    at_most = "1 move does not open" if max_moves == 1 else f"no {max_moves} moves or fewer open"
+    return f"{at_most} {size} on {nodes} that would have it if empty"
 
 
 def _staying(answer: DefragAnswer) -> Iterator[str]:
-    """Yield by rule who is not moved, the commonest first."""
+    """Yield a line for each rule with the pods that stay, the commonest rule first."""
     by_rule: defaultdict[Rule, list[UnmovedPod]] = defaultdict(list)
     for staying in answer.stays:
         by_rule[staying.rule].append(staying)
-    label, where = "Stays:", f"on {answer.node}: " if answer.node else ""
-    for rule, some_of_them in sorted(by_rule.items(), key=lambda item: -len(item[1])):
-        names = some([str(each.entry.ref) for each in some_of_them])
-        yield f"{label:<10}{where}{number_of(len(some_of_them))}: {rule.value} ({names})"
-        label, where = "", ""
+    label, place = "Stays:", f"on {answer.node}: " if answer.node else ""
+    for rule, pods in sorted(by_rule.items(), key=lambda item: -len(item[1])):
+        names = some([str(pod.entry.ref) for pod in pods])
+        yield f"{label:<10}{place}{number_of(len(pods))}: {rule.value} ({names})"
+        label, place = "", ""
     if not answer.node and answer.candidates and not answer.stays:
         yield f"{label:<10}nobody: each pod there may move and has a place, but not enough at once"
 
@@ -306,7 +305,7 @@ def _row(at: int, move: PodMove, unit: str) -> list[str]:
 
 
 def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the document."""
+    """Return the document about the plan."""
     books, answer, request = look.books, look.answer, look.hole.request
     plan = {
         "node": answer.node,
@@ -359,35 +358,35 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def lines_of_run(done: RunOutcome) -> Iterator[str]:
-    """Yield where a run stands, for people."""
-    for move, name in done.moved:
+def lines_of_run(outcome: RunOutcome) -> Iterator[str]:
+    """Yield the lines about the outcome of a run."""
+    for move, name in outcome.finished:
         yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
-    if done.evicted:
-        yield f"Evicted:  {done.evicted.entry.ref}; what comes in its stead was not seen to run"
-    if done.unsettled:
-        yield f"Unknown:  whether {done.unsettled.entry.ref} was evicted"
-    if done.untouched:
-        yield f"Left:     {', '.join(str(move.entry.ref) for move in done.untouched)}"
-    if done.stopped:
-        yield f"Stopped:  {done.stopped}"
-    elif done.bound:
-        yield f"Done:     the pod that waited is bound to {done.bound}"
+    if outcome.evicted:
+        yield f"Evicted:  {outcome.evicted.entry.ref}; what comes in its stead was not seen to run"
+    if outcome.unsettled:
+        yield f"Unknown:  whether {outcome.unsettled.entry.ref} was evicted"
+    if outcome.untouched:
+        yield f"Left:     {', '.join(str(move.entry.ref) for move in outcome.untouched)}"
+    if outcome.stopped:
+        yield f"Stopped:  {outcome.stopped}"
+    elif outcome.bound_node:
+        yield f"Done:     the pod that waited is bound to {outcome.bound_node}"
     else:
         yield "Done:     the room is open"
 
 
-def document_of_run(done: RunOutcome) -> dict[str, Any]:
-    """Return where a run stands, for programs."""
+def document_of_run(outcome: RunOutcome) -> dict[str, Any]:
+    """Return the outcome of a run as part of the document."""
 
     def short(move: PodMove) -> dict[str, Any]:
         return asdict(move.entry.ref) | {"from": move.entry.node, "to": move.node}
 
     return {
-        "moved": [short(move) | {"as": name} for move, name in done.moved],
-        "evicted": short(done.evicted) if done.evicted else None,
-        "unknown": short(done.unsettled) if done.unsettled else None,
-        "left": [short(move) for move in done.untouched],
-        "boundTo": done.bound or None,
-        "stopped": done.stopped or None,
+        "moved": [short(move) | {"as": name} for move, name in outcome.finished],
+        "evicted": short(outcome.evicted) if outcome.evicted else None,
+        "unknown": short(outcome.unsettled) if outcome.unsettled else None,
+        "left": [short(move) for move in outcome.untouched],
+        "boundTo": outcome.bound_node or None,
+        "stopped": outcome.stopped or None,
     }

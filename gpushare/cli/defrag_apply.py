@@ -1,11 +1,10 @@
-"""Carries out a plan of `gpushare defrag`: one eviction at a time, each only while the plan holds.
+"""Carry out a plan of `gpushare defrag`: one eviction at a time, each only while the plan holds.
 
-Before each move the cluster is listed and the plan is made anew, so that every rule is looked at
-again. After it the pod that its controller makes in its stead has to run where it was planned. If
-anything is otherwise, this stops; what was moved stays moved. Evictions go through the API server,
-so budgets decide, and each names the pod by its uid and resourceVersion: no other one can be hit.
-Each is written down before, where the extender writes down its own, so that nobody else moves pods
-meanwhile (wire/moves.py).
+Before each move the cluster is listed and planned again, with every rule. After the move the pod's
+replacement must run on the planned node. Otherwise the run stops; finished moves stay. The API
+server checks budgets, and each eviction names the pod by uid and resourceVersion, so that it cannot
+hit another pod. Each move is recorded before the eviction in the record of the extender's moves, so
+that no other process moves pods meanwhile (wire/moves.py).
 
 Tested in `tests/unit/cli/test_defrag_apply.py`.
 """
@@ -35,55 +34,55 @@ _PAUSE = 10.0
 _FORBIDDEN = 403
 _TOO_MANY = 429
 _WRONG = (400, 401, 405, 422)
-"""What trying again does not change."""
+"""Statuses that a retry does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster as it was listed, and the plan on it."""
+    """A listed cluster, and the plan for it."""
 
     books: ListedResource
     rules: MoveRules
     name: str
     hole: Hole
     pod: PodRef | None
-    """The one that waits, if it is for one."""
+    """The pending pod, or None for a place without a pod."""
     answer: DefragAnswer
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """Where a run stands."""
+    """The outcome of a run."""
 
     remaining: list[PodMove]
-    moved: list[tuple[PodMove, str]] = field(default_factory=list)
-    """The moves that are made, each with the name of the pod that came instead."""
+    finished: list[tuple[PodMove, str]] = field(default_factory=list)
+    """The finished moves, each with the name of the replacement pod."""
     evicted: PodMove | None = None
-    """The pod that is gone and whose successor does not run yet."""
+    """The move of an evicted pod without a running replacement."""
     unsettled: PodMove | None = None
-    """The pod whose eviction was sent, without an answer."""
-    bound: str = ""
-    """The node of the pod that waited."""
+    """The move with an eviction that had no answer."""
+    bound_node: str = ""
+    """The node of the pod that was pending, or ""."""
     stopped: str = ""
-    """Why not all is done."""
+    """Why the run stopped, or ""."""
     interrupted: bool = False
 
     @property
     def untouched(self) -> list[PodMove]:
-        """What is left, without the pod whose eviction was sent."""
+        """The remaining moves without an eviction."""
         return [move for move in self.remaining if move not in (self.evicted, self.unsettled)]
 
 
 class _Stopped(GpuShareError):
-    """The plan is not carried on."""
+    """The run stops."""
 
 
 class _Refused(GpuShareError):
-    """An eviction was not made, and may be tried again after another look."""
+    """An eviction was refused, and may be retried on a new list of the cluster."""
 
 
 class _Record:
-    """The record of moves in the cluster. namespace: of its ConfigMap."""
+    """The record of moves in a ConfigMap of this namespace."""
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self._kubectl = kubectl
@@ -91,30 +90,30 @@ class _Record:
         self._settled: set[str] = set()
 
     def begin(self, ref: PodRef) -> None:
-        """Write down that the pod is evicted next. Raises _Refused while another one may be."""
+        """Record that the pod is evicted next. Raises _Refused while another process moves pods."""
         record, now = self._read(), time.time()
-        other = record.under_way(now)
-        if other is not None:
-            raise _Refused(f"{other.pod} is being moved by another process")
+        earlier = record.under_way(now)
+        if earlier is not None:
+            raise _Refused(f"{earlier.pod} is being moved by another process")
         try:
             self._write(record.sent(ref.uid, str(ref), now))
         except ApiConflict as error:
             raise _Refused("another process moves pods, too") from error
 
     def settle(self, uid: str) -> None:
-        """Write down that the move has come to its end."""
+        """Record the end of the move."""
         self._settled.add(uid)
-        # Where it cannot be written now others wait a little longer.
+        # If the write fails, other processes wait until the record is stale.
         with suppress(ApiError, MessageError):
             self._write(self._read())
 
     def withdraw(self, uid: str) -> None:
-        """Write down that nothing was evicted."""
+        """Record that nothing was evicted."""
         with suppress(ApiError, MessageError):
             self._write(self._read().withdrawn(uid))
 
     def _read(self) -> MoveRecord:
-        """Return it as it is, with the moves of this run that have come to their end."""
+        """Return the record, with the ends of this run's moves."""
         try:
             document = self._kubectl.get(f"{self._maps}/{MOVES}")
         except ApiNotFound:
@@ -132,10 +131,10 @@ class _Record:
 
 
 class DefragRun:
-    """One plan that is carried out.
+    """One run of a plan.
 
-    look: lists the cluster anew, for at most so many moves. namespace: of the record of moves.
-    wait: seconds. say: gets a line.
+    look: lists the cluster, and plans with at most this number of moves. namespace: of the record
+    of moves. wait: seconds. say: prints a line.
     """
 
     def __init__(
@@ -158,14 +157,14 @@ class DefragRun:
         self._announced: set[PodRef] = set()
 
     def outcome(self) -> RunOutcome:
-        """Carry the plan out as far as it holds; return where it stands then."""
+        """Carry the plan out while it holds; return the outcome."""
         try:
             self._carry_out()
         except GpuShareError as error:
             self._done.stopped = str(error)
         except KeyboardInterrupt:
             self._done.stopped, self._done.interrupted = "ended by Ctrl-C", True
-            # One read may tell what an eviction did whose answer was not waited for.
+            # One read tells whether the interrupted eviction was made.
             move = self._done.unsettled
             with suppress(GpuShareError, KeyboardInterrupt):
                 if move is not None and self._is_gone_now(move.entry.ref):
@@ -173,15 +172,15 @@ class DefragRun:
         return self._done
 
     def _carry_out(self) -> None:
-        done = self._done
+        outcome = self._done
         refused_until: float | None = None
-        while done.remaining:
+        while outcome.remaining:
             look = self._holding()
-            done.remaining = list(look.answer.moves) if look else []
-            if not (look and done.remaining):
+            outcome.remaining = list(look.answer.moves) if look else []
+            if not (look and outcome.remaining):
                 self._say("The room is open: what was left of the plan need not move.")
                 break
-            move = done.remaining[0]
+            move = outcome.remaining[0]
             try:
                 self._move(move, look.books.pods[move.entry.ref.uid])
             except _Refused as refused:
@@ -199,36 +198,36 @@ class DefragRun:
     # -- before a move ------------------------------------------------------------------------
 
     def _holding(self) -> Look | None:
-        """Return the cluster as it is now, where what is left of the plan holds.
+        """Return the cluster, with a plan that agrees with the remaining moves.
 
-        None if the pod that waited has the room already. A budget that allows nothing now is waited
-        for: the pod that was moved last may count as disrupted a little longer.
+        None if the pending pod has its room already. Waits for an exhausted budget: the pod of the
+        last move may count as disrupted a little longer. Raises _Stopped.
         """
         remaining = {move.entry.ref.uid for move in self._done.remaining}
         until, announced = time.monotonic() + self._wait, False
         while True:
-            bound = self._node_of_waiting(self._pod) if self._pod else ""
-            if bound == self._node:
+            node = self._node_of_waiting(self._pod) if self._pod else ""
+            if node == self._node:
                 return None
-            if bound:
-                self._done.bound = bound
-                raise _Stopped(f"pod {self._pod} is bound to {bound} already")
+            if node:
+                self._done.bound_node = node
+                raise _Stopped(f"pod {self._pod} is bound to {node} already")
             look = self._look(len(remaining))
             answer = look.answer
-            moved = {move.entry.ref.uid for move in answer.moves}
-            if answer.node and (not moved or (answer.node == self._node and moved <= remaining)):
+            moves = {move.entry.ref.uid for move in answer.moves}
+            if answer.node and (not moves or (answer.node == self._node and moves <= remaining)):
                 return look
-            spent, why = self._why_not(look)
+            spent, reason = self._why_not(look)
             if spent is None or time.monotonic() >= until:
-                raise _Stopped(f"the rest of the plan holds no longer: {why}")
+                raise _Stopped(f"the rest of the plan holds no longer: {reason}")
             if not announced:
                 self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
                 announced = True
             time.sleep(_PAUSE)
 
     def _why_not(self, look: Look) -> tuple[PodRef | None, str]:
-        """Return a pod of the rest that only its budget keeps, and why the rest does not hold."""
-        spent, why = None, ""
+        """Return (a remaining pod that only its budget keeps, why the plan does not hold)."""
+        spent, reason = None, ""
         for move in self._done.remaining:
             ref = move.entry.ref
             entry = look.books.ledger.entry(ref.uid)
@@ -236,15 +235,15 @@ class DefragRun:
             if rule is Rule.SPENT:
                 spent = spent or ref
             if entry is None or entry.node != self._node:
-                why = why or f"{ref} is gone"
+                reason = reason or f"{ref} is gone"
             elif rule is not None:
-                why = why or f"{ref}: {rule.value}"
+                reason = reason or f"{ref}: {rule.value}"
         if look.answer.node:
-            why = why or f"now the fewest moves are others, on {look.answer.node}"
-        return spent, why or f"it does not open the room on {self._node} any more"
+            reason = reason or f"now the fewest moves are others, on {look.answer.node}"
+        return spent, reason or f"it does not open the room on {self._node} any more"
 
     def _node_of_waiting(self, ref: PodRef) -> str:
-        """Return the node of the pod that waits; "" while it waits. Stops if it is gone."""
+        """Return the node of the pod, "" while pending. Raises _Stopped if the pod is gone."""
         try:
             pod = self._kubectl.get(pod_path(ref))
         except ApiNotFound:
@@ -257,30 +256,30 @@ class DefragRun:
     # -- a move -------------------------------------------------------------------------------
 
     def _move(self, move: PodMove, pod: OwnedPod) -> None:
-        """Evict the pod, and wait until it runs again where it was planned."""
-        ref, done = move.entry.ref, self._done
-        counted = f"move {len(done.moved) + 1} of {self._all}"
+        """Evict the pod, and wait until its replacement runs on the planned node."""
+        ref, outcome = move.entry.ref, self._done
+        label = f"move {len(outcome.finished) + 1} of {self._all}"
         before = self._pods(ref.namespace)
         if ref not in self._announced:
             self._announced.add(ref)
-            self._say(f"{counted}: evicting {ref} from {move.entry.node}, for {move.node}")
+            self._say(f"{label}: evicting {ref} from {move.entry.node}, for {move.node}")
         self._begin(ref)
         try:
             self._evict(move, (pod.metadata or Metadata()).resource_version or "")
         except GpuShareError:
-            if done.unsettled is None:
+            if outcome.unsettled is None:
                 self._record.withdraw(ref.uid)
             raise
-        done.evicted, done.unsettled = move, None
-        done.remaining.remove(move)
+        outcome.evicted, outcome.unsettled = move, None
+        outcome.remaining.remove(move)
         name = self._successor(move, controller_of(pod) or Owner(), frozenset(before))
-        done.moved.append((move, name))
-        done.evicted = None
+        outcome.finished.append((move, name))
+        outcome.evicted = None
         self._record.settle(ref.uid)
-        self._say(f"{counted}: {name} runs on {move.node}")
+        self._say(f"{label}: {name} runs on {move.node}")
 
     def _begin(self, ref: PodRef) -> None:
-        """Write the eviction down. Stops where that may not be written."""
+        """Record the eviction. Raises _Stopped if the account may not write the record."""
         try:
             self._record.begin(ref)
         except ApiError as error:
@@ -292,8 +291,8 @@ class DefragRun:
             raise
 
     def _evict(self, move: PodMove, version: str) -> None:
-        """Evict the pod. One answer that tells nothing is followed by a read, then by the same
-        call: it can hit this pod alone.
+        """Evict the pod. After an unclear answer read the pod, and send the same eviction again: it
+        cannot hit another pod.
         """
         ref = move.entry.ref
         body = eviction(ref, version)
@@ -319,7 +318,7 @@ class DefragRun:
             time.sleep(_POLL)
 
     def _check_unclear(self, ref: PodRef, error: ApiError) -> None:
-        """Raise what the answer means, if it is one."""
+        """Raise the error that a clear answer means."""
         if error.status == _FORBIDDEN:
             self._done.unsettled = None
             raise _Stopped(
@@ -334,12 +333,12 @@ class DefragRun:
         if isinstance(error, (ApiConflict, ApiNotFound)):
             self._refuse(f"{ref} has changed since it was looked at")
 
-    def _refuse(self, why: str) -> NoReturn:
+    def _refuse(self, reason: str) -> NoReturn:
         self._done.unsettled = None
-        raise _Refused(why)
+        raise _Refused(reason)
 
     def _is_gone(self, ref: PodRef) -> bool:
-        """Return whether the pod is gone or going; read until that is known."""
+        """Return whether the pod is gone or being deleted; read until that is known."""
         until = time.monotonic() + self._wait
         while True:
             try:
@@ -356,12 +355,12 @@ class DefragRun:
             return True
         return metadata.get("uid") != ref.uid or bool(metadata.get("deletionTimestamp"))
 
-    # -- after it -----------------------------------------------------------------------------
+    # -- after a move -------------------------------------------------------------------------
 
     def _successor(self, move: PodMove, owner: Owner, before: frozenset[str]) -> str:
-        """Return the name of the pod that runs in its stead, where it was planned.
+        """Return the name of the replacement pod that runs on the planned node.
 
-        The pod itself has to be gone: until then it holds its devices.
+        The evicted pod must be gone: it holds its devices until then. Raises _Stopped.
         """
         ref = move.entry.ref
         until, state = time.monotonic() + self._wait, ""
@@ -385,8 +384,8 @@ class DefragRun:
                     if node and phase == "Running" and ref.uid not in pods:
                         return name
                     if ref.uid not in pods:
-                        where = f"on {node}" if node else "and waits for a node"
-                        state = f"{name} is {phase} {where}"
+                        place = f"on {node}" if node else "and waits for a node"
+                        state = f"{name} is {phase} {place}"
             except ApiError as error:
                 state = str(error)
             if time.monotonic() >= until:
@@ -394,7 +393,7 @@ class DefragRun:
             time.sleep(_POLL)
 
     def _check_room(self) -> None:
-        """Wait until the pod that waits is bound; without one, see whether there is room."""
+        """Wait until the pending pod is bound; without a pod, check that there is room."""
         if self._pod is None:
             answer = self._look(1).answer
             if not answer.node or answer.moves:
@@ -405,10 +404,10 @@ class DefragRun:
             if time.monotonic() >= until:
                 raise _Stopped(f"the room is open, but pod {self._pod} is not bound")
             time.sleep(_POLL)
-        self._done.bound = node
+        self._done.bound_node = node
 
     def _pods(self, namespace: str) -> dict[str, OwnedPod]:
         """Return the pods of a namespace that have not ended, by uid."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        listed = items(self._kubectl, path, OWNED_PODS, NOT_ENDED, [])
-        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in listed}
+        pods = items(self._kubectl, path, OWNED_PODS, NOT_ENDED, [])
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}

@@ -1,9 +1,9 @@
-"""The report as a document for programs, and documents as JSON or YAML.
+"""Write the report as a document for programs, and documents as JSON or YAML.
 
-Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
-meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
-Those of compute are there if a pod has compute, or waits for some; `claims` if the cluster has the
-device class of claims.
+The keys are a promise (docs/inspect.md): while apiVersion is gpushare.io/v1, keys may be added, but
+no key is removed or changes its meaning. Every key is always there; unknown values are null. Keys
+of compute are there if a pod has or requests compute; `claims` if the cluster has the device class
+of claims.
 
 Tested in `tests/contract/test_golden_inspect.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
@@ -28,10 +28,9 @@ def dumped(document: Mapping[str, Any], form: str) -> str:
 
 
 def to_yaml(document: object) -> str:
-    """Return a JSON document as YAML in block style, mappings in their own order.
+    """Return a JSON document as YAML in block style; mappings keep their order.
 
-    Its grammar is what YAML 1.1 and 1.2 share, since readers of either may get it. Texts that any
-    of them could take for something else are quoted.
+    YAML 1.1 and 1.2 read the text alike: texts with another meaning in either of them are quoted.
     """
     return "\n".join(_yaml_lines(document)) + "\n"
 
@@ -47,9 +46,9 @@ def _yaml_lines(value: object) -> Iterator[str]:
                 yield f"{_yaml_scalar(key)}: {_yaml_scalar(item)}"
     elif isinstance(value, list) and value:
         for item in value:
-            first, *rest = _yaml_lines(item)
+            first, *following = _yaml_lines(item)
             yield f"- {first}"
-            yield from (f"  {line}" for line in rest)
+            yield from (f"  {line}" for line in following)
     else:
         yield _yaml_scalar(value)
 
@@ -72,11 +71,11 @@ def _yaml_scalar(value: object) -> str:
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return the report as a document."""
-    cores, held, claims, policy = report.any_cores, None, {}, report.policy
-    if report.held is not None:
+    cores, holds, claims, policy = report.any_cores, None, {}, report.policy
+    if report.holds is not None:
         from gpushare.wire.held import held_document
 
-        held = [held_document(place) for place in report.held]
+        holds = [held_document(place) for place in report.holds]
     if report.claims is not None:
         from gpushare.cli.claims import claims_document
 
@@ -115,7 +114,7 @@ def report_document(report: Report) -> dict[str, Any]:
             }
             for pod in report.pending
         ],
-        "held": held,
+        "held": holds,
         **claims,
         "warnings": list(report.warnings),
     }
@@ -127,7 +126,7 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
     devices = []
     for device in node.devices:
-        shown = {
+        fields = {
             "index": device.index,
             "uuid": device.uuid or None,
             "model": device.model or None,
@@ -137,17 +136,17 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
             "free": device.free,
         }
         if cores:
-            shown["strandedByCores"] = device.stranded
-            shown["coresAllocated"] = device.cores
-            shown["coresFree"] = device.cores_free
-        devices.append(shown)
+            fields["strandedByCores"] = device.stranded
+            fields["coresAllocated"] = device.cores
+            fields["coresFree"] = device.cores_free
+        devices.append(fields)
     return {
         "name": node.name,
         "address": node.address or None,
         "unit": node.unit,
-        "closed": node.closed or None,
+        "closed": node.closed_reason or None,
         "leftOut": node.left_out or None,
-        "keptFromScaleDown": node.kept or None,
+        "keptFromScaleDown": node.kept_reason or None,
         "scheduling": None
         if state is None
         else {

@@ -1,6 +1,6 @@
-"""The exit code of every command, and characters that its output cannot encode.
+"""Exit codes of all commands, and replacements for characters that the output cannot encode.
 
-A command that was interrupted or has no reader ends with the shell's codes, without a traceback.
+An interrupted command, and one without a reader, ends with the shell's codes and no traceback.
 
 Tested in `tests/unit/test_cli.py`.
 """
@@ -18,19 +18,19 @@ from gpushare.errors import ApiError, GpuShareError
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""What a write fails with when there is no reader, or no room."""
+"""Errors of a write without a reader, or without room."""
 _FAILING = ("strict", "surrogateescape")
-"""How Python treats characters that an encoding lacks: an exception ends the command."""
+"""Python's error handlers that raise an exception for a character outside the encoding."""
 _PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
-"""What is written for a tick, a cross, plus-minus and a full block if they cannot be."""
+"""Replacements for a tick, a cross, plus-minus and a full block."""
 
 
 def ended(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`; 130 after Ctrl-C, 141 if nobody reads its output, 1 if it
-    cannot be written.
+    """Return the exit code of `run`: 130 after Ctrl-C, 141 without a reader of the output, 1 if the
+    output fails.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: it takes whatever is written
+        if getattr(sys, name) is None:  # closed by the shell
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- for good
     codecs.register_error("plain", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _FAILING:
@@ -43,7 +43,7 @@ def ended(run: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in _UNWRITTEN or error.filename is not None:
             raise
-        # The interpreter flushes stdout once more when it ends.
+        # The interpreter flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
             return _BROKEN_PIPE
@@ -52,30 +52,28 @@ def ended(run: Callable[[], int]) -> int:
     return code
 
 
-def ended_as_kubectl(run: Callable[[], None]) -> int:
-    """Return the exit code of a command in kubectl's manner: 1 after one line of what was wrong,
-    else as of `ended`.
+def ended_as_kubectl(run: Callable[[], int | None], error_code: int = 1) -> int:
+    """Return the exit code of a command that prints errors in kubectl's manner, in one line.
+
+    The code is that of `run` (None: 0), the error code after an error, or the code of `ended`.
     """
 
     def code() -> int:
         try:
-            run()
+            return run() or 0
         except GpuShareError as error:
             from gpushare.wire.printable import printable
 
             text = printable(str(error))
-            # What kubectl says of the API server is passed on as it says it.
+            # kubectl's own message needs no prefix.
             print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-            return 1
-        return 0
+            return error_code
 
     return ended(code)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what to write for characters that logs and old terminals cannot encode, and where to
-    go on.
-    """
+    """Return (replacement, end position) for characters that logs and old terminals lack."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

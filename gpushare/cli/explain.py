@@ -1,7 +1,7 @@
-"""`gpushare explain POD`: why a pod is pending and what would help, or why it is where it is.
+"""`gpushare explain POD`: explain why a pod is pending, with remedies, or why a pod is on its node.
 
-The root of the command: words to options, a cluster to books, books to lines or a document. It
-reads the API server through kubectl, or asks a running extender for what its own books say.
+The root of the command: command line to options, cluster to books, books to lines or a document.
+Reads the API server through kubectl, or the explanation of a running extender.
 
 Tested in `tests/unit/cli/test_explain.py` and `tests/unit/test_cli.py`.
 """
@@ -72,12 +72,18 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
         return ask_explanation(options.extender, namespace, name)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
-    every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
-    managed = [names.resource for names in every]
-    if by_claims(pod, managed, _class_resources(pod, managed, kubectl)):
-        return document(_by_claims(pod, every, kubectl, options))
+    resource_names = [
+        Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
+    ]
+    managed_names = [names.resource for names in resource_names]
+    if by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl)):
+        return document(_by_claims(pod, resource_names, kubectl, options))
     resources = list_resources(
-        kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
+        kubectl,
+        resource_names,
+        options.unit,
+        policy=options.policy,
+        namespace=options.extender_namespace,
     )
     for note in resources[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
@@ -101,12 +107,17 @@ def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Co
 
 
 def _by_claims(
-    pod: ClaimsPod, every: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
+    pod: ClaimsPod, resource_names: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
 ) -> PodExplanation:
-    """Return how the pod's claims stand on the devices as the API server shows them."""
+    """Return the explanation of a pod with claims, by the devices and claims of the API server."""
     cards = list_cards(kubectl, "")
     host, *_ = list_books(
-        kubectl, every, options.unit, cards, policy="", namespace=options.extender_namespace
+        kubectl,
+        resource_names,
+        options.unit,
+        cards,
+        policy="",
+        namespace=options.extender_namespace,
     )
     books = books_of(cards.driver, mib_of(host.unit) << 20, host.states)
     claims = list_claims(kubectl, books, cards.slices, host.notes)
@@ -116,13 +127,13 @@ def _by_claims(
 
 
 def _moves(
-    answer: PodExplanation, pod: Pod, every: Sequence[ListedResource], kubectl: Kubectl
+    answer: PodExplanation, pod: Pod, resources: Sequence[ListedResource], kubectl: Kubectl
 ) -> int:
-    """Return how many moves of other pods would make room for one that waits, after a glance."""
+    """Return the number of moves that make room for a pending pod; 0 if none are found quickly."""
     explanation, demands = answer.explanation, demands_of(pod)
     if explanation is None or explanation.fit or explanation.never or demands.gated:
         return 0
-    books = next(each for each in every if each.names.resource == answer.resource)
+    books = next(resource for resource in resources if resource.names.resource == answer.resource)
     plan = find_moves(
         books.ledger,
         Hole(explanation.request, priority_of(pod), demands),
@@ -137,7 +148,7 @@ def _moves(
 
 
 def _ask_for(answer: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
-    """Return when an autoscaler was asked for a node for a pod that waits; None: nobody knows."""
+    """Return the request for a new node for a pending pod; None if there is no placeholder."""
     if answer.explanation is None or answer.explanation.fit:
         return None
     uid = answer.ref.uid

@@ -1,9 +1,8 @@
-"""Facts about a managed resource in one Node or Pod, as the API server writes it.
+"""Read facts about a managed resource from the JSON of one Node or Pod.
 
-Knows the JSON of both kinds and the rules of the ledger, which are in `gpushare/wire/pods.py` and
-`nodes.py` over typed structs. Here they are repeated over plain dicts, for GPU memory only, because
-the command line has to start at once and uses the standard library only. A contract test checks
-that both read the same. Knows nothing of other objects.
+These are the rules of `gpushare/wire/pods.py` and `nodes.py`, which read typed structs. Here they
+read plain dicts, for GPU memory alone, with the standard library alone, so that the command line
+starts at once. A contract test compares both.
 
 A field of an impossible type counts as absent; the API server lets none through.
 
@@ -37,67 +36,67 @@ class NodeFacts:
 
     name: str
     address: str
-    """Its InternalIP, or ""."""
+    """InternalIP of the node, or ""."""
     unit: str
-    """What its inventory counts memory in, "" if it has none."""
+    """Memory unit of the inventory, "" without an inventory."""
     devices: tuple[InventoryDevice, ...]
     """By index, memory in that unit."""
-    closed: Reason | None = None
+    closed_reason: Reason | None = None
     """Why no pod may be placed there, or None."""
     detail: str = ""
-    """More of that, if there is more to say."""
+    """Details of this reason, or ""."""
     serves_by_identity: bool = False
-    gone: tuple[str, ...] = ()
+    gone_uuids: tuple[str, ...] = ()
     left_out: str = ""
-    """What of its `state` keeps everybody from it, or ""."""
+    """Why kube-scheduler's filters keep all pods out, by `state`, or ""."""
     state: NodeState | None = None
-    """What kube-scheduler's own filters see of it, None if nobody asked."""
-    kept: str = ""
-    """Why autoscalers leave it alone, or ""."""
+    """The state for kube-scheduler's own filters."""
+    kept_reason: str = ""
+    """Why autoscalers must keep the node, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that holds memory of a node: what it asks for of devices, and which if it is known."""
+    """A pod that holds memory of a node."""
 
     ref: PodRef
     node: str
     request: Request
     shares: Shares
-    """As its annotations name them."""
+    """The shares in the annotations, () if unknown."""
     phase: str
     assigned: bool
     uuids: tuple[str, ...] = ()
-    """Those of the devices of `shares`, () if none is named."""
-    given: Given = ()
-    """What its device plug-in says that it has on other cards."""
+    """The uuids of the devices of `shares`, () if none is named."""
+    given_shares: Given = ()
+    """Shares on other cards, as the device plug-in has written them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFacts:
-    """A pod that asks for memory and has no node yet: units in all, and why it waits."""
+    """A pending pod that asks for memory. units: of all devices."""
 
     ref: PodRef
     units: int
     reason: str
     devices: int = 1
-    """Over how many the memory is spread; 1 if what the pod says of it makes no sense."""
+    """The number of devices; 1 if the pod names no valid number."""
     cores: int = 0
-    """Percent of the compute of each of them."""
+    """Percent of compute of each device."""
 
 
 def mapping(value: object) -> Fields:
-    """Return the JSON object, or an empty one if it is none."""
+    """Return the value if it is a JSON object, and an empty object otherwise."""
     return value if isinstance(value, dict) else {}
 
 
 def text(value: object) -> str:
-    """Return the text, or an empty one if it is none."""
+    """Return the value if it is a text, and "" otherwise."""
     return value if isinstance(value, str) else ""
 
 
 def elements(value: object) -> Sequence[object]:
-    """Return the JSON list, or an empty one if it is none."""
+    """Return the value if it is a JSON list, and an empty list otherwise."""
     return value if isinstance(value, list) else ()
 
 
@@ -108,10 +107,10 @@ def pod_ref(pod: Fields) -> PodRef:
 
 
 def read_node(node: Fields, names: Names) -> NodeFacts | None:
-    """Return what the node shares; None if it shares nothing.
+    """Return the facts about a node; None for a node without shared devices.
 
-    An inventory annotation leads; without one every device has total / count units of the node's
-    capacity, or of allocatable if that alone is given. Whatever cannot be read closes the node.
+    The inventory annotation wins. Without one every device has total / count units of the node's
+    capacity, or of allocatable without a capacity. An unreadable value closes the node.
     """
     facts = _read_devices(node, names)
     if facts is None:
@@ -122,7 +121,11 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         for taint in map(mapping, elements(spec.get("taints")))
     ]
     conditions = map(mapping, elements(status.get("conditions")))
-    ready = (text(each.get("status")) for each in conditions if each.get("type") == "Ready")
+    ready = (
+        text(condition.get("status"))
+        for condition in conditions
+        if condition.get("type") == "Ready"
+    )
     usable = status.get("allocatable")
     usable = status.get("capacity") if usable is None else usable
     state = NodeState(
@@ -130,21 +133,21 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         {key: text(value) for key, value in mapping(metadata.get("labels")).items()},
         taints=tuple(taint for taint in taints if taint != CORDON),
         cordoned=spec.get("unschedulable") is True or CORDON in taints,
-        ready=all(each == "True" for each in ready),
+        ready=all(condition == "True" for condition in ready),
         allocatable=None
         if usable is None
         else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
-    # A node of an inventory alone need not tell the kubelet of its memory.
+    # A node with an inventory need not advertise its memory to the kubelet.
     advertised = names.resource in (state.allocatable or {})
-    judged = state if advertised else replace(state, allocatable=None)
-    label = judged.label(names.resource, sum(device.mem for device in facts.devices))
-    kept = mark_of(_annotations(metadata)).kept
-    return replace(facts, left_out=label, state=state, kept=kept)
+    judged_state = state if advertised else replace(state, allocatable=None)
+    label = judged_state.label(names.resource, sum(device.mem for device in facts.devices))
+    kept_reason = mark_of(_annotations(metadata)).kept
+    return replace(facts, left_out=label, state=state, kept_reason=kept_reason)
 
 
 def _amount(resource: str, quantity: object) -> int:
-    """Return the amount as `NodeState` counts it; 0 if it makes no sense."""
+    """Return the amount for a `NodeState`; 0 for an unreadable quantity."""
     with suppress(QuantityError):
         if isinstance(quantity, str | int | float):
             return (to_milli if resource == CPU else to_bytes)(quantity)
@@ -158,10 +161,10 @@ def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
         if entry.get("type") == "InternalIP":
             address = text(entry.get("address"))
             break
-    written = mapping(metadata.get("annotations")).get(names.inventory)
-    if isinstance(written, str):
+    inventory_text = mapping(metadata.get("annotations")).get(names.inventory)
+    if isinstance(inventory_text, str):
         try:
-            inventory = decode_inventory(written)
+            inventory = decode_inventory(inventory_text)
         except AnnotationError as error:
             return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
         if not inventory.devices:
@@ -172,23 +175,24 @@ def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
             inventory.unit,
             inventory.devices,
             serves_by_identity=inventory.serves_by_identity,
-            gone=inventory.gone,
+            gone_uuids=inventory.gone,
         )
     capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
     try:
-        devices, closed = _from_totals(capacity, allocatable, names)
+        devices, closed_reason = _from_totals(capacity, allocatable, names)
     except QuantityError as error:
         return NodeFacts(name, address, "", (), Reason.BROKEN_CAPACITY, str(error))
-    if not devices and closed is None:
+    if not devices and closed_reason is None:
         return None
-    return NodeFacts(name, address, "", devices, closed)
+    return NodeFacts(name, address, "", devices, closed_reason)
 
 
 def read_pod(pod: Fields, names: Names) -> PodFacts | None:
-    """Return what the pod holds; None if it holds nothing: unscheduled, ended, or asks for none.
+    """Return the facts about a pod that holds memory; None if it is pending, has ended, or asks for
+    none.
 
-    Memory is held from the binding until the pod has ended or is gone. Raises QuantityError if
-    what it asks for cannot be read.
+    A pod holds memory from the binding to its end or deletion. Raises QuantityError for an
+    unreadable amount.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
     node = text(spec.get("nodeName"))
@@ -206,15 +210,14 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     if uuids is None:
         shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
-    given = read_given(annotations, request.total, names)
-    return PodFacts(pod_ref(pod), node, request, shares or (), phase, assigned, uuids, given)
+    given_shares = read_given(annotations, request.total, names)
+    return PodFacts(pod_ref(pod), node, request, shares or (), phase, assigned, uuids, given_shares)
 
 
 def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
-    """Return what the pod waits for; None if it has a node, has ended or asks for no memory.
+    """Return the facts about a pending pod; None if it has a node, has ended or asks for no memory.
 
-    The reason is its scheduler's, as it stands in the condition PodScheduled. Raises QuantityError
-    if what it asks for cannot be read.
+    The reason is that of the condition PodScheduled. Raises QuantityError for an unreadable amount.
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     if text(spec.get("nodeName")) or text(status.get("phase")) in _ENDED:
@@ -226,23 +229,22 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
     reason = f"{scheduler} has not looked at it"
     for condition in map(mapping, elements(status.get("conditions"))):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            # What follows says the same again, of preemption.
+            # The part about preemption repeats the reasons.
             message = text(condition.get("message")).partition(" preemption: ")[0]
             reason = message or text(condition.get("reason")) or reason
     return PendingFacts(pod_ref(pod), request.total, reason, request.devices, request.cores)
 
 
 def _annotations(metadata: Fields) -> dict[str, str]:
-    written = mapping(metadata.get("annotations")).items()
-    return {key: value for key, value in written if isinstance(value, str)}
+    items = mapping(metadata.get("annotations")).items()
+    return {key: value for key, value in items if isinstance(value, str)}
 
 
 def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
-    """Return what the pod asks for of devices, as the ledger counts it; None if it asks for no
-    memory.
+    """Return the pod's request for devices, as in the ledger; None if it asks for no memory.
 
-    What makes no sense is all of one device: a bound pod holds it in any case. Raises
-    QuantityError if the memory cannot be read.
+    A request that makes no sense counts on one device: a bound pod holds its memory in any case.
+    Raises QuantityError for an unreadable amount of memory.
     """
     units, containers = _gpu_request(spec, names.resource)
     if not units:
@@ -278,9 +280,9 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
 def _from_totals(
     capacity: Fields, allocatable: Fields, names: Names
 ) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
-    """Return the devices of a node without inventory, and why it is closed if it is.
+    """Return the devices of a node without inventory, and why the node is closed or None.
 
-    The kubelet takes unhealthy devices out of allocatable: if that says 0 they all are.
+    The kubelet subtracts unhealthy devices from allocatable: 0 means that all are unhealthy.
     """
     total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
     count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))
@@ -299,10 +301,13 @@ def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:
     """Return (units of the whole pod, units of each regular container that asks)."""
     regular = [_limit(mapping(item), resource) for item in elements(spec.get("containers"))]
     inits = map(mapping, elements(spec.get("initContainers")))
-    units = peak(regular, ((_limit(each, resource), each.get("restartPolicy")) for each in inits))
+    units = peak(
+        regular,
+        ((_limit(container, resource), container.get("restartPolicy")) for container in inits),
+    )
     if units > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-    return units, tuple((index, each) for index, each in enumerate(regular) if each)
+    return units, tuple((index, container) for index, container in enumerate(regular) if container)
 
 
 def _limit(container: Fields, resource: str) -> int:
@@ -313,10 +318,10 @@ def _limit(container: Fields, resource: str) -> int:
     return 0 if quantity is None else _units(quantity, f"{resource}: ")
 
 
-def _units(quantity: object, where: str = "") -> int:
+def _units(quantity: object, prefix: str = "") -> int:
     if not isinstance(quantity, str | int | float):
-        raise QuantityError(f"{where}a {type(quantity).__name__} is not a quantity")
+        raise QuantityError(f"{prefix}a {type(quantity).__name__} is not a quantity")
     try:
         return to_units(quantity)
     except QuantityError as error:
-        raise QuantityError(f"{where}{error}") from error
+        raise QuantityError(f"{prefix}{error}") from error

@@ -1,7 +1,7 @@
-"""`kubectl inspect gpushare`: which pods hold how much of which GPU.
+"""`kubectl inspect gpushare`: show the pods on each GPU with their memory.
 
-The root of the command: words to options, cluster to report, report to text, errors to one line and
-an exit code. Standard library only, so that it starts at once; see docs/inspect.md.
+The root of the command: command line to options, cluster to report, report to text, errors to one
+line and an exit code. Standard library alone, so that it starts at once; see docs/inspect.md.
 """
 
 import os
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushar
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     if list(words[:1]) == ["explain"]:
-        # Here alone: it needs more than the standard library, and more time to start.
+        # Needs more than the standard library, and more time to start.
         from gpushare.cli.explain import main as explain
 
         return explain(words[1:], f"{prog} explain")
@@ -43,15 +43,15 @@ def complete(argv: Sequence[str] | None = None) -> int:
 
 
 def render(report: Report, options: Options, style: Style = PLAIN) -> str:
-    """Return the report in the format asked for; tables in this style."""
-    wanted = report.within(options.namespace) if options.namespace else report
+    """Return the report in the requested format; tables in this style."""
+    part = report.within(options.namespace) if options.namespace else report
     match options.output:
         case "json" | "yaml":
-            return dumped(report_document(wanted), options.output)
+            return dumped(report_document(part), options.output)
         case "name":
-            return "".join(f"node/{node.name}\n" for node in wanted.nodes)
+            return "".join(f"node/{node.name}\n" for node in part.nodes)
     return as_tables(
-        wanted,
+        part,
         style,
         pods=options.details,
         wide=options.output == "wide",
@@ -77,7 +77,7 @@ def _show(options: Options) -> None:
     last = ("", [""])
     style = style_of(sys.stdout, os.environ) if options.headers else PLAIN
     redraws = options.watch and sys.stdout.isatty() and options.output in ("", "wide")
-    # The original's form shows what the original shows, and asks for no more than that.
+    # The original's tables need no pending pods and no ConfigMaps.
     more = options.output in ("wide", "json", "yaml") or (style.bars and not options.output)
     scope = replace(options.scope, more=more)
     for number, observed in enumerate(_observations(options, scope)):
@@ -94,7 +94,7 @@ def _show(options: Options) -> None:
         if redraws or notes != last[1]:
             print("".join(f"{printable(note)}\n" for note in notes), end="", file=sys.stderr)
         if not redraws:
-            between = ""  # what separates a report from the one before
+            between = ""  # separator of two reports
             if options.output == "yaml" and options.watch:
                 between = "---\n"
             elif number and options.output in ("", "wide") and options.headers:
@@ -104,8 +104,8 @@ def _show(options: Options) -> None:
 
 
 def _reported(observed: Observed, options: Options) -> Report:
-    """Return the report of what was listed, with the cards of claims if the cluster has any, and
-    with what the running extender says if it is asked.
+    """Return the report of listed objects, with cards of claims if the cluster has any, and with
+    the policy and holds of a running extender if --extender names one.
     """
     report = make_report(
         observed.nodes.values(),
@@ -113,7 +113,7 @@ def _reported(observed: Observed, options: Options) -> Report:
         options.names,
         options.unit,
         pending=observed.pending.values(),
-        closed=observed.closed,
+        closed_devices=observed.closed_devices,
     )
     warnings = [*report.warnings, *observed.warnings]
     if observed.slices is not None:
@@ -128,14 +128,14 @@ def _reported(observed: Observed, options: Options) -> Report:
         from gpushare.cli.running_extender import read_held, read_policy
 
         policy, wrong = read_policy(options.extender, options.names.resource)
-        held, unheard = None, ""
+        holds, unheard = None, ""
         if policy is not None and options.output in ("wide", "json", "yaml"):
-            held, unheard = read_held(options.extender, options.names.resource, report.unit)
-        if held is not None:
-            shown = {node.name for node in report.nodes}
-            held = tuple(place for place in held if place.node in shown)
+            holds, unheard = read_held(options.extender, options.names.resource, report.unit)
+        if holds is not None:
+            node_names = {node.name for node in report.nodes}
+            holds = tuple(place for place in holds if place.node in node_names)
         warnings += [text for text in (wrong, unheard) if text]
-        report = replace(report, policy=policy, held=held)
+        report = replace(report, policy=policy, holds=holds)
     return replace(report, warnings=tuple(warnings))
 
 

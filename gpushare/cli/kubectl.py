@@ -1,9 +1,8 @@
-"""The API server through `kubectl get --raw`, `create --raw` and `replace --raw`, so that every
-way to log in works as in kubectl.
+"""Read and write the API server through `kubectl get --raw`, `create --raw` and `replace --raw`, so
+that every way to log in works as in kubectl.
 
-Knows kubectl's command line, its errors and the standard library. Knows no objects. A call blocks
-until kubectl ends; kubectl keeps the terminal's stdin, and what it says is shown as soon as it is
-kept waiting (a login prompt), otherwise only if it fails.
+Knows kubectl's command line and errors, and no objects. A call blocks until kubectl ends. kubectl
+keeps the terminal's stdin. Its stderr is shown after a second, for a login prompt, or if it fails.
 """
 
 import json
@@ -19,7 +18,7 @@ from gpushare.cli.facts import Fields, mapping
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
 
 PROMPT_AFTER = 1.0
-"""Seconds after which kubectl's stderr is printed although it has not ended."""
+"""Seconds until the stderr of a running kubectl is printed."""
 
 _POST = "30s"
 
@@ -39,29 +38,29 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
 _COMPLAINT = re.compile(
     rb"^(?:error: |Error from server|The connection to the server|Unable to connect)", re.MULTILINE
 )
-"""The beginning of the error with which kubectl ends; the caller prints it, once."""
+"""The start of kubectl's final error, which the caller prints."""
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-"""Characters that a URI has as they are."""
+"""Unreserved characters of a URI."""
 _LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
 _MAX_LENGTH = 1000
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """A kubectl and the flags that say which cluster it talks to."""
+    """A kubectl with the flags that name a cluster."""
 
     command: str = "kubectl"
     """The program."""
     flags: tuple[str, ...] = ()
     kubeconfig: str = ""
-    """One file, several as KUBECONFIG lists them, or ""."""
+    """One file, a list of files as in KUBECONFIG, or ""."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def get(self, path: str, **query: str) -> Fields:
         """Return the JSON object at a path of the API.
 
-        Raises ApiError with what kubectl said, SettingsError if it cannot be started, or
-        MessageError if what came is no JSON object.
+        Raises ApiError with kubectl's message, SettingsError if kubectl cannot be started, or
+        MessageError for other output than a JSON object.
         """
         body = self.request("GET", path, query=query)
         try:
@@ -73,21 +72,21 @@ class Kubectl:
     def request(
         self, method: str, path: str, *, query: Mapping[str, str], timeout: float = math.inf
     ) -> bytes:
-        """Return the body of a GET; kubectl takes its own --request-timeout. Raises as `run`."""
+        """Return the body of a GET within kubectl's own --request-timeout. Raises as `run`."""
         if method != "GET":
             raise SettingsError(f"kubectl is asked to {method} {path}, and may only get")
         del timeout
         return self.run(*_raw(path, query))
 
     def create(self, path: str, body: Fields) -> None:
-        """Post an object; a flag of the caller's for the time of a request wins over that here.
+        """Post an object, within the user's --request-timeout or 30 s.
 
-        Raises as `run`; an ApiError of status 0 leaves open whether the server has done it.
+        Raises as `run`; after an ApiError of status 0 the object may exist or not.
         """
         self._send("create", path, body)
 
     def replace(self, path: str, body: Fields) -> None:
-        """Put an object in the place of the one at the path. Raises as `create`."""
+        """Replace the object at the path. Raises as `create`."""
         self._send("replace", path, body)
 
     def _send(self, verb: str, path: str, body: Fields) -> None:
@@ -101,15 +100,15 @@ class Kubectl:
             )
 
     def namespace(self) -> str:
-        """Return the namespace that kubectl uses if none is named."""
+        """Return kubectl's default namespace."""
         try:
-            shown = self.run("config", "view", "--minify", "--output=jsonpath={..namespace}")
+            output = self.run("config", "view", "--minify", "--output=jsonpath={..namespace}")
         except ApiError:  # there is no kubeconfig, as in a pod
             return "default"
-        return shown.decode(errors="replace").strip() or "default"
+        return output.decode(errors="replace").strip() or "default"
 
     def run(self, *words: str) -> bytes:
-        """Return what kubectl prints for these words.
+        """Return the output of kubectl for these words.
 
         Raises ApiError and SettingsError as `get`.
         """
@@ -130,7 +129,7 @@ class Kubectl:
                 process.kill()
                 raise
         if process.returncode:
-            # In kubectl's words on one line, without the lines of its log.
+            # kubectl's message on one line, without lines of its log.
             lines = [line.strip() for line in stderr_text.decode(errors="replace").splitlines()]
             messages = [line for line in lines if line and not _LOG_LINE.match(line)]
             message = " ".join(messages or [line for line in lines if line][-1:])[:_MAX_LENGTH]
@@ -141,7 +140,7 @@ class Kubectl:
         return bytes(output)
 
     def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
-        """Return a kubectl process that prints one watch event a line; the caller ends it."""
+        """Return a kubectl process that prints one watch event a line; the caller stops it."""
         return self._start(_raw(path, {**query, "watch": "1"}), subprocess.DEVNULL)
 
     def _start(self, words: tuple[str, ...], stderr: int) -> "subprocess.Popen[bytes]":
@@ -166,7 +165,7 @@ class Kubectl:
 
 
 def _any_there(paths: list[str]) -> bool:
-    """Return whether one of the files is there, or cannot be looked for: kubectl says why."""
+    """Return whether one of the files may exist; kubectl reports files that it cannot read."""
     for path in filter(None, paths):
         try:
             os.stat(path)  # noqa: PTH116 -- pathlib takes as long to import as all of this file
@@ -183,7 +182,7 @@ def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
     pairs = []
     for key, value in query.items():
         octets = value.encode(errors="surrogateescape")
-        escaped = (chr(each) if each in _UNRESERVED else f"%{each:02X}" for each in octets)
+        escaped = (chr(octet) if octet in _UNRESERVED else f"%{octet:02X}" for octet in octets)
         pairs.append(f"{key}={''.join(escaped)}")
     # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
     return ("get", "--raw", f"{path}?{'&'.join(pairs)}" if query else path, "--output=")

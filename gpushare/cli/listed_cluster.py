@@ -1,9 +1,8 @@
-"""Ledgers of a live cluster, filled here from its lists: those of nodes and pods by annotation, and
-those of the cards of the DRA driver that serves claims.
+"""Fill ledgers from the lists of a live cluster: of nodes and pods by annotation, and of the cards
+of a DRA driver.
 
-Knows the API server's lists and the ledger, which counts them as the extender counts. Some things
-only the extender knows: binds and allocations that are under way, placements as first seen if
-annotations were edited since, what names of devices meant before, and the policy that it ranks by.
+The ledger counts as in the extender. Only the extender knows binds and allocations under way, the
+first annotations of pods with edited ones, earlier indices of devices, and its policy.
 
 Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
@@ -55,12 +54,12 @@ _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 _MOST_NAMED = 3
-"""Pods that are left out and named."""
+"""The most names of left-out pods in a note."""
 
 
 @dataclass(frozen=True)
 class DriverCards:
-    """The slices of DRA drivers, and the driver whose devices count."""
+    """The slices of DRA drivers, and the driver of the counted devices."""
 
     driver: str = ""
     slices: tuple[Slice, ...] = ()
@@ -68,20 +67,20 @@ class DriverCards:
     why_not: str = ""
     """Why no devices count, or ""."""
     notes: tuple[str, ...] = ()
-    """What could not be read; nothing where the cluster has no slices."""
+    """Notes about unreadable slices; () for a cluster without slices."""
 
     @property
     def nodes(self) -> set[str]:
         """The nodes with devices of the driver."""
         return {
-            each.nodes.node
-            for each in self.slices
-            if each.nodes and each.nodes.node and each.driver == self.driver
+            device_slice.nodes.node
+            for device_slice in self.slices
+            if device_slice.nodes and device_slice.nodes.node and device_slice.driver == self.driver
         }
 
 
 def list_cards(api: Getter, driver: str) -> DriverCards:
-    """Return the slices, and this driver; "": the only one whose devices have memory."""
+    """Return the slices for a driver. driver: "" for the only driver with devices with memory."""
     notes: list[str] = []
     try:
         slices = list_slices(api, notes)
@@ -104,27 +103,27 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
 
 @dataclass(frozen=True)
 class ListedResource:
-    """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`)."""
+    """One managed resource of a listed cluster (see `explain.pod.ExplainSource`)."""
 
     names: Names
     ledger: Ledger
     unit: str
-    """That of all amounts."""
+    """The unit of all amounts."""
     ranking_policy: str = DEFAULT_POLICY
     notes: list[str] = field(default_factory=list)
-    """What could not be read."""
+    """Notes about unreadable objects, and about limits of the answer."""
     states: NodeStates = field(default_factory=NodeStates)
-    """The nodes, as kube-scheduler's own filters see them."""
+    """The states of the nodes for kube-scheduler's own filters."""
     demands: dict[str, Demands] = field(default_factory=dict)
-    """What pods that run demand of nodes, by uid."""
+    """Demands of running pods on nodes, by uid."""
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
-    """What pods of DaemonSets take of each node, by its name."""
+    """Amounts of DaemonSet pods by resource, by node name."""
     pods: dict[str, objects.OwnedPod] = field(default_factory=dict)
-    """Those that hold devices, by uid, as they were listed."""
+    """Listed pods with devices, by uid."""
     claiming: set[str] = field(default_factory=set)
-    """The uids of pods that have claims."""
+    """The uids of pods with claims."""
     driver: str = ""
-    """Whose cards they are, if they are those of a DRA driver that is known."""
+    """The DRA driver of the cards, or ""."""
 
     @property
     def shares(self) -> bool:
@@ -150,19 +149,19 @@ class ListedResource:
 
     @property
     def placer_over(self) -> PlacerOver:
-        """What makes a placer of pods over a snapshot of the ledger."""
+        """The constructor of a placer over a snapshot of the ledger."""
         return Placer.over
 
     def left_out(self, node: str, units: int) -> str:
-        """Return what keeps pods from the node whoever asks; "" if nothing does.
+        """Return why kube-scheduler's filters keep all pods out of the node, or "".
 
-        units: of its devices.
+        units: of the node's devices.
         """
         state = self.states.get(node)
         return state.label(self.names.resource, units) if state else ""
 
     def ranking(self, request: Request) -> Ranking:
-        """Return what ranks for the request. Raises MessageError for an unknown policy."""
+        """Return the ranking for the request. Raises MessageError for an unknown policy."""
         try:
             return Ranking(load_policy(request.policy or self.ranking_policy))
         except SettingsError as error:
@@ -170,15 +169,20 @@ class ListedResource:
 
 
 def list_resources(
-    api: Getter, every: Sequence[Names], unit: str, *, policy: str = "", namespace: str = NAMESPACE
+    api: Getter,
+    resource_names: Sequence[Names],
+    unit: str,
+    *,
+    policy: str = "",
+    namespace: str = NAMESPACE,
 ) -> list[ListedResource]:
-    """List the cluster; return these resources. unit: "" for that of the inventories, or a guess.
+    """List the cluster; return these resources. unit: "" for the inventories' unit, or a guess.
 
-    Raises ApiError, MessageError if an answer cannot be read, and SettingsError if the unit
-    cannot be told or no node shares any of the resources.
+    Raises ApiError, MessageError for an unreadable answer, and SettingsError for nodes with several
+    units, or without a node that shares any of the resources.
     """
     resources = list_books(
-        api, every, unit, list_cards(api, ""), policy=policy, namespace=namespace
+        api, resource_names, unit, list_cards(api, ""), policy=policy, namespace=namespace
     )
     check_shared(resources)
     return resources
@@ -186,16 +190,16 @@ def list_resources(
 
 def list_books(
     api: Getter,
-    every: Sequence[Names],
+    resource_names: Sequence[Names],
     unit: str,
     cards: DriverCards,
     *,
     policy: str,
     namespace: str,
 ) -> list[ListedResource]:
-    """Return these resources as `list_resources` does, whether or not a node shares any of them.
+    """Return these resources as `list_resources` does, also without a node that shares any of them.
 
-    cards: of DRA drivers; the nodes of their driver take no pods by annotation.
+    cards: of a DRA driver; the nodes with these cards take no pods by annotation.
     """
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
@@ -206,9 +210,11 @@ def list_books(
     except ApiError as error:
         maps = []
         notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
-    unit = unit or _unit(nodes, every)
+    unit = unit or _unit(nodes, resource_names)
     states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
-    resources = [ListedResource(names, Ledger(), unit, policy, notes, states) for names in every]
+    resources = [
+        ListedResource(names, Ledger(), unit, policy, notes, states) for names in resource_names
+    ]
     for books in resources:
         specs = [node_spec(node, books.names, unit) for node in nodes]
         books.ledger.replace_nodes(specs)
@@ -239,14 +245,14 @@ def check_shared(every: Sequence[ListedResource]) -> None:
 
 @dataclass(frozen=True)
 class Priorities:
-    """The numbers of PriorityClasses, and of pods that name none."""
+    """The numbers of PriorityClasses, and the default number."""
 
     classes: Mapping[str, int] = field(default_factory=dict)
     default: int = 0
 
 
 def list_priorities(api: Getter, notes: list[str]) -> Priorities:
-    """Return the priorities of the cluster's PriorityClasses; none if they may not be read."""
+    """Return the priorities of the cluster's PriorityClasses; without rights none, and a note."""
     classes: dict[str, int] = {}
     default = 0
     try:
@@ -259,9 +265,9 @@ def list_priorities(api: Getter, notes: list[str]) -> Priorities:
 
 
 def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float) -> ListedRules:
-    """Return which of the pods may be moved. now: seconds since the epoch.
+    """Return the rules for moves of pods. now: seconds since the epoch.
 
-    What may not be read is noted, and then lets no pod go.
+    A kind without the right to list it is noted, and no pod may be moved for it.
     """
     namespaces: dict[str, Mapping[str, str]] = {}
     budgets: list[DisruptionBudget] = []
@@ -282,28 +288,28 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
 
 def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
     try:
-        seen = observe_pod(pod, books.names)
-        books.ledger.pod_changed(seen)
+        observed = observe_pod(pod, books.names)
+        books.ledger.pod_changed(observed)
     except WireError as error:
         node = pod.spec and pod.spec.node_name
-        if node:  # a pod without one holds nothing
+        if node:  # a pending pod holds nothing
             books.notes.append(f"a pod on {node} is left out: {error}")
         return
     if pod.spec and pod.spec.resource_claims:
-        books.claiming.add(seen.ref.uid)
-    if seen.node and seen.request.devices:
-        books.demands[seen.ref.uid] = demands_of(pod)
-        books.pods[seen.ref.uid] = pod
-    elif seen.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
-        books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
+        books.claiming.add(observed.ref.uid)
+    if observed.node and observed.request.devices:
+        books.demands[observed.ref.uid] = demands_of(pod)
+        books.pods[observed.ref.uid] = pod
+    elif observed.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
+        books.daemons.setdefault(observed.node, Counter()).update(amounts_of(observed.request))
 
 
-def _unit(nodes: Iterable[objects.Node], every: Sequence[Names]) -> str:
-    """Return what the cluster counts in: by its inventories, else by the size of its devices."""
+def _unit(nodes: Iterable[objects.Node], resource_names: Sequence[Names]) -> str:
+    """Return the memory unit of the inventories, or a guess by the size of the devices."""
     stated: set[str] = set()
     largest = 0
     for node in nodes:
-        for names in every:
+        for names in resource_names:
             text = ((node.metadata and node.metadata.annotations) or {}).get(names.inventory)
             try:
                 stated |= {decode_inventory(text).unit} if text is not None else set()
@@ -319,15 +325,15 @@ def _unit(nodes: Iterable[objects.Node], every: Sequence[Names]) -> str:
 
 @dataclass(frozen=True)
 class ListedCards(ListedResource):
-    """The devices of a driver, as a resource named after the class; its pods are claims."""
+    """The devices of a driver as a resource with the name of the class; claims hold the devices."""
 
     claims: Claims = field(kw_only=True)
     users: CurrentPods = field(kw_only=True)
-    """The pods that have claims with devices, and those that wait for some."""
+    """Pods with allocated claims, and pending pods with claims."""
     host: ListedResource = field(kw_only=True)
     """The same nodes, with the pods by annotation."""
     like: dict[str, str] = field(default_factory=dict)
-    """By the name of a node that comes, a node with the same devices."""
+    """The existing node with the same devices, by the name of a new node."""
 
     @property
     def filters(self) -> OwnFilters:
@@ -341,11 +347,11 @@ class ListedCards(ListedResource):
 
     @property
     def placer_over(self) -> PlacerOver:
-        """What makes a placer of pods with claims over a snapshot of the ledger."""
+        """The constructor of a placer of pods with claims over a snapshot of the ledger."""
         return ClaimPlacer.over_books(self.claims.books, self.claims.matches, self.like)
 
     def left_out(self, node: str, units: int) -> str:
-        """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
+        """Return why kube-scheduler's filters keep all pods with claims out of the node, or ""."""
         state = self.states.get(node)
         if node in self.like:
             return ""
@@ -359,9 +365,9 @@ def list_card_books(
     policy: str,
     namespace: Callable[[], str] = lambda: "default",
 ) -> ListedCards:
-    """Return the driver's devices with what claims have of them, and the pods.
+    """Return the driver's devices with their claims and pods.
 
-    host: as listed. namespace: returns that of manifests that name none. Raises ApiError,
+    host: the listed nodes. namespace: returns the default namespace of manifests. Raises ApiError,
     MessageError.
     """
     notes = [*cards.notes]
@@ -384,9 +390,9 @@ def list_card_books(
 
 
 def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
-    """Return the pods that ask by claims."""
+    """Return the pods with claims and without device memory by annotation."""
     on = defaultdict[str, list[claim_pods.ClaimsUser]](list)
-    waiting: list[tuple[str, claim_pods.ClaimsUser]] = []
+    pending: list[tuple[str, claim_pods.ClaimsUser]] = []
     wrong: list[str] = []
     gated = 0
     for pod in items(api, "/api/v1/pods", CLAIMS_PODS, NOT_ENDED, notes):
@@ -417,14 +423,14 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         elif user.demands.gated:
             gated += 1
         else:
-            waiting.append((metadata.creation_timestamp or "", user))
+            pending.append((metadata.creation_timestamp or "", user))
     if wrong:
         more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
-    waiting.sort(key=lambda each: each[0])
+    pending.sort(key=lambda each: each[0])
     unit = claims.books.unit
     return CurrentPods(
         {name: claim_pods.wanted_of(users, unit) for name, users in on.items()},
-        claim_pods.wanted_of((user for _, user in waiting), unit),
+        claim_pods.wanted_of((user for _, user in pending), unit),
         gated,
     )

@@ -1,14 +1,12 @@
-"""Nodes and pods of a cluster as kubectl lists them and as they change, reduced page by page to
-what is shown of them.
+"""List and watch the nodes and pods of a cluster through kubectl, reduced page by page to the facts
+that a report shows.
 
-Knows the list paths of the API and its selectors. Only pods that hold memory of a node are listed,
-and for one node only its own; a page at a time, so that a large cluster costs little memory here
-and no long request there. Output formats that the original does not have show more: the pods that
-wait, and the devices that ConfigMaps close.
+Knows list paths and selectors of the API. The list has only pods that hold memory of a node, and
+for one node only the pods of that node; pages bound the memory here and the requests there. Output
+formats that the original does not have also show pending pods and devices that ConfigMaps close.
 
-Watch events are as the API server writes them, a JSON object a line. If one watch ends, for
-whatever reason, all end, and everything is listed again: the list is right, and its error says why
-a watch does not work.
+A watch prints an event of the API server a line. When one watch ends, all watches end, and all
+objects are listed again: the error of a list tells why a watch does not work.
 
 Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
@@ -62,13 +60,13 @@ _FORBIDDEN = 403
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
 SETTLE = 0.2
-"""Seconds in which changes are gathered before they are shown as one."""
+"""Seconds of changes that are shown as one."""
 
 RELIST_PAUSE = 1.0
-"""Seconds from the end of a watch to the next list, so that a broken watch is no load."""
+"""Seconds from the end of a watch to the next list, for the load of a broken watch."""
 
 _WRAPPED = 1.0
-"""Seconds to wait for the end of output: the real kubectl may be the child of a script."""
+"""Seconds until the end of the output: the real kubectl may be the child of a script."""
 
 _Take = Callable[..., None]
 _Line = tuple[_Take, bytes]
@@ -77,12 +75,12 @@ _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 @dataclass(frozen=True)
 class Scope:
-    """Which nodes: those named, else those with the labels, else all."""
+    """The nodes to list: by name, by labels, or all."""
 
     nodes: tuple[str, ...] = ()
     selector: str = ""
     more: bool = False
-    """Also the pods that wait (they are of no node, so of all nodes alone), and closed devices."""
+    """Whether to list pending pods, if the scope is all nodes, and closed devices."""
 
     def __post_init__(self) -> None:
         for name in self.nodes:
@@ -91,17 +89,17 @@ class Scope:
 
     @property
     def pending(self) -> bool:
-        """Whether pods without a node are shown."""
+        """Whether pending pods are listed."""
         return self.more and not self.nodes and not self.selector
 
     def has(self, node: str) -> bool:
-        """Return whether the node, or the node of a pod, is one of those listed."""
+        """Return whether the scope has the node."""
         return not self.nodes or node in self.nodes
 
 
 @dataclass
 class Observed:
-    """What was read: nodes by name, pods by uid; by uid also why a pod could not be read."""
+    """Facts about a cluster: nodes by name, pods by uid, and why pods are unreadable by uid."""
 
     names: Names
     scope: Scope
@@ -109,19 +107,19 @@ class Observed:
     pods: dict[str, PodFacts] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     pending: dict[str, PendingFacts] = field(default_factory=dict)
-    """Pods that wait, by uid."""
-    closed: dict[str, frozenset[int | str]] = field(default_factory=dict)
-    """By node the devices that its ConfigMap closes, by index or uuid."""
+    """Pending pods, by uid."""
+    closed_devices: dict[str, frozenset[int | str]] = field(default_factory=dict)
+    """Devices that ConfigMaps close, as indices or uuids, by node."""
     listed_nodes: set[str] = field(default_factory=set)
-    """The names of all nodes that were listed."""
+    """The names of all listed nodes."""
     slices: dict[tuple[str, str], Fields] | None = None
-    """By "" and name, if the cluster has the device class of claims; else None."""
+    """ResourceSlices by ("", name); None without the device class of claims."""
     claims: dict[tuple[str, str], Fields] | None = None
-    """By namespace and name, if the cluster has that class; else None."""
+    """ResourceClaims by (namespace, name); None without the device class of claims."""
 
     @property
     def warnings(self) -> list[str]:
-        """What the numbers leave out, one line each."""
+        """Warnings about pods that the numbers leave out."""
         warnings = sorted(self.unread.values())
         if not self.scope.selector:
             strays: dict[str, int] = {}
@@ -135,54 +133,54 @@ class Observed:
             ]
         return warnings
 
-    def take_node(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a node as it is now."""
+    def take_node(self, item: Fields, *, is_deleted: bool = False) -> None:
+        """Update the facts about a node."""
         name = text(mapping(item.get("metadata")).get("name"))
         self.listed_nodes.add(name)
         self.nodes.pop(name, None)
-        if self.scope.has(name) and not gone:
+        if self.scope.has(name) and not is_deleted:
             node = read_node(item, self.names)
             if node is not None:
                 self.nodes[name] = node
 
-    def take_pod(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a pod as it is now."""
+    def take_pod(self, item: Fields, *, is_deleted: bool = False) -> None:
+        """Update the facts about a pod."""
         ref = pod_ref(item)
         self.pods.pop(ref.uid, None)
         self.unread.pop(ref.uid, None)
         self.pending.pop(ref.uid, None)
-        if gone or not self.scope.has(text(mapping(item.get("spec")).get("nodeName"))):
+        if is_deleted or not self.scope.has(text(mapping(item.get("spec")).get("nodeName"))):
             return
         try:
             pod = read_pod(item, self.names)
-            waiting = read_pending(item, self.names) if self.scope.pending else None
+            pending = read_pending(item, self.names) if self.scope.pending else None
         except WireError as error:
             self.unread[ref.uid] = f"pod {ref}: {error}; it is left out"
         else:
             if pod is not None:
                 self.pods[ref.uid] = pod
-            if waiting is not None:
-                self.pending[ref.uid] = waiting
+            if pending is not None:
+                self.pending[ref.uid] = pending
 
-    def take_config_map(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ConfigMap as it is now; keep the last good one if it cannot be read."""
+    def take_config_map(self, item: Fields, *, is_deleted: bool = False) -> None:
+        """Update the devices that a ConfigMap closes; an unreadable ConfigMap changes nothing."""
         name = text(mapping(item.get("metadata")).get("name"))
         node = name.removeprefix(self.names.unhealthy)
         if node == name:
             return
         self.unread.pop(name, None)
-        if gone:
-            self.closed.pop(node, None)
+        if is_deleted:
+            self.closed_devices.pop(node, None)
             return
         data = {key: text(value) for key, value in mapping(item.get("data")).items()}
         try:
-            self.closed[node] = decode_unhealthy(data)
+            self.closed_devices[node] = decode_unhealthy(data)
         except WireError as error:
             self.unread[name] = f"ConfigMap {name}: {error}"
 
 
 class Listed(NamedTuple):
-    """A list that was read: where to watch from, and the function that takes its changes."""
+    """A list with the resourceVersion to watch from, and the function for changes."""
 
     path: str
     query: Mapping[str, str]
@@ -191,9 +189,9 @@ class Listed(NamedTuple):
 
 
 def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, list[Listed]]:
-    """Return what the cluster shows, and the lists that it is from.
+    """Return the facts about the cluster, and the lists to watch.
 
-    Raises SettingsError if a named node does not exist, and whatever `Kubectl.get` raises.
+    Raises SettingsError if a named node does not exist, and the errors of `Kubectl.get`.
     """
     # Parsed JSON has no cycles, and looking for some in every page takes two thirds of the time.
     collects = gc.isenabled()
@@ -217,29 +215,29 @@ def _observe(
     if len(scope.nodes) == 1:
         query = {"fieldSelector": f"metadata.name={scope.nodes[0]}"}
         held_by = f"spec.nodeName={scope.nodes[0]}"
-    listed = [_list(kubectl, Listed(NODES, query, "", observed.take_node), limit)]
+    lists = [_list(kubectl, Listed(NODES, query, "", observed.take_node), limit)]
     unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
     # The pods that hold memory of these nodes, and perhaps of others.
     query = {"fieldSelector": _HOLDING if scope.pending else f"{_HOLDING},{held_by}"}
-    listed.append(_list(kubectl, Listed(PODS, query, "", observed.take_pod), limit))
+    lists.append(_list(kubectl, Listed(PODS, query, "", observed.take_pod), limit))
     if scope.more:
         maps = Listed(CONFIG_MAPS, {}, "", observed.take_config_map)
         try:
-            listed.append(_list(kubectl, maps, limit))
+            lists.append(_list(kubectl, maps, limit))
         except ApiGone:
             raise
         except ApiError as error:
             observed.unread[CONFIG_MAPS] = f"devices that ConfigMaps close are not known: {error}"
-        listed += _list_claims(kubectl, observed, limit)
-    return observed, listed
+        lists += _list_claims(kubectl, observed, limit)
+    return observed, lists
 
 
 def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Listed]:
-    """Take over slices and claims, if the cluster has the device class of claims; return the lists.
+    """List slices and claims, if the cluster has the device class of claims; return the lists.
 
-    Nothing is said where it has none, or where it may not be read.
+    Without the class, or without the right to read it, there is no warning.
     """
     try:
         items = elements(kubectl.get(DEVICE_CLASSES).get("items"))
@@ -264,16 +262,18 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
         return []
 
 
-def _take(kept: dict[tuple[str, str], Fields], item: Fields, *, gone: bool = False) -> None:
-    """Take over an object as it is now."""
+def _take(
+    objects: dict[tuple[str, str], Fields], item: Fields, *, is_deleted: bool = False
+) -> None:
+    """Update the object in the dict."""
     ref = pod_ref(item)
-    kept.pop((ref.namespace, ref.name), None)
-    if not gone:
-        kept[ref.namespace, ref.name] = item
+    objects.pop((ref.namespace, ref.name), None)
+    if not is_deleted:
+        objects[ref.namespace, ref.name] = item
 
 
 def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
-    """Take over its items, page by page of `limit` items; return the list with its version."""
+    """Read the list in pages of `limit` items; return the list with its resourceVersion."""
     page: dict[str, str] = {}
     while True:
         document = kubectl.get(of.path, **of.query, limit=str(limit), **page)
@@ -287,15 +287,15 @@ def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
 
 
 def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
-    """Yield what the cluster shows, now and after each change, without end.
+    """Yield the facts about the cluster, at once and after each change, without end.
 
-    Raises whatever `observe` raises, at the first list or a later one.
+    Raises the errors of `observe`, at any list.
     """
     while True:
-        observed, listed = observe(kubectl, scope, names)
+        observed, lists = observe(kubectl, scope, names)
         yield observed
         with closing(_Streams()) as streams:
-            for of in listed:
+            for of in lists:
                 watch = kubectl.watch(of.path, **of.query, resourceVersion=of.version)
                 streams.start(watch, of.take)
             while streams.gather():
@@ -304,7 +304,7 @@ def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
 
 
 class _Streams:
-    """Watches whose lines arrive in one queue; an empty line is the end of one."""
+    """Watches with one queue for their lines; an empty line is the end of a watch."""
 
     def __init__(self) -> None:
         from queue import Empty, SimpleQueue  # the command mostly watches nothing
@@ -314,14 +314,14 @@ class _Streams:
         self._running: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
 
     def start(self, process: "subprocess.Popen[bytes]", take: _Take) -> None:
-        """Read the lines that this process prints; `take` gets their objects."""
+        """Read the lines of this process; `take` gets the objects."""
         assert process.stdout is not None  # noqa: S101  # watch() asked for the pipe
         thread = threading.Thread(target=self._read, args=(process.stdout, take), daemon=True)
         self._running.append((process, thread))
         thread.start()
 
     def gather(self) -> bool:
-        """Return whether a change was taken over (and those right after it); False at the end."""
+        """Apply the next changes, up to SETTLE seconds of them; return False at the end."""
         take, line = self._lines.get()
         until = time.monotonic() + SETTLE
         while True:
@@ -332,14 +332,14 @@ class _Streams:
             kind = text(event.get("type"))
             if kind not in _KINDS:
                 return False  # the watch has ended, or cannot go on
-            take(mapping(event.get("object")), gone=kind == "DELETED")
+            take(mapping(event.get("object")), is_deleted=kind == "DELETED")
             try:
                 take, line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except self._no_line:
                 return True
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         for process, _thread in self._running:
             process.kill()
         for process, thread in self._running:

@@ -30,7 +30,7 @@ usage: gpushare COMMAND [OPTIONS]
   whatif   say whether pods would fit, now or with nodes gone or added, or how many more nodes
            they need
 
-gpushare COMMAND --help tells more; gpushare --version the version.
+gpushare COMMAND --help tells more; gpushare version the version.
 """
 
 
@@ -53,7 +53,7 @@ _MODULES = {
     "simulate": "gpushare.sim.main",
     "whatif": "gpushare.cli.whatif",
 }
-"""By command the module whose `main` runs it."""
+"""The module of each command; its `main` runs the command."""
 
 _PARSERS = {
     "defrag": ("gpushare.cli.parsers", "defrag_parser"),
@@ -64,13 +64,13 @@ _PARSERS = {
     "simulate": ("gpushare.sim.options", "simulate_parser"),
     "whatif": ("gpushare.cli.parsers", "whatif_parser"),
 }
-"""By command what makes its parser, for help without the imports that the command itself needs."""
+"""The module and function of each command's parser, for help without the command's imports."""
 
 _ON_NODES = ("device-plugin",)
 """Commands that need the extra `device-plugin`."""
 
 _EXTRA_PACKAGES = dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain")
-"""What a command needs besides its own package; some images leave it out (see Dockerfile)."""
+"""The package that a command needs besides its own; some images lack it (see Dockerfile)."""
 
 _REMEDIES = {
     "demo": "Install gpushare-localcluster: `pip install ./localcluster` in a clone, where"
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     match list(words):
-        case ["--version"]:
+        case ["--version" | "version"]:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_usage(), end="")
@@ -116,7 +116,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _usage() -> str:
-    """Return the commands; those of another distribution only if it is installed."""
+    """Return the list of commands; `demo` only if its distribution is installed."""
     installed = find_spec(_MODULES["demo"].partition(".")[0]) is not None
     return _USAGE.format(demo=_DEMO if installed else "")
 
@@ -125,7 +125,7 @@ def _called(command: str, words: Sequence[str]) -> int:
     """Import the command's module, and return the exit code of the command."""
     if command in _PARSERS and {"-h", "--help"}.intersection(words):
         module, name = _PARSERS[command]
-        # It prints the help and ends, or says first what is wrong with the line.
+        # parse_args prints the help, or the mistake, and exits.
         getattr(import_module(module), name)(f"gpushare {command}").parse_args(words)
     gc.disable()  # imports make many objects and no garbage: a fifteenth of the time of `serve`'s
     try:

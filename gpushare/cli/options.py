@@ -1,14 +1,12 @@
-"""The command line of kubectl-inspect-gpushare: words to options, in kubectl's manner, and how
-kubectl completes them.
+"""The command line of kubectl-inspect-gpushare in kubectl's manner, and its completion.
 
-Knows flags and what goes together. kubectl refuses flags before a plug-in's name, so those that say
-which cluster is meant are taken here and handed back to it.
+kubectl refuses flags before a plug-in's name, so the flags that name a cluster are accepted here
+and passed on to kubectl.
 
-kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's name, the last
-one being what is typed so far ("" at a blank), and reads candidates, one a line, and a last line
-`:N` with what its shell script shall do: 4 no file names, 0 file names if there is no candidate
-(ShellCompDirective of its library cobra). Whatever fails gives no candidates: a prompt is no place
-for errors.
+For completion kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's
+name, the incomplete word last ("" after a blank). The output is a candidate a line and a last line
+`:N`: 4 no file names, 0 file names if there is no candidate (cobra's ShellCompDirective). After an
+error there are no candidates.
 
 Tested in `tests/unit/cli/test_inspect.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
@@ -38,7 +36,7 @@ PASSED_ON = {
     "--server": "URL",
     "--request-timeout": "DURATION",
 }
-"""Flags of kubectl that it gets as they are."""
+"""Flags that are passed on to kubectl."""
 
 _EPILOG = """\
 exit codes: 0 shown, 1 an error (one line on stderr), 130 ended by Ctrl-C.
@@ -72,7 +70,7 @@ _TIMEOUT = "3s"
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for."""
+    """The options of one call."""
 
     kubectl: Kubectl
     scope: Scope
@@ -85,13 +83,13 @@ class Options:
     headers: bool
     watch: bool
     extender: str = ""
-    """The URL of its health listener, or ""."""
+    """The URL of the extender's health listener, or ""."""
     top: bool = False
     """Whether to show the use of GPUs by container."""
 
 
 class _Parser(Parser):
-    """Prints errors and exits as kubectl does if a command line is wrong."""
+    """Prints an error and exits as kubectl does for a wrong command line."""
 
     prefix = "error"
     code = 1
@@ -100,7 +98,7 @@ class _Parser(Parser):
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
     """Return the options of a command line.
 
-    Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 1.
+    Raises SettingsError for a wrong value; a wrong flag ends the process with 1.
     """
     flag_values = vars(_parser(prog).parse_intermixed_args(words))
     # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
@@ -138,12 +136,12 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
 
 
 def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
-    """Return the kubectl for these flags, given by their names without dashes."""
+    """Return the kubectl for these flags. flag_values: by names without dashes."""
     flags = []
     for flag in PASSED_ON:
         value = flag_values.get(flag.removeprefix("--").replace("-", "_")) or ()
         values = (value,) if isinstance(value, str) else value
-        flags += [f"{flag}={each}" for each in values if each]
+        flags += [f"{flag}={text}" for text in values if text]
     return Kubectl(
         environ.get("KUBECTL") or "kubectl",
         tuple(flags),
@@ -152,15 +150,19 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
     )
 
 
-def make_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser in kubectl's manner, without options."""
-    return _Parser(
+def make_parser(
+    prog: str, description: str, epilog: str, code: int = _Parser.code
+) -> argparse.ArgumentParser:
+    """Return a parser in kubectl's manner, without options. code: of a wrong command line."""
+    parser = _Parser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
+    parser.code = code
+    return parser
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -194,7 +196,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which cluster is meant."""
+    """Add the flags that name a cluster."""
     add = parser.add_argument
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
@@ -210,7 +212,7 @@ def report_format(word: str) -> str:
 
 
 def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return what to print for these words."""
+    """Return the output of a completion for these words."""
     *before, typed = words or [""]
     flag_values, open_flag = _flag_values(before)
     directive = _NO_FILES
@@ -227,7 +229,7 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _flag_values(words: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Return (values of flags by name without dashes, the flag whose value is typed or "")."""
+    """Return (values of flags by name without dashes, the flag with an incomplete value or "")."""
     flag_values: dict[str, str] = {}
     nodes: list[str] = []
     flag = ""
@@ -283,8 +285,8 @@ def _names(kubectl: Kubectl, path: str) -> list[str]:
 
 
 def _positional(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
-    """Return the nodes that share the resource and were not named yet, and the word explain; after
-    this one pods.
+    """Return the remaining nodes that share the resource, and the word explain; after explain the
+    pods.
     """
     words = flag_values.get("nodes", "").split()
     if words[:1] == ["explain"]:

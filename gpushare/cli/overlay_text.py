@@ -1,7 +1,7 @@
-"""What `gpushare whatif --need --overlay` prints: the shapes that are needed, as autoscalers are
-told of nodes that do not exist yet.
+"""Write the needed shapes for autoscalers, which know no shape of a node that does not exist yet.
 
-A stream of YAML; of each document a comment says whose it is.
+The output of `gpushare whatif --need --overlay` is a stream of YAML; a comment before each document
+names the autoscaler.
 
 Tested in `tests/unit/cli/test_overlay.py`.
 """
@@ -24,10 +24,10 @@ _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
 _CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
 _VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
-"""A label's value."""
+"""The value of a label."""
 
 _LONGEST = 50
-"""Characters of the name of a shape that the name of an object has."""
+"""The most characters of a shape's name in the name of an object."""
 
 
 def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
@@ -38,14 +38,14 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
     if not needed:
         return "# no node is needed: what is there has room\n"
     parts = []
-    taken: set[str] = set()
+    names_in_use: set[str] = set()
     for shape, count in needed:
         words = re.sub("[^a-z0-9]+", "-", shape.name.lower())[:_LONGEST].strip("-")
         name, number = f"gpushare-{words}", 1
-        while name in taken:
+        while name in names_in_use:
             number += 1
             name = f"gpushare-{words}-{number}"
-        taken.add(name)
+        names_in_use.add(name)
         title = f"# {count} x {printable(shape.name)}\n"
         parts.append(title + "---\n".join(_documents(shape, name, names, unit)))
     return "---\n".join(parts)
@@ -53,7 +53,7 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
 
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
     labels = _labels(shape, names, unit)
-    # What the device plug-in will offer there, by resource.
+    # The amounts that the device plug-in will advertise, by resource.
     amounts = {names.resource: str(shape.units)}
     for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
         percent = amount.whole * len(shape.spec.capacity)
@@ -65,8 +65,7 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
     if labels:
         of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"
         of_node_pool += "".join(f"#   {line}\n" for line in to_yaml(labels).splitlines())
-    # The instance types of this shape: that of the node it is like, else those of a NodePool with
-    # its label.
+    # The instance type of the existing node, or the instance types of a NodePool with the label.
     key, value = _INSTANCE_TYPE, ((shape.like and shape.like.labels) or {}).get(_INSTANCE_TYPE)
     if value is None and names.shape in labels:
         key, value = names.shape, labels[names.shape]
@@ -86,7 +85,7 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
     tags = {f"{_TEMPLATE}/resources/{key}": value for key, value in amounts.items()}
     tags |= {f"{_TEMPLATE}/label/{key}": value for key, value in labels.items()}
     yield "# cluster-autoscaler on AWS: tags of the Auto Scaling group.\n" + to_yaml({"tags": tags})
-    # Cluster API has one resource of a GPU, whose name may be any.
+    # Cluster API has one GPU resource, of any name.
     annotations = {}
     if shape.spec.cpu is not None:
         annotations[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
@@ -104,9 +103,9 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
 
 
 def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
-    """Return the labels that nodes of this shape have before a device plug-in runs there.
+    """Return the labels of nodes of this shape before a device plug-in runs there.
 
-    Devices of several sizes are nothing that a label says.
+    There is no label for devices of several sizes.
     """
     sizes, models = {*shape.spec.capacity}, {*shape.spec.models}
     labels = {}
@@ -118,6 +117,6 @@ def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
             amount = f"{size}GiB" if unit == "GiB" else f"{size * mib_of(unit)}MiB"
         labels[names.shape] = f"{len(shape.spec.capacity)}x{amount}"
     if len(models) == 1 and _VALUE.fullmatch(model := models.pop()):
-        own = (shape.like and shape.like.labels) or {}
-        labels[next((key for key in LABELS if key in own), LABELS[0])] = model
+        node_labels = (shape.like and shape.like.labels) or {}
+        labels[next((key for key in LABELS if key in node_labels), LABELS[0])] = model
     return labels

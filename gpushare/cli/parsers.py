@@ -1,25 +1,25 @@
-"""The command lines of `explain`, `whatif` and `defrag`: what `--help` needs, and no more.
+"""The command lines of `explain`, `whatif` and `defrag`, without the imports of the commands.
 
-Books, numpy and msgspec take most of a second to import; whoever asks for help, or mistypes a flag,
-does not wait for them. Tested in `tests/unit/cli/test_start.py`.
+Books, numpy and msgspec take most of a second to import; help and errors of the command line come
+at once. Tested in `tests/unit/cli/test_start.py`.
 """
 
 import argparse
 
 from gpushare.cli.options import add_connection, make_parser, report_format
-from gpushare.commandline import Parser
+from gpushare.commandline import USAGE, Parser
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
-"""The extender's own policy depends on the pods that it has seen, which only it knows."""
+"""The default; the extender's own policy depends on pods that only the extender knows."""
 NAMESPACE = "kube-system"
-"""Where ConfigMaps close devices, by default."""
+"""The default namespace of ConfigMaps that close devices."""
 MOVES = 4
-"""Of a plan, at most, by default; as `explain.defrag.MOST_MOVES`."""
+"""The default upper bound of moves of a plan; as `explain.defrag.MOST_MOVES`."""
 MOST_MOVES_ASKED = 8
-"""The most that `--moves` may ask for."""
+"""The upper bound of `--moves`."""
 WAIT = 300
-"""Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
+"""Default seconds until a budget allows an eviction, and until a replacement pod runs."""
 
 _EXPLAIN_EPILOG = """\
 exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
@@ -39,7 +39,8 @@ need:   --need          the fewest nodes so that the pods that wait fit, and tho
         --shape 8x80GiB,cpu=96,memory=768Gi,model=A100, or --shape gpu-a: nodes that may come, the
                         preferred ones first (default: like those that are there)
         --overlay       prints them as Karpenter and cluster-autoscaler are told of them
-exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+exit codes: 0 all requested pods fit, 1 some do not, 2 wrong usage, or the cluster cannot be read
+(one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
 """
 _DEFRAG_EPILOG = """\
@@ -55,7 +56,7 @@ docs/defrag.md tells which pods may be moved, what a plan promises, and when --a
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which cluster is listed, and how."""
+    """Add the flags that name a cluster and its settings."""
     add = parser.add_argument
     add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
     add(
@@ -104,6 +105,7 @@ def whatif_parser(prog: str) -> argparse.ArgumentParser:
         prog,
         "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
         _WHATIF_EPILOG,
+        USAGE,
     )
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")

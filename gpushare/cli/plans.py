@@ -1,9 +1,8 @@
-"""What `gpushare whatif` is asked of each resource: pods and groups that come, nodes that go and
-come, and of which shapes these are.
+"""Build the plans of `gpushare whatif` from words: pods and groups to add, nodes to add and remove.
 
-There are a resource of nodes that share by annotation, and one of the cards of a DRA driver. A node
-is of one mode, so the two are answered one by one. A shape is `8x80GiB`, with more after commas, or
-a node that is there to be like. Every wrong word is a SettingsError that says what to write.
+There is a plan for nodes that share by annotation, and one for the cards of a DRA driver: a node
+has one mode, so each plan gets its own answer. A shape is `8x80GiB`, with amounts after commas, or
+the name of an existing node. A SettingsError names a wrong word and a correct one.
 
 Tested in `tests/unit/cli/test_whatif.py`, `tests/unit/cli/test_need.py` and
 `tests/unit/cli/test_whatif_claims.py`.
@@ -31,14 +30,14 @@ _ADDED = re.compile(r"(\d{1,4}):(.+)")
 _SHAPE_KEYS = ("cpu", "memory", "model")
 
 _SHOWN = 82
-"""Characters of a wrong word in an error, with its quotes and escapes."""
+"""The most characters of a wrong word in an error, with quotes and escapes."""
 _MOST_SHAPES = 6
-"""Shapes of a cluster that are looked at if none are named; with more an answer takes minutes."""
+"""The most shapes of a cluster without --shape; an answer with more takes minutes."""
 
 
 @dataclass
 class ResourcePlan:
-    """What is asked of one resource: pods and groups that come, nodes that go and come."""
+    """The question about one resource: pods and groups that come, nodes that go and come."""
 
     books: ListedResource
     pods: list[PodBatch] = field(default_factory=list)
@@ -46,15 +45,15 @@ class ResourcePlan:
     without: list[str] = field(default_factory=list)
     added: list[NodeSpec] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
-    """Those of nodes that may come; none: like those that are there."""
+    """Shapes of possible new nodes; []: the shapes of existing nodes."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """What keeps kube-scheduler from a node, whoever asks, by the node's name."""
+    """Why kube-scheduler's filters keep all pods out, by node name."""
 
 
 class Plans:
-    """The plan by annotation, and the one of cards, if there are any that count.
+    """The plan of nodes by annotation, and the plan of a DRA driver's cards if there are any.
 
-    claims_first: what is told in words is of the cards.
+    claims_first: pods and shapes in words are of the cards.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class Plans:
 
     @property
     def every(self) -> list[ResourcePlan]:
-        """All of them, the one that words are of first."""
-        others = [plan for plan in (self.host, self.cards) if plan is not None]
-        return sorted(others, key=lambda plan: plan is not self.first)
+        """All plans, the plan of pods and shapes in words first."""
+        plans = [plan for plan in (self.host, self.cards) if plan is not None]
+        return sorted(plans, key=lambda plan: plan is not self.first)
 
     def of_node(self, shape: str) -> ResourcePlan:
-        """Return the plan of the node that a shape is like; of one that is not there the first."""
+        """Return the plan of the existing node that a shape names, or the first plan."""
         name = shape.partition(",")[0].strip()
         for plan in (self.cards, self.host):
             if plan is not None and plan.books.ledger.has_node(name):
@@ -81,7 +80,7 @@ class Plans:
         return self.first
 
     def change_nodes(self, without: Sequence[str], add: Sequence[str]) -> None:
-        """Say which nodes go, and which come. Raises SettingsError for words that say nothing."""
+        """Plan the nodes that go and come. Raises SettingsError for a wrong word."""
         for name in without:
             plan = self.of_node(name)
             plan.without.append(name)
@@ -110,12 +109,12 @@ class Plans:
             plan.shapes.append(shape_of_words(word, "--shape", plan.books))
 
     def add_pods(self, pods: tuple[list[PodBatch], list[PodBatch]]) -> None:
-        """Take pods that come: those by annotation, and those by claims."""
+        """Add pods that come. pods: by annotation, and by claims."""
         for plan, batches in self._by_plan(pods):
             plan.pods += batches
 
     def add_gang(self, pods: tuple[list[PodBatch], list[PodBatch]], word: str) -> None:
-        """Take a group that comes. Raises SettingsError if it is of both kinds."""
+        """Add a group that comes. Raises SettingsError for a group of both kinds of pods."""
         if all(pods):
             raise SettingsError(
                 f"--gang: {word!r}: some pods ask by annotation and some by claims, and nothing"
@@ -136,14 +135,14 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
 
     flag: the option, for errors. Raises SettingsError for words that name no shape.
     """
-    first, *rest = text.split(",")
+    first, *parts = text.split(",")
     first = first.strip()
     wrong = f"{flag}: {text!r:.{_SHOWN}}"
     if books.ledger.has_node(first):
-        if rest:
+        if parts:
             raise SettingsError(f"{wrong}: nothing goes after the name of a node")
         return shape_like(first, books)
-    more = values_of_words(rest, _SHAPE_KEYS, wrong)
+    more = values_of_words(parts, _SHAPE_KEYS, wrong)
     words = SHAPE.fullmatch(first)
     if isinstance(books, ListedCards):
         raise SettingsError(
@@ -163,22 +162,22 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         (True,) * devices,
         (model,) * devices,
         ("",) * devices,
-        cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
-        memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
+        cpu=host_amount(CPU, more, wrong, minimum=1, of="a node has"),
+        memory=host_amount(MEMORY, more, wrong, minimum=1, of="a node has"),
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in _SHAPE_KEYS if key in more)])
     return Shape(name, spec)
 
 
 def shape_like(node: str, books: ListedResource) -> Shape:
-    """Return what a node like this one is, with what DaemonSets take of it already taken."""
+    """Return the shape of an existing node, less the amounts of its DaemonSet pods."""
     spec, state = books.ledger.entries_and_specs()[1][node], books.states.get(node)
-    taken = books.daemons.get(node, Counter[str]())
-    cpu = None if spec.cpu is None else max(spec.cpu - taken[CPU], 0)
-    memory = None if spec.memory is None else max(spec.memory - taken[MEMORY], 0)
+    daemon_amounts = books.daemons.get(node, Counter[str]())
+    cpu = None if spec.cpu is None else max(spec.cpu - daemon_amounts[CPU], 0)
+    memory = None if spec.memory is None else max(spec.memory - daemon_amounts[MEMORY], 0)
     if state is not None and state.allocatable is not None:
         allocatable = {
-            name: max(units - taken[name], 0) for name, units in state.allocatable.items()
+            name: max(units - daemon_amounts[name], 0) for name, units in state.allocatable.items()
         }
         state = replace(state, allocatable=allocatable)
     return Shape(f"like {node}", replace(bare(spec), name="", cpu=cpu, memory=memory), state)
@@ -187,7 +186,7 @@ def shape_like(node: str, books: ListedResource) -> Shape:
 def nodes_added(
     words: Iterable[str], books: ListedResource, names: Iterator[str]
 ) -> Iterator[tuple[NodeSpec, NodeState]]:
-    """Yield the nodes of each N:SHAPE. names: for them."""
+    """Yield the nodes of each word N:SHAPE. names: of the nodes."""
     for text in words:
         match = _ADDED.fullmatch(text.strip())
         if match is None or not int(match[1]):
@@ -200,10 +199,10 @@ def nodes_added(
 
 
 def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list[Shape]:
-    """Return the shapes that the nodes have, the commonest first; a note says what is left out.
+    """Return the shapes of the nodes, the commonest first; a note tells of left-out shapes.
 
-    Nodes are of one shape if they are alike in what pods with these demands look at: devices,
-    models, CPU, memory, taints and the labels that they name.
+    Nodes have one shape if they are alike for pods with these demands: in devices, models, CPU,
+    memory, taints, and the labels of these demands.
     """
     keys = set[str]()
     for pod_demands in demands:

@@ -1,7 +1,7 @@
-"""What `gpushare whatif` is asked: pods as words, as manifests and as rows of a table.
+"""Read the pods of `gpushare whatif` from words, manifests and tables.
 
-Knows the grammar of the words, the kinds that make pods, and units of memory; not what is made of
-it. Every wrong word is a SettingsError that says what to write.
+Knows the grammar of the words, the kinds with pod templates, and units of memory. A SettingsError
+names a wrong word and a correct one.
 
 Tested in `tests/unit/cli/test_whatif.py`.
 """
@@ -49,29 +49,29 @@ _NO_CLASSES = Priorities()
 
 
 class PodReader:
-    """Reads which pods are wanted, from words and from files.
+    """Reads pods from words and files.
 
-    books: those that words and tables are of. every: the managed resources, the one of the books by
-    annotation first. claims: those that manifests may name. priority: of pods in words and tables.
-    priorities: returns those of PriorityClasses, for manifests.
+    books: for words and tables. resource_names: of the managed resources, first of the books by
+    annotation. claims: for manifests. priority: of pods in words and tables. priorities: returns
+    the PriorityClasses, for manifests.
     """
 
     def __init__(
         self,
         books: ListedResource,
-        every: Sequence[Names],
+        resource_names: Sequence[Names],
         claims: Claims,
         priority: int,
         priorities: Callable[[], Priorities],
     ) -> None:
         self._books = books
-        self._every = every
+        self._every = resource_names
         self._claims = claims
         self._priority = priority
         self._priorities = cache(priorities)
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
-        """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
+        """Return the pods of one --pods or --gang: (by annotation, by claims)."""
         unit, resource = self._books.unit, self._books.names.resource
         pods = pods_of_words(word, unit, resource, self._priority)
         if pods is not None:
@@ -84,7 +84,7 @@ class PodReader:
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
-        # A table of pods, as `gpushare simulate` reads it: by its name or, of JSON, as a list.
+        # A table of pods for `gpushare simulate`, by its suffix or as a JSON list.
         is_table = bool({".csv", ".xz", ".gz"} & set(path.suffixes))
         if path.suffix == ".json" and not is_table:
             is_table = read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
@@ -101,20 +101,20 @@ class PodReader:
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
-    def _of_books(self, pods: list[PodBatch], where: str) -> tuple[list[PodBatch], list[PodBatch]]:
+    def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
         if not isinstance(self._books, ListedCards):
             return pods, []
         try:
-            return [], [self._claims.in_words(each) for each in pods]
+            return [], [self._claims.in_words(batch) for batch in pods]
         except MessageError as error:
-            raise SettingsError(f"{where}: {error}") from error
+            raise SettingsError(f"{source}: {error}") from error
 
 
 def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> PodBatch | None:
     """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB + 30% on 2 x 3` (8 GiB and 30 % of
-    the compute on each of two devices); None if these are no such words, but may name a file.
+    the compute on each of two devices); None for other words, which may name a file.
 
-    resource: the one that they ask for; the class of claims: each asks by one claim.
+    resource: of the request; the class of claims for one claim a pod.
     """
     match = _PODS.fullmatch(text.strip())
     if match is None:
@@ -143,7 +143,7 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Pod
 
 @dataclass(frozen=True)
 class Specs:
-    """The pods of manifests, by annotation and by claims."""
+    """The pods of manifests. pods: by annotation. users: by claims."""
 
     pods: list[PodBatch] = field(default_factory=list)
     users: list[ClaimsUser] = field(default_factory=list)
@@ -151,22 +151,22 @@ class Specs:
 
 def pods_of_documents(
     documents: Sequence[object],
-    where: str,
-    every: Sequence[Names],
+    source: str,
+    resource_names: Sequence[Names],
     priorities: Priorities = _NO_CLASSES,
     claims: Claims | None = None,
 ) -> Specs:
-    """Return the pods of manifests, as a YAML file has them, which may have claims and templates.
+    """Return the pods of manifests; claims and templates of the manifests are added to `claims`.
 
-    every: the managed resources, of which pods by annotation must ask for the first. Raises
-    SettingsError that begins with `where`.
+    resource_names: pods by annotation must ask for the first. Raises SettingsError that begins with
+    `source`.
     """
     claims = claims or no_claims("there is no cluster")
     specs = Specs()
     items = [
-        (item, f"{where}: document {number}")
+        (item, f"{source}: document {number}")
         for number, document in enumerate(documents, 1)
-        for item in _items(document, f"{where}: document {number}")
+        for item in _items(document, f"{source}: document {number}")
     ]
     pods = []
     for item, at in items:
@@ -179,25 +179,25 @@ def pods_of_documents(
         body = json.dumps(item, default=str).encode()
         try:
             if kind == "ResourceClaim":
-                # One that the cluster has stays as it is there.
+                # A claim of the cluster wins over a claim of a manifest.
                 claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
             else:
                 claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
         except WireError as error:
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
-        pod = _wanted(item, at, every, priorities, claims)
+        pod = _wanted(item, at, resource_names, priorities, claims)
         if isinstance(pod, PodBatch):
             specs.pods.append(pod)
         else:
             specs.users.append(pod)
     if not pods:
-        raise SettingsError(f"{where}: has no pods")
+        raise SettingsError(f"{source}: has no pods")
     return specs
 
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
-    """Return the size in units of the cluster. size_unit None: it is in these already."""
+    """Return the size in units of the cluster. size_unit: None for units of the cluster."""
     amount: int | None = size if size <= MAX_UNITS else None
     if size_unit is not None:
         if unit == NO_UNIT:
@@ -211,25 +211,26 @@ def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> in
     return amount
 
 
-def values_of_words(parts: Iterable[str], known: Sequence[str], wrong: str) -> dict[str, str]:
-    """Return the values of words like `cpu=8`, by key. wrong: how an error begins.
+def values_of_words(parts: Iterable[str], keys: Sequence[str], wrong: str) -> dict[str, str]:
+    """Return the values of words like `cpu=8`, by key. wrong: the start of an error.
 
-    Raises SettingsError for a key that is not known, has no value, or stands twice.
+    Raises SettingsError for an unknown key, a key without a value, or a repeated key.
     """
     pairs = [part.strip().partition("=")[::2] for part in parts]
-    unknown = next((key for key, value in pairs if key not in known or not value), None)
+    unknown = next((key for key, value in pairs if key not in keys or not value), None)
     if unknown is not None or len(dict(pairs)) < len(pairs):
         mistake = f"{unknown!r:.42} is not" if unknown is not None else "has something twice; write"
-        raise SettingsError(f"{wrong}: {mistake} one of {', '.join(f'{key}=...' for key in known)}")
+        raise SettingsError(f"{wrong}: {mistake} one of {', '.join(f'{key}=...' for key in keys)}")
     return dict(pairs)
 
 
 def host_amount(
-    key: str, values: Mapping[str, str], wrong: str, *, least: int, of: str
+    key: str, values: Mapping[str, str], wrong: str, *, minimum: int, of: str
 ) -> int | None:
-    """Return the CPU or the memory that words say, None if they do not.
+    """Return the CPU in millicores or the memory in bytes; None without the key.
 
-    wrong: how an error begins. of: what may have it, from `least` on.
+    wrong: the start of an error. of: the end of an error for an amount below the minimum, such as
+    "a node has".
     """
     if key not in values:
         return None
@@ -237,95 +238,97 @@ def host_amount(
         amount = (to_milli if key == CPU else to_bytes)(values[key])
     except QuantityError as error:
         raise SettingsError(f"{wrong}: {key}: {error}") from error
-    if not least <= amount < HOST_BOUND:
+    if not minimum <= amount < HOST_BOUND:
         raise SettingsError(f"{wrong}: {key}={values[key][:40]} is no amount that {of}")
     return amount
 
 
-def _items(document: object, where: str) -> Iterator[dict[str, Any]]:
+def _items(document: object, source: str) -> Iterator[dict[str, Any]]:
     if document is None:  # between two lines of ---
         return
     if not isinstance(document, dict):
-        raise SettingsError(f"{where}: is no object of Kubernetes")
+        raise SettingsError(f"{source}: is no object of Kubernetes")
     if str(document.get("kind")).endswith("List"):
-        listed = document.get("items")
-        yield from (item for element in listed or () for item in _items(element, where))
+        elements = document.get("items")
+        yield from (item for element in elements or () for item in _items(element, source))
     else:
         yield document
 
 
 def _wanted(
     item: dict[str, Any],
-    where: str,
-    every: Sequence[Names],
+    source: str,
+    resource_names: Sequence[Names],
     priorities: Priorities,
     claims: Claims,
 ) -> PodBatch | ClaimsUser:
     kind = str(item.get("kind"))[:80]
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
-    where = f"{where}: {kind} {name}"
+    source = f"{source}: {kind} {name}"
     pod: Mapping[str, object] = item
     count = 1
     if kind in _TEMPLATED:
         pod = mapping(spec.get("template"))
-        told = spec.get("parallelism" if kind == "Job" else "replicas")
-        if told is not None:
-            if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < 10**6:
-                raise SettingsError(f"{where}: {told!r} is no number of pods")
-            count = told
+        number = spec.get("parallelism" if kind == "Job" else "replicas")
+        if number is not None:
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**6:
+                raise SettingsError(f"{source}: {number!r} is no number of pods")
+            count = number
     elif kind != "Pod":
         raise SettingsError(
-            f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
+            f"{source}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
         )
     try:
-        read = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
-        asked = request_among(read, every)
+        decoded = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
+        names_and_request = request_among(decoded, resource_names)
     except WireError as error:
-        raise SettingsError(f"{where}: {error}") from error
-    name, priority = f"{kind.lower()}/{name}", _priority(pod, priorities, where)
-    if asked is None and read.spec and read.spec.resource_claims:
+        raise SettingsError(f"{source}: {error}") from error
+    name, priority = f"{kind.lower()}/{name}", _priority(pod, priorities, source)
+    if names_and_request is None and decoded.spec and decoded.spec.resource_claims:
         namespace = str(metadata.get("namespace") or claims.namespace())
-        user = replace(_user(read, namespace, every[0], claims, where), name=name)
+        user = replace(_user(decoded, namespace, resource_names[0], claims, source), name=name)
         return replace(user, count=count, priority=priority)
-    if asked is None or asked[0] is not every[0]:
-        raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
-    return PodBatch(name, asked[1], count, demands_of(read), priority)
+    if names_and_request is None or names_and_request[0] is not resource_names[0]:
+        raise SettingsError(
+            f"{source}: asks for no {resource_names[0].resource}, so nothing is known of it"
+        )
+    return PodBatch(name, names_and_request[1], count, demands_of(decoded), priority)
 
 
-def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: str) -> ClaimsUser:
-    """Return what the pod asks for by claims."""
+def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, source: str) -> ClaimsUser:
+    """Return the claims of the pod. Raises SettingsError for a pod without claims that count."""
     if claims.why_not:
         raise SettingsError(
-            f"{where}: asks by claims, which do not count here: {claims.why_not}; say their sizes"
+            f"{source}: asks by claims, which do not count here: {claims.why_not}; say their sizes"
             " in words, such as '8GiB x 3'"
         )
     try:
         user = user_of(pod, names, claims, name="", namespace=namespace)
     except WireError as error:
-        raise SettingsError(f"{where}: {error}") from error
+        raise SettingsError(f"{source}: {error}") from error
     if user is None:
         raise SettingsError(
-            f"{where}: asks for no {names.resource}, and by no claim, so nothing is known of it"
+            f"{source}: asks for no {names.resource}, and by no claim, so nothing is known of it"
         )
     if not user.claims:
-        raise SettingsError(f"{where}: all its claims have devices already, so it needs none")
+        raise SettingsError(f"{source}: all its claims have devices already, so it needs none")
     return user
 
 
-def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> int:
+def _priority(pod: Mapping[str, object], priorities: Priorities, source: str) -> int:
     """Return the priority that the API server would give the pod."""
     spec = mapping(pod.get("spec"))
     name, number = spec.get("priorityClassName"), spec.get("priority")
     if name:
         if str(name) not in priorities.classes:
-            raise SettingsError(f"{where}: there is no PriorityClass {str(name)[:253]!r}")
+            raise SettingsError(f"{source}: there is no PriorityClass {str(name)[:253]!r}")
         return priorities.classes[str(name)]
     return number if type(number) is int else priorities.default
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:
-    """Return what kube-scheduler counts of the devices; of claims that is nothing."""
+    """Return the extended resources that kube-scheduler counts; none for claims."""
     if resource == CLASS:
         return ()
     amounts = {

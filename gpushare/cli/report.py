@@ -1,9 +1,8 @@
-"""The report that every output format shows: which pods hold how much of which device.
+"""Make the report that every output format shows: devices, and the pods that hold their memory.
 
-Knows what was read of nodes and pods, and units of memory; not how it was read nor how it is
-shown. A pod whose devices are not known (no usable annotation, or one that names a device its node
-does not have) is *unplaced*: it may be on any device, so the ledger takes it off the free memory of
-each, while a device shows as allocated what its own pods sum to.
+Knows facts about nodes and pods, and units of memory; no API and no format. A pod without a usable
+annotation, or with a device that its node lacks, is *unplaced*: it may be on any device. Its memory
+is subtracted from the free memory of each device of the node, and allocated to none.
 
 Tested in `tests/contract/test_golden_inspect.py`.
 """
@@ -21,13 +20,13 @@ from gpushare.core.node_filters import NodeState
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
-if TYPE_CHECKING:  # it loads more than the rest of the command
+if TYPE_CHECKING:  # these modules take longer to load than the command
     from gpushare.cli.claims import ClaimsReport
     from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
 LARGEST_IN_GIB = 100
-"""A device of more units than this is taken to be counted in MiB, as the original takes it."""
+"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
 
 
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
@@ -41,16 +40,16 @@ class DeviceLine:
     total: int
     allocated: int
     free: int
-    """What the extender can still give out of it."""
+    """Units that the extender can still allocate."""
     healthy: bool
     model: str
     uuid: str
     cores: int = 0
-    """Percent of its compute that its own pods have."""
+    """Allocated percent of compute."""
     cores_free: int = ALL_CORES
-    """Percent of its compute that can still be given out."""
+    """Percent of compute that can still be allocated."""
     stranded: int = 0
-    """Units that would be free, if all of its compute were not given away."""
+    """Units that nobody can get because all compute is allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,10 @@ class PodLine:
     assigned: bool
     units: int
     shares: Shares
-    """() if it is unplaced."""
+    """() for an unplaced pod."""
     cores: int = 0
-    """The largest percent of the compute of one of its devices; of each device of the node if it is
-    unplaced."""
+    """The largest percent of compute of a device of the pod; for an unplaced pod of each device of
+    the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,20 @@ class NodeLine:
     name: str
     address: str
     unit: str
-    """What it counts in itself; the numbers are in the report's."""
+    """The node's own unit; the numbers are in the report's unit."""
     devices: tuple[DeviceLine, ...]
     pods: tuple[PodLine, ...]
     unplaced: int
-    closed: str
-    """Why no pod may be placed on it, or ""."""
+    closed_reason: str
+    """Why no pod may be placed there, or ""."""
     left_out: str = ""
-    """What keeps kube-scheduler itself from it, or ""."""
+    """Why kube-scheduler's own filters keep all pods out, or ""."""
     state: NodeState | None = None
-    """What its filters see, device memory in the report's unit."""
+    """The state for these filters, with device memory in the report's unit."""
     unplaced_cores: int = 0
-    """Percent of the compute of each device that the unplaced pods may have."""
-    kept: str = ""
-    """Why autoscalers leave it alone, or ""."""
+    """Percent of compute of each device that unplaced pods may have."""
+    kept_reason: str = ""
+    """Why autoscalers must keep the node, or ""."""
 
     @property
     def total(self) -> int:
@@ -102,32 +101,32 @@ class NodeLine:
 
     @property
     def free(self) -> int:
-        """Units that can still be given out."""
+        """Units that can still be allocated."""
         return sum(device.free for device in self.devices)
 
     @property
     def stranded(self) -> int:
-        """Units that would be free, if all compute of their devices were not given away."""
+        """Units that nobody can get because all compute of their devices is allocated."""
         return sum(device.stranded for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Nodes by name, and what is wrong, one line each."""
+    """Nodes sorted by name, and warnings."""
 
     resource: str
     unit: str
-    """What all numbers count."""
+    """The unit of all numbers."""
     unit_from: str
     """One of "inventory", "flag" and "guess"."""
     nodes: tuple[NodeLine, ...]
     warnings: tuple[str, ...]
     policy: "RankingPolicy | None" = None
-    """The one that ranks pods, None if nobody was asked or it is not known."""
+    """The policy that ranks pods; None if unknown."""
     pending: tuple[PendingFacts, ...] = ()
-    """Pods that wait, by namespace and name; () if they were not asked for."""
-    held: "tuple[HeldPlace, ...] | None" = None
-    """What filter keeps for pods, None as for the policy."""
+    """Pending pods by namespace and name; () if they were not listed."""
+    holds: "tuple[HeldPlace, ...] | None" = None
+    """Places that filter holds for pods; None if unknown."""
     claims: "ClaimsReport | None" = None
     """Devices of DRA drivers, None if the cluster has no DeviceClass gpushare.io."""
 
@@ -143,7 +142,7 @@ class Report:
 
     @property
     def any_cores(self) -> bool:
-        """Whether a pod has compute, or waits for some: without one, nothing is said of it."""
+        """Whether a pod has or requests compute; otherwise the report does not show compute."""
         return any(pod.cores for pod in self.pending) or any(
             node.unplaced_cores or any(device.cores for device in node.devices)
             for node in self.nodes
@@ -156,11 +155,11 @@ class Report:
             for node in self.nodes
         )
         pending = tuple(pod for pod in self.pending if pod.ref.namespace == namespace)
-        held = self.held
-        if held is not None:
-            held = tuple(place for place in held if place.pod.namespace == namespace)
+        holds = self.holds
+        if holds is not None:
+            holds = tuple(place for place in holds if place.pod.namespace == namespace)
         claims = self.claims and self.claims.within(namespace)
-        return replace(self, nodes=nodes, pending=pending, held=held, claims=claims)
+        return replace(self, nodes=nodes, pending=pending, holds=holds, claims=claims)
 
 
 def make_report(
@@ -170,17 +169,16 @@ def make_report(
     unit: str = "",
     *,
     pending: Iterable[PendingFacts] = (),
-    closed: Mapping[str, Collection[int | str]] = MappingProxyType({}),
+    closed_devices: Mapping[str, Collection[int | str]] = MappingProxyType({}),
 ) -> Report:
     """Return the report of these nodes; pods on other nodes are left out.
 
-    unit: what nodes without inventory count in. If it is not given it is the one that inventories
-    name, and if none does it is guessed. pending: pods that wait. closed: by node the devices
-    that ConfigMaps close, by index or uuid.
+    unit: of nodes without inventory; "" for the unit of the inventories, or a guess. pending: pods.
+    closed_devices: devices that ConfigMaps close, as indices or uuids, by node.
     """
     sorted_nodes = []
     for node in sorted(nodes, key=lambda node: node.name):
-        unhealthy = {*closed.get(node.name, ())}
+        unhealthy = {*closed_devices.get(node.name, ())}
         devices = tuple(
             replace(device, healthy=False) if {index, device.uuid} & unhealthy else device
             for index, device in enumerate(node.devices)
@@ -190,14 +188,14 @@ def make_report(
     units = {node.name: node.unit or fallback for node in sorted_nodes}
     used = sorted(set(units.values())) or [fallback]
     common = used[0] if len(used) == 1 else "MiB"
-    held: dict[str, list[PodFacts]] = {node.name: [] for node in sorted_nodes}
+    pods_by_node: dict[str, list[PodFacts]] = {node.name: [] for node in sorted_nodes}
     for pod in pods:
-        if pod.node in held:
-            held[pod.node].append(pod)
+        if pod.node in pods_by_node:
+            pods_by_node[pod.node].append(pod)
     lines = tuple(
         _node_line(
             node,
-            held[node.name],
+            pods_by_node[node.name],
             units[node.name],
             _scale(units[node.name], common),
             names.resource,
@@ -206,30 +204,32 @@ def make_report(
     )
     warnings = []
     for node in sorted_nodes:
-        if node.closed is not None:
+        if node.closed_reason is not None:
             detail = f" ({node.detail})" if node.detail else ""
             lost = (
-                "" if node.devices or node.closed is Reason.UNEVEN else "; its memory counts as 0"
+                ""
+                if node.devices or node.closed_reason is Reason.UNEVEN
+                else "; its memory counts as 0"
             )
-            warnings.append(f"node {node.name}: {node.closed.value}{detail}{lost}")
+            warnings.append(f"node {node.name}: {node.closed_reason.value}{detail}{lost}")
     if len(used) > 1:
         groups = "; ".join(
-            f"{unit}: {', '.join(name for name, own in units.items() if own == unit)}"
+            f"{unit}: {', '.join(name for name, node_unit in units.items() if node_unit == unit)}"
             for unit in used
         )
         warnings.append(
             f"nodes count memory in different units ({groups}), shown in MiB;"
             " the extender places no pod on a node of another unit than its own"
         )
-    waiting = tuple(
+    pending_pods = tuple(
         replace(pod, units=pod.units * _scale(fallback, common))
         for pod in sorted(pending, key=_name_of)
     )
-    return Report(names.resource, common, unit_from, lines, tuple(warnings), pending=waiting)
+    return Report(names.resource, common, unit_from, lines, tuple(warnings), pending=pending_pods)
 
 
 def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
-    """Return (unit of the nodes without inventory, where it is from)."""
+    """Return (unit of the nodes without inventory, source of the unit)."""
     silent = [node for node in nodes if not node.unit]
     stated = {node.unit for node in nodes if node.unit}
     if flag and (silent or not stated):
@@ -242,7 +242,7 @@ def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
 
 
 def _scale(unit: str, common: str) -> int:
-    """Return the factor of the node's numbers; the common unit is its own, or MiB."""
+    """Return the factor from the node's unit to the common unit, which is the same or MiB."""
     return 1 if unit == common else mib_of(unit)
 
 
@@ -278,7 +278,7 @@ def _node_line(
     unplaced_cores = sum(line.cores for line in lines if not line.shares)
     devices = []
     for index, device in enumerate(node.devices):
-        is_open = device.healthy and node.closed is None
+        is_open = device.healthy and node.closed_reason is None
         units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(
@@ -295,7 +295,7 @@ def _node_line(
                 stranded=0 if cores_free else units_free,
             )
         )
-    closed, state = node.closed.value if node.closed else "", node.state
+    closed_reason, state = node.closed_reason.value if node.closed_reason else "", node.state
     amounts = (state and state.allocatable) or {}
     if state is not None and resource in amounts:
         state = replace(state, allocatable={**amounts, resource: amounts[resource] * scale})
@@ -306,19 +306,17 @@ def _node_line(
         tuple(devices),
         tuple(lines),
         unplaced,
-        closed,
+        closed_reason,
         node.left_out,
         state,
         unplaced_cores,
-        node.kept,
+        node.kept_reason,
     )
 
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
-    """Return the shares by the indices that the pod's cards have now, as the ledger finds them; ()
-    if unplaced.
-    """
-    if node.closed is None and node.devices and pod.shares:
+    """Return the shares by present indices of the pod's cards, as in the ledger; () if unplaced."""
+    if node.closed_reason is None and node.devices and pod.shares:
         capacity = tuple(device.mem for device in node.devices)
         uuids = tuple(device.uuid for device in node.devices)
         spec = NodeSpec(
@@ -326,13 +324,13 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
             capacity,
             uuids=uuids,
             serves_by_identity=node.serves_by_identity,
-            gone=node.gone,
+            gone=node.gone_uuids,
         )
-        return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
-    known = all(device < len(node.devices) for device, _ in pod.shares)
-    return pod.shares if known else ()
+        return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given_shares), spec)[1] or ()
+    all_exist = all(device < len(node.devices) for device, _ in pod.shares)
+    return pod.shares if all_exist else ()
 
 
 def _name_of(pod: PodFacts | PendingFacts) -> tuple[str, str, str]:
-    """Return what pods are sorted by."""
+    """Return the sort key of a pod."""
     return pod.ref.namespace, pod.ref.name, pod.ref.uid

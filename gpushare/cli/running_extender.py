@@ -1,7 +1,6 @@
-"""What a running extender tells on its health listener: which policy ranks, what is held, and why a
-pod is where it is.
+"""Ask a running extender's health listener for its policy, its holds, and explanations of pods.
 
-Loaded if --extender is given alone: HTTP takes longer to import than all of `inspect`.
+Imported only with --extender: HTTP takes longer to import than all of `inspect`.
 
 Tested in `tests/unit/cli/test_inspect_policy.py`, `tests/unit/cli/test_inspect_held.py` and
 `tests/unit/cli/test_explain.py`.
@@ -29,7 +28,7 @@ _LONGEST = 16 * 2**20
 
 
 def read_policy(url: str, resource: str) -> tuple[RankingPolicy | None, str]:
-    """Return the policy of the managed resource, or None and why it is not known."""
+    """Return (the policy of the resource, ""), or (None, why the policy is unknown)."""
     try:
         metrics = _read(url, "/metrics").decode(errors="replace")
     except MessageError as error:
@@ -40,7 +39,7 @@ def read_policy(url: str, resource: str) -> tuple[RankingPolicy | None, str]:
 
 
 def read_held(url: str, resource: str, unit: str) -> tuple[tuple[HeldPlace, ...] | None, str]:
-    """Return what filter keeps for which pod, in this unit, or None and why it is not known."""
+    """Return (the holds of filter in this unit, ""), or (None, why the holds are unknown)."""
     try:
         return decode_held(_read(url, "/apis/v1/held"), resource, unit), ""
     except MessageError as error:
@@ -48,24 +47,24 @@ def read_held(url: str, resource: str, unit: str) -> tuple[tuple[HeldPlace, ...]
 
 
 def _read(url: str, path: str) -> bytes:
-    """Return what is there. Raises MessageError."""
-    # Of this machine or forwarded to it, so no proxy is asked.
+    """Return the body of a GET. Raises MessageError."""
+    # The listener is on this machine or forwarded to it: no proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}{path}", timeout=_SECONDS) as answer:
             body: bytes = answer.read(_LARGEST)
             return body
     except urllib.error.HTTPError as error:
-        why = ""  # what an extender that has an answer gave in its place
+        reason = ""  # the extender's own error
         with error, suppress(OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
-            why = str(json.loads(error.read(4096))["error"])[:300]
-        raise MessageError(f"does not answer: {why or error}") from error
+            reason = str(json.loads(error.read(4096))["error"])[:300]
+        raise MessageError(f"does not answer: {reason or error}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise MessageError(f"does not answer: {error}") from error
 
 
 def ask_explanation(url: str, namespace: str, name: str) -> dict[str, Any]:
-    """Return what its books say of a pod, as a document. Raises SettingsError, MessageError."""
+    """Return the extender's document about a pod. Raises SettingsError, MessageError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -1,7 +1,7 @@
 """`gpushare scheduler-config`: print the file that makes kube-scheduler call this extender.
 
-Knows the command line, and asks a cluster for its version; what stands in the file, and why, is
-`gpushare.wire.scheduler.files`.
+Knows the command line, and reads the version of a cluster; `gpushare.wire.scheduler.files` has the
+text of the file.
 """
 
 import json
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _release(kubeconfig: str, context: str) -> str:
-    """Return the release of the cluster, and say so. Raises SettingsError if none tells it."""
+    """Return the release of the cluster, with a note on stderr. Raises SettingsError."""
     from gpushare.kube.client import connect
     from gpushare.kube.session import usual_kubeconfig
 

@@ -1,9 +1,8 @@
-"""The report as text tables: the original's summary and details, and the wider forms of both. On a
-terminal they have bars and colours.
+"""Write the report as text tables: the original's summary and details, and wider forms of both. On
+a terminal the tables have bars and colours.
 
 Knows the original's layout to the byte (Go's tabwriter with a padding of two blanks, rows of dashes
-whose length comes from the first row) and the report; not where it came from. Names come from a
-cluster, so whatever a terminal would obey is written as an escape.
+as long as the first row). Control characters in names of the cluster are escaped.
 
 Tested in `tests/unit/cli/test_inspect_parts.py` and `tests/unit/cli/test_inspect_terminal.py`.
 """
@@ -18,7 +17,7 @@ from gpushare.cli.report import NodeLine, Report
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.printable import printable
 
-if TYPE_CHECKING:  # it loads more than the rest of the command
+if TYPE_CHECKING:  # this module takes longer to load than the command
     from gpushare.cli.claims import ClaimsReport
 
 _PADDING = 2
@@ -26,10 +25,10 @@ _COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "
 _ESCAPES = re.compile("\x1b\\[[0-9]*m")
 _BAR = 8
 _LITTLE = 0.75
-"""The share in use from which on little room is left."""
+"""The share in use of a device that is shown as nearly full."""
 
 Row = Sequence[str]
-"""Cells of a line. The last one ends the line; if it is empty, the one before it is padded."""
+"""Cells of a line. The last cell ends the line; before an empty last cell there is padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,18 @@ class Style:
     """How tables and bars are drawn."""
 
     bars: bool = False
-    """Devices are drawn, as on a terminal."""
+    """Whether devices have bars, as on a terminal."""
     colours: bool = False
-    """Devices are coloured by how much room there is."""
+    """Whether devices have the colour of their free share."""
     columns: int = 80
-    """Those of the terminal."""
+    """The width of the terminal."""
     bar: int = _BAR
     """Characters of a bar."""
     short: bool = False
-    """The heads of columns are short."""
+    """Whether the heads of columns are short."""
 
     def fitted(self, draw: Callable[["Style"], str]) -> str:
-        """Return what `draw` makes in this style, or in one that takes less room if this terminal
-        has too little.
-        """
+        """Return the text of `draw` in this style, or in a narrower style for a narrow terminal."""
         text = draw(self)
         for bar in (_BAR, _BAR // 2, 0) if self.bars else ():
             if max(map(width, text.splitlines()), default=0) <= self.columns:
@@ -58,25 +55,27 @@ class Style:
             text = draw(replace(self, short=True, bar=bar))
         return text
 
-    def device(self, used: int, total: int, *, closed: bool, stranded: bool = False) -> str:
-        """Return what is in use of a device, with a bar if there are bars.
+    def device(self, used: int, total: int, *, is_closed: bool, is_stranded: bool = False) -> str:
+        """Return the units in use of a device, with a bar in a style with bars.
 
-        stranded: nobody can have the rest.
+        is_stranded: the free units cannot be allocated.
         """
         amount = f"{used}/{total}"
         if not self.bars:
             return amount
-        if closed:
+        if is_closed:
             return self.painted("closed", f"{'closed'.ljust(self.bar)} {amount}")
         share = used / total if total else 1.0
         # Only a full device has a full bar, and only an empty one an empty bar.
         partly = max(1, min(round(share * self.bar), self.bar - 1))
         filled = self.bar if share >= 1 else partly if used else 0
-        full = share >= 1 or stranded
+        full = share >= 1 or is_stranded
         colour = "full" if full else "little" if share >= _LITTLE else "room"
         if not self.bar:
             return self.painted(colour, amount)
-        bar = self.painted(colour, "#" * filled) + ("x" if stranded else ".") * (self.bar - filled)
+        bar = self.painted(colour, "#" * filled) + ("x" if is_stranded else ".") * (
+            self.bar - filled
+        )
         return f"{bar} {amount}"
 
     def painted(self, colour: str, text: str) -> str:
@@ -88,9 +87,9 @@ PLAIN = Style()
 
 
 def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
-    """Return the style for what is written there.
+    """Return the style for this output.
 
-    The variable NO_COLOR, whatever it says, leaves colours out (https://no-color.org).
+    There are no colours if the variable NO_COLOR is set (https://no-color.org).
     """
     if not out.isatty():
         return PLAIN
@@ -103,15 +102,15 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
 
 
 def width(text: str) -> int:
-    """Return how many characters of the text a terminal shows."""
+    """Return the number of characters that a terminal shows."""
     return len(_ESCAPES.sub("", text)) if "\x1b" in text else len(text)
 
 
 def align(rows: Iterable[Row]) -> str:
-    """Return the lines as Go's text/tabwriter writes them (minimal width 0, padding 2, blanks).
+    """Return the lines in the layout of Go's text/tabwriter (minimal width 0, padding 2, blanks).
 
-    A column is as wide as its widest cell in the lines around that have this column too; the last
-    cell of a line belongs to no column.
+    A column has the width of its widest cell in adjacent lines with this column; the last cell of
+    a line belongs to no column.
     """
     lines = list(rows)
     widths: list[list[int]] = [[0] * (len(row) - 1) for row in lines]
@@ -134,28 +133,32 @@ def align(rows: Iterable[Row]) -> str:
 
 
 def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: bool) -> str:
-    """Return the tables of which there is something to show, and which policy ranks.
+    """Return all tables with content, and the policy.
 
-    pods: of each node the pods, not one line. Without headers there are only the lines of nodes,
-    or of pods.
+    pods: whether a node has a table of pods instead of one line. Without headers there are only the
+    lines of nodes, or of pods.
     """
     tables = []
     if report.nodes and pods:
         tables.append(details(report, wide=wide, headers=headers, style=style))
     elif report.nodes and wide:
         tables.append(summary(report, wide=True, headers=headers, style=style))
-    elif report.nodes:  # on a terminal as narrow as that, if it can be
+    elif report.nodes:
         tables.append(style.fitted(lambda fit: summary(report, headers=headers, style=fit)))
     if not headers:
         return "".join(tables)
     if report.pending:
         tables.append(_waiting(report, style))
-    # What is read by a program in the original's form keeps to that.
-    if (style.bars or wide) and any(node.kept for node in report.nodes):
+    # Programs may read the original's form, which has no other tables.
+    if (style.bars or wide) and any(node.kept_reason for node in report.nodes):
         rows: list[Row] = [(style.painted("little", "KEPT FROM SCALE-DOWN"), "REASON")]
-        rows += [(printable(each.name), printable(each.kept)) for each in report.nodes if each.kept]
+        rows += [
+            (printable(line.name), printable(line.kept_reason))
+            for line in report.nodes
+            if line.kept_reason
+        ]
         tables.append(align(rows))
-    if report.held:
+    if report.holds:
         tables.append(held_places(report, style))
     claims = report.claims
     if claims is not None and claims.nodes:
@@ -173,13 +176,11 @@ def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: 
 def summary(
     report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
 ) -> str:
-    """Return one line for each node, then the sum of the cluster; without headers only the nodes'
-    lines.
-    """
+    """Return a line for each node and the sum of the cluster; without headers the lines alone."""
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
     rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
-    # Bars say what is closed; nobody counts the columns of a terminal.
+    # A terminal has no reader that counts columns, so a column of notes may be added.
     notes = style.bars and not wide and any(node.left_out for node in report.nodes)
     cores = report.any_cores
     for node, row in zip(report.nodes, rows, strict=True):
@@ -215,7 +216,7 @@ def details(
 ) -> str:
     """Return a table of pods for each node, then the sum of the cluster.
 
-    Without headers there are only the lines of pods, each with its node before it.
+    Without headers there are only the lines of pods, with the node in the first column.
     """
     kind, cores = device_kind(report.resource), report.any_cores
     if not headers:
@@ -239,8 +240,8 @@ def details(
             rows += [["MODEL:", _models(node)], ["NOTE:", _note(node) or "-"]]
         head = ["NAME", "NAMESPACE"]
         for device in node.devices:
-            closed = style.bars and (node.closed or not device.healthy)
-            head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
+            is_closed = style.bars and (node.closed_reason or not device.healthy)
+            head.append(f"{kind}{device.index}({'closed' if is_closed else 'Allocated'})")
         head += ["Pending(Allocated)"] * pending + ["Cores(%)"] * cores
         rows += [[""], [*head, *(_WIDE_POD if wide else ()), ""]]
         pods = _pod_rows(node, len(node.devices), pending=pending, cores=cores, wide=wide)
@@ -268,7 +269,7 @@ def device_kind(resource: str) -> str:
 def _summary_row(node: NodeLine, devices: int, style: Style, *, pending: bool) -> list[str]:
     row = [printable(node.name), printable(node.address or "unknown")]
     row += _device_cells(node, style)
-    # The original shows devices that are not there, and scripts count columns.
+    # The original has cells for missing devices, and scripts count columns.
     row += ["" if style.bars else "0/0"] * (devices - len(node.devices))
     if pending:
         row.append(str(node.unplaced) if node.unplaced else "")
@@ -280,8 +281,8 @@ def _device_cells(node: NodeLine, style: Style) -> list[str]:
         style.device(
             device.allocated,
             device.total,
-            closed=not device.healthy or bool(node.closed),
-            stranded=device.stranded > 0,
+            is_closed=not device.healthy or bool(node.closed_reason),
+            is_stranded=device.stranded > 0,
         )
         for device in node.devices
     ]
@@ -292,7 +293,7 @@ def _cores_cells(node: NodeLine) -> list[str]:
 
 
 def _waiting(report: Report, style: Style) -> str:
-    """Return a table of the pods that wait, each with its reason."""
+    """Return a table of the pending pods and their reasons."""
     kind, cores = device_kind(report.resource), any(pod.cores for pod in report.pending)
     rows: list[Row] = [
         (
@@ -317,8 +318,8 @@ def _waiting(report: Report, style: Style) -> str:
 
 
 def held_places(report: Report, style: Style) -> str:
-    """Return a table of the places that filter keeps for pods that are not bound yet."""
-    kind, cores = device_kind(report.resource), any(place.cores for place in report.held or ())
+    """Return a table of the places that filter holds for pods."""
+    kind, cores = device_kind(report.resource), any(place.cores for place in report.holds or ())
     rows: list[Row] = [
         (
             "HELD FOR",
@@ -337,7 +338,7 @@ def held_places(report: Report, style: Style) -> str:
                 printable(place.node),
                 place.until_text,
             )
-            for place in report.held or ()
+            for place in report.holds or ()
         ),
     ]
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
@@ -352,7 +353,7 @@ def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> st
     ]
     for name, lines in claims.nodes:
         cells = [
-            style.device(line.allocated, line.card.units, closed=not line.card.is_offered)
+            style.device(line.allocated, line.card.units, is_closed=not line.card.is_offered)
             for line in lines
         ]
         cells += [""] * (columns - len(lines))
@@ -363,7 +364,7 @@ def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> st
 
 
 def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
-    """Return a table of the claims, each with its devices and the pods that it is reserved for."""
+    """Return a table of the claims with devices and pods."""
     head = ["NAMESPACE", f"{device_kind(report.resource)} Memory({report.unit})", "NODE"]
     rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]
     for line in claims.claims:
@@ -386,7 +387,7 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
 
 
 def _units(split: Sequence[int], units: int, devices: int) -> str:
-    """Return the units on each device, of unlike ones as the annotation writes them: 30+10."""
+    """Return the units by device; different parts in the form of the annotation, such as 30+10."""
     alike = f"{units} x {devices}" if devices > 1 else str(units)
     return "+".join(map(str, split)) or alike
 
@@ -399,7 +400,7 @@ def _models(node: NodeLine) -> str:
 def _note(node: NodeLine) -> str:
     sick = [str(device.index) for device in node.devices if not device.healthy]
     notes = [f"unhealthy: {','.join(sick)}"] if sick else []
-    return "; ".join([*notes, *(each for each in (node.closed, node.left_out) if each)])
+    return "; ".join([*notes, *(note for note in (node.closed_reason, node.left_out) if note)])
 
 
 _WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
@@ -410,9 +411,9 @@ def _pod_rows(
 ) -> list[list[str]]:
     rows = []
     for pod in node.pods:
-        held = dict(pod.shares)
+        units_by_device = dict(pod.shares)
         row = [printable(pod.ref.name), printable(pod.ref.namespace)]
-        row += [str(held.get(device, 0)) for device in range(devices)]
+        row += [str(units_by_device.get(device, 0)) for device in range(devices)]
         if pending:
             row.append(str(0 if pod.shares else pod.units))
         row += [str(pod.cores)] * cores
@@ -424,14 +425,14 @@ def _pod_rows(
 
 
 def _bytes(rows: Iterable[Row], *, ended: bool) -> int:
-    """Return the bytes of these rows as the original hands them to its tabwriter: cells, tabs,
-    newlines.
+    """Return the number of bytes of these rows in the input of the original's tabwriter: cells,
+    tabs, newlines.
 
-    ended: a tab stands after the last cell too.
+    ended: whether a tab follows the last cell.
     """
     return sum(len("\t".join(row).encode()) + (2 if ended else 1) for row in rows)
 
 
 def _percent(part: NodeLine | Report) -> int:
-    """Return the percentage, truncated as the original's; 0 if there is nothing."""
+    """Return the allocated percentage, truncated as in the original; 0 without units."""
     return part.allocated * 100 // part.total if part.total else 0

@@ -1,8 +1,7 @@
-"""`gpushare whatif`: would these pods fit, now, or once nodes have gone or come; how many nodes are
-needed so that they do.
+"""`gpushare whatif`: say whether pods fit with nodes removed or added, or the nodes that they need.
 
-The root of the command: words to options, a cluster or a file to books, what would be to text.
-Reads, and changes nothing.
+The root of the command: command line to options, cluster or file to books, answers to text. Nothing
+is changed.
 """
 
 import argparse
@@ -28,6 +27,7 @@ from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
+from gpushare.commandline import USAGE
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
 from gpushare.explain.need import NodeNeed, more_of, need
@@ -40,54 +40,63 @@ from gpushare.wire.inventory import check_unit
 from gpushare.wire.printable import printable
 from gpushare.yamlfile import read_documents
 
+_DOES_NOT_FIT = 1
 _SHARE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)%", re.ASCII)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
+    """Return the exit code: 0, 1 if a requested pod does not fit, 2 for an error, or that of
+    `ended`.
+    """
     words = sys.argv[1:] if argv is None else argv
-    return ended_as_kubectl(lambda: print(_answer(whatif_parser(prog).parse_args(words)), end=""))
+
+    def answer() -> int:
+        text, fits = _answer(whatif_parser(prog).parse_args(words))
+        print(text, end="")
+        return 0 if fits else _DOES_NOT_FIT
+
+    return ended_as_kubectl(answer, USAGE)
 
 
-def _answer(options: argparse.Namespace) -> str:
-    """Return the text to print."""
+def _answer(options: argparse.Namespace) -> tuple[str, bool]:
+    """Return (the text to print, whether all requested pods fit)."""
     _check(options)
     resources = options.resource or [ALIYUN.resource]
-    every = [Names.for_resource(name) for name in resources if name != CLASS] or [ALIYUN]
+    resource_names = [Names.for_resource(name) for name in resources if name != CLASS] or [ALIYUN]
     policy = load_policy(options.policy)
-    plans, claims = _plans(options, every, by_claims=resources[0] == CLASS)
-    every[0] = plans.host.books.names
+    plans, claims = _plans(options, resource_names, by_claims=resources[0] == CLASS)
+    resource_names[0] = plans.host.books.names
     plans.change_nodes(options.without, options.add)
     plans.may_come(options.shape)
     books = plans.first.books
     offline = options.snapshot or options.nodes
     kubectl = connection(vars(options), os.environ)
     priorities = partial(listed_cluster.list_priorities, kubectl, books.notes)
-    read = PodReader(
+    reader = PodReader(
         books,
-        every,
+        resource_names,
         claims,
         options.priority,
         listed_cluster.Priorities if offline else priorities,
     )
     for word in options.pods:
-        plans.add_pods(read.wanted("--pods", word))
+        plans.add_pods(reader.wanted("--pods", word))
     for word in options.gang:
-        plans.add_gang(read.wanted("--gang", word), word)
-    asked = [
+        plans.add_gang(reader.wanted("--gang", word), word)
+    requested_plans = [
         plan
         for plan in plans.every
         if (plan.pods or plan.gangs or plan.without or plan.added or plan.shapes)
-        # Nodes may be needed for pods that nobody named.
+        # --need counts nodes for pending and running pods, too.
         or (
             options.need
             and (plan.books.current_pods.pending or (options.more and plan.books.current_pods.on))
         )
     ] or [plans.first]
     if options.need:
-        return _needed(_by_annotation(asked, plans), options, policy)
+        return _needed(_by_annotation(requested_plans, plans), options, policy)
     outcomes = []
-    for plan in asked:
+    for plan in requested_plans:
         outcome = what_if(
             plan.books.ledger,
             plan.pods,
@@ -100,27 +109,31 @@ def _answer(options: argparse.Namespace) -> str:
             placer_over=plan.books.placer_over,
         )
         outcomes.append((outcome, plan))
+    fits = all(outcome.all_fit for outcome, _ in outcomes)
     if options.output:
-        documents = [document_of(*each, options.policy) for each in outcomes]
-        return dumped(_as_one(documents), options.output)
-    texts = [[printable(line) for line in lines_of(*each, options.policy)] for each in outcomes]
-    return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts)
+        documents = [document_of(outcome, plan, options.policy) for outcome, plan in outcomes]
+        return dumped(_as_one(documents), options.output), fits
+    texts = [
+        [printable(line) for line in lines_of(outcome, plan, options.policy)]
+        for outcome, plan in outcomes
+    ]
+    return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts), fits
 
 
 def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first document, with the others in it."""
-    first, *others = documents
-    return first | ({"others": others} if others else {})
+    """Return the first document, with the following documents in it."""
+    first, *following = documents
+    return first | ({"others": following} if following else {})
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise SettingsError if nothing is asked, or what does not go together."""
+    """Raise SettingsError for options without a question, or that exclude each other."""
     if not options.need and (options.shape or options.more):
         raise SettingsError("--shape and --more go with --need: how many more nodes are needed")
     if options.overlay and (options.output or not options.need):
         raise SettingsError("--overlay goes with --need, and without -o: it is YAML of its own")
-    asked = options.pods or options.gang or options.without or options.add
-    if not (asked or options.need):
+    is_asked = options.pods or options.gang or options.without or options.add
+    if not (is_asked or options.need):
         raise SettingsError(
             "nothing is asked: --pods, --gang, --without, --add or --need say it (see --help)"
         )
@@ -131,15 +144,15 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _plans(
-    options: argparse.Namespace, every: Sequence[Names], *, by_claims: bool
+    options: argparse.Namespace, resource_names: Sequence[Names], *, by_claims: bool
 ) -> tuple[Plans, Claims]:
-    """Return the plans, still without pods and changes, and the claims that pods may name.
+    """Return the plans without pods and changes, and the claims for manifests.
 
-    by_claims: what is told in words is of cards of claims.
+    by_claims: pods and shapes in words are of cards of claims.
     """
     if options.nodes:
         unit = options.unit or NO_UNIT
-        table = resource_of_nodes(options.nodes, every[0], unit, options.policy)
+        table = resource_of_nodes(options.nodes, resource_names[0], unit, options.policy)
         why_not = "a table has no ResourceSlices"
         if by_claims:
             raise SettingsError(f"--resource {CLASS}: {why_not}")
@@ -155,7 +168,7 @@ def _plans(
     driver_cards = listed_cluster.list_cards(kubectl, options.claims)
     (host,) = listed_cluster.list_books(
         kubectl,
-        every[:1],
+        resource_names[:1],
         options.unit,
         driver_cards,
         policy=options.policy,
@@ -178,8 +191,8 @@ def _plans(
     return Plans(host, None, claims_first=False), no_claims(why_not)
 
 
-def _by_annotation(asked: Sequence[ResourcePlan], plans: Plans) -> list[ResourcePlan]:
-    """Return the plans without that of claims, for which --need counts no nodes."""
+def _by_annotation(requested_plans: Sequence[ResourcePlan], plans: Plans) -> list[ResourcePlan]:
+    """Return the plans of nodes by annotation. Raises SettingsError for pods with claims."""
     cards = plans.cards
     if cards is not None and (plans.first is cards or cards.pods or cards.gangs or cards.shapes):
         raise SettingsError(
@@ -188,20 +201,24 @@ def _by_annotation(asked: Sequence[ResourcePlan], plans: Plans) -> list[Resource
         )
     if cards is not None and cards.books.current_pods.pending:
         plans.host.books.notes.append("pods with claims do not count for --need")
-    return [plan for plan in asked if plan is not cards] or [plans.host]
+    return [plan for plan in requested_plans if plan is not cards] or [plans.host]
 
 
-def _needed(plans: Sequence[ResourcePlan], options: argparse.Namespace, policy: Policy) -> str:
-    """Return the text about the nodes that are needed."""
+def _needed(
+    plans: Sequence[ResourcePlan], options: argparse.Namespace, policy: Policy
+) -> tuple[str, bool]:
+    """Return (the text about the needed nodes, whether all pods fit with these nodes)."""
     needs = [(_need(plan, options, policy), plan) for plan in plans]
+    fits = not any(plan_need.left_out for plan_need, _ in needs)
     if options.overlay:
         (first, plan), *_ = needs
-        return overlay_text(first, plan.books.names, plan.books.unit)
+        return overlay_text(first, plan.books.names, plan.books.unit), fits
     if options.output:
-        documents = [need_document(*each, options.policy) for each in needs]
-        return dumped(_as_one(documents), options.output)
+        documents = [need_document(plan_need, plan, options.policy) for plan_need, plan in needs]
+        return dumped(_as_one(documents), options.output), fits
     style = style_of(sys.stdout, os.environ)
-    return "\n".join(need_lines(*each, options.policy, style) for each in needs)
+    texts = (need_lines(plan_need, plan, options.policy, style) for plan_need, plan in needs)
+    return "\n".join(texts), fits
 
 
 def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> NodeNeed:
@@ -218,8 +235,8 @@ def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> No
         if not running:
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
         requested += more_of(running, part)
-    moved = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
-    demands = {pod.demands for pod in (*requested, *current.pending, *moved)}
+    moved_pods = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
+    demands = {pod.demands for pod in (*requested, *current.pending, *moved_pods)}
     shapes = plan.shapes or shapes_of_cluster(books, demands)
     with _progress() as progress:
         return need(
@@ -241,7 +258,7 @@ def _progress() -> Iterator[Progress]:
     """Yield a callback for `need` that shows each try on stderr, if stderr is a terminal."""
     try:
         from tqdm import tqdm
-    except ModuleNotFoundError:  # an image has what the extender needs
+    except ModuleNotFoundError:  # the extender's image lacks tqdm
         yield lambda _counts, _tries: None
         return
     form = "{desc} [{elapsed}]"

@@ -1,5 +1,5 @@
-"""What `gpushare whatif` found, with --need and without: lines and a table for people, and a
-document for programs.
+"""Write the answers of `gpushare whatif`, with --need and without: lines for people, documents for
+programs.
 
 Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_need.py`.
 """
@@ -36,16 +36,16 @@ NOT_JUDGED = (
 
 
 def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator[str]:
-    """Yield the lines. policy: by which it was judged."""
+    """Yield the lines of an answer. policy: the name of the policy that placed the pods."""
     books = plan.books
     yield from _now_lines(outcome.before, plan)
     if plan.without:
-        fit = sum(each.fit for each in outcome.moved_results)
+        fit = sum(result.fit for result in outcome.moved_results)
         number = len(outcome.moved_results)
         pods = f"{fit} of {number} pod{'s' * (number > 1)} fit elsewhere"
         yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved_results else 'no pods'}"
         yield from (
-            f"          {_placed(each)}" for each in outcome.moved_results if not each.all_fit
+            f"          {_placed(result)}" for result in outcome.moved_results if not result.all_fit
         )
     if plan.added:
         nodes = "1 node" if len(plan.added) == 1 else f"{len(plan.added)} nodes"
@@ -63,14 +63,14 @@ def lines_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> Iterator
             yield "          so none of these pods is placed"
     if outcome.unknown:
         pods = number_of(sum(outcome.unknown.values()))
-        named = some(sorted(outcome.unknown))
-        yield f"Left out: {pods}: only a model that no node has would do: {named}"
+        models = some(sorted(outcome.unknown))
+        yield f"Left out: {pods}: only a model that no node has would do: {models}"
     yield f"Then:     {_sums_text(outcome.after, books.unit)}"
     yield judged_line(books, policy)
 
 
 def _now_lines(before: DeviceSums, plan: ResourcePlan) -> Iterator[str]:
-    """Yield what there is now, and which nodes kube-scheduler leaves out."""
+    """Yield the sums of the cluster, and the nodes that kube-scheduler leaves out."""
     books = plan.books
     title = f"{books.names.resource} of {books.driver}" if books.driver else books.names.resource
     yield f"Now:      {_sums_text(before, books.unit)} ({title})"
@@ -80,28 +80,28 @@ def _now_lines(before: DeviceSums, plan: ResourcePlan) -> Iterator[str]:
 
 
 def judged_line(books: ListedResource, policy: str) -> str:
-    """Return how it was judged, and what does not count."""
+    """Return the line with the policy and the limits of the answer."""
     notes = [*books.notes, NOT_JUDGED]
     return f"Judged:   by policy {policy}; {'; '.join(notes)}"
 
 
-def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
-    """Yield how many of the wanted pods fit; of many, equal ones are told together."""
-    if len(placed) > _MOST_KINDS:
-        asked = sum(each.batch.count or each.fit for each in placed)
-        yield f"Pods:     {sum(each.fit for each in placed)} of {asked} fit"
-        placed = _together(placed)
-    yield from (f"Pods:     {_placed(each)}" for each in placed[:_MOST_KINDS])
-    if len(placed) > _MOST_KINDS:
-        yield f"          and {len(placed) - _MOST_KINDS} more kinds"
+def _pods_lines(results: Sequence[PlacementResult]) -> Iterator[str]:
+    """Yield lines about the requested pods; many equal pods share a line."""
+    if len(results) > _MOST_KINDS:
+        number = sum(result.batch.count or result.fit for result in results)
+        yield f"Pods:     {sum(result.fit for result in results)} of {number} fit"
+        results = _together(results)
+    yield from (f"Pods:     {_placed(result)}" for result in results[:_MOST_KINDS])
+    if len(results) > _MOST_KINDS:
+        yield f"          and {len(results) - _MOST_KINDS} more kinds"
 
 
-def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
-    """Return one result for all equal pods, those first of which most did not fit."""
+def _together(results: Sequence[PlacementResult]) -> list[PlacementResult]:
+    """Return one result for all equal pods, results with most missing pods first."""
     by_kind: dict[object, list[PlacementResult]] = {}
-    for result in placed:
-        wanted = result.batch
-        by_kind.setdefault((wanted.kind, wanted.priority), []).append(result)
+    for result in results:
+        batch = result.batch
+        by_kind.setdefault((batch.kind, batch.priority), []).append(result)
     merged = []
     for alike in by_kind.values():
         first = alike[0].batch
@@ -111,29 +111,29 @@ def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
         on: Counter[str] = Counter()
         for result in alike:
             on.update(result.on)
-        count = sum(each.batch.count or 0 for each in alike)
+        count = sum(pods.batch.count or 0 for pods in alike)
         name = f"{first.name} and {count - 1} like it"
-        reasons = next((each.reasons for each in alike if each.reasons), {})
-        fit = sum(each.fit for each in alike)
+        reasons = next((pods.reasons for pods in alike if pods.reasons), {})
+        fit = sum(pods.fit for pods in alike)
         merged.append(PlacementResult(replace(first, name=name, count=count), fit, on, reasons))
-    return sorted(merged, key=lambda each: each.fit - (each.batch.count or 0))
+    return sorted(merged, key=lambda pods: pods.fit - (pods.batch.count or 0))
 
 
 def _waiting(outcome: WhatIfAnswer) -> Iterator[str]:
-    """Yield what becomes of the pods that wait already."""
-    waiting, gated = outcome.pending_results, outcome.gated
-    if waiting:
-        fit = sum(each.fit for each in waiting)
-        yield f"Waiting:  {_pods_wait(len(waiting))} already; {fit} of {len(waiting)} fit"
-        yield from (f"          {_placed(each)}" for each in waiting[:_MOST_PODS])
-        if len(waiting) > _MOST_PODS:
-            yield f"          and {len(waiting) - _MOST_PODS} more"
+    """Yield lines about the pending pods."""
+    results, gated = outcome.pending_results, outcome.gated
+    if results:
+        fit = sum(result.fit for result in results)
+        yield f"Waiting:  {_pods_wait(len(results))} already; {fit} of {len(results)} fit"
+        yield from (f"          {_placed(result)}" for result in results[:_MOST_PODS])
+        if len(results) > _MOST_PODS:
+            yield f"          and {len(results) - _MOST_PODS} more"
     if gated:
         yield _gated_line(gated)
 
 
 def _gated_line(gated: int) -> str:
-    """Return how many pods scheduling gates hold back."""
+    """Return the line about pods with scheduling gates."""
     return f"Gated:    {_pods_wait(gated)} until scheduling gates are removed, and take nothing"
 
 
@@ -142,12 +142,12 @@ def _pods_wait(number: int) -> str:
 
 
 def number_of(pods: int) -> str:
-    """Return so many pods."""
+    """Return the number with its noun."""
     return "1 pod" if pods == 1 else f"{pods} pods"
 
 
 def _sums_text(sums: DeviceSums, unit: str) -> str:
-    """Return what is free, of how much, on how many devices and nodes."""
+    """Return the free and all units, devices and nodes as text."""
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
     devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
     stranded = f", {amount(sums.stranded, unit)} stranded by compute" if sums.stranded else ""
@@ -155,35 +155,35 @@ def _sums_text(sums: DeviceSums, unit: str) -> str:
 
 
 def _sums_document(sums: DeviceSums) -> dict[str, int]:
-    """Return the sums as a part of a document; what compute strands is there if it does."""
+    """Return the sums as part of a document; strandedByCores only with stranded units."""
     document = asdict(sums)
     stranded = document.pop("stranded")
     return document | ({"strandedByCores": stranded} if stranded else {})
 
 
-def _placed(placed: PlacementResult) -> str:
-    """Return how many fit, where, and why no more."""
-    wanted = placed.batch
-    if wanted.count is None:
-        fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
+def _placed(result: PlacementResult) -> str:
+    """Return the number of fitting pods, their nodes, and reasons against more as text."""
+    batch = result.batch
+    if batch.count is None:
+        fit = f"{result.fit} fit" if result.fit < MOST else f"{MOST} fit, and more"
     else:
-        fit = f"{placed.fit} of {wanted.count} fit"
-    name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
-    return f"{name}: {fit}{_where(placed)}"
+        fit = f"{result.fit} of {batch.count} fit"
+    name = f"{batch.name} (priority {batch.priority})" if batch.priority else batch.name
+    return f"{name}: {fit}{_where(result)}"
 
 
-def _where(placed: PlacementResult) -> str:
-    """Return where they fit, and why no more do."""
-    where = some([f"{count} on {node}" for node, count in placed.on.items()])
-    text = f" ({where})" if where else ""
-    if placed.fit and placed.all_fit:
+def _where(result: PlacementResult) -> str:
+    """Return the nodes of the pods, and the reasons against more pods as text."""
+    places = some([f"{count} on {node}" for node, count in result.on.items()])
+    text = f" ({places})" if places else ""
+    if result.fit and result.all_fit:
         return text
-    reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
+    reasons = ", ".join(f"{count} {reason}" for reason, count in result.reasons.items())
     return f"{text}; then: {reasons or 'there are no nodes'}"
 
 
 def some(parts: Sequence[str], between: str = ", ") -> str:
-    """Return the first of the parts, and how many more there are."""
+    """Return the first parts and the number of the remaining ones as text."""
     more = [f"{len(parts) - _MOST_NODES} more"] if len(parts) > _MOST_NODES else []
     return between.join([*parts[:_MOST_NODES], *more])
 
@@ -192,12 +192,12 @@ def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[
     """Return the document."""
     return {
         **_first_fields(KIND, plan, policy, outcome.before),
-        "moved": [_placed_document(each) for each in outcome.moved_results],
-        "waiting": [_placed_document(each) for each in outcome.pending_results],
+        "moved": [_placed_document(result) for result in outcome.moved_results],
+        "waiting": [_placed_document(result) for result in outcome.pending_results],
         "gated": outcome.gated,
-        "pods": [_placed_document(each) for each in outcome.requested_results],
+        "pods": [_placed_document(result) for result in outcome.requested_results],
         "gangs": [
-            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.results]}
+            {"fits": gang.fits, "pods": [_placed_document(result) for result in gang.results]}
             for gang in outcome.gangs
         ],
         "unknownModels": dict(outcome.unknown),
@@ -207,7 +207,7 @@ def document_of(outcome: WhatIfAnswer, plan: ResourcePlan, policy: str) -> dict[
 
 
 def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums) -> dict[str, Any]:
-    """Return how a document begins."""
+    """Return the first fields of a document."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -215,42 +215,42 @@ def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums
         "unit": plan.books.unit,
         "policy": policy,
         "before": _sums_document(before),
-        "leftOut": [{"node": node, "why": why} for node, why in plan.left_out.items()],
+        "leftOut": [{"node": node, "why": reason} for node, reason in plan.left_out.items()],
     }
 
 
-def _placed_document(placed: PlacementResult) -> dict[str, Any]:
-    """Return what became of pods as a part of a document."""
-    request = placed.batch.request
+def _placed_document(result: PlacementResult) -> dict[str, Any]:
+    """Return a result as part of a document."""
+    request = result.batch.request
     return {
-        "name": placed.batch.name,
+        "name": result.batch.name,
         **_amounts(request),
         **by_name(request.percents),
-        "priority": placed.batch.priority,
-        "wanted": placed.batch.count,
-        "fit": placed.fit,
-        "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
-        "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
+        "priority": result.batch.priority,
+        "wanted": result.batch.count,
+        "fit": result.fit,
+        "on": [{"node": node, "pods": count} for node, count in result.on.items()],
+        "reasons": [{"reason": reason, "nodes": count} for reason, count in result.reasons.items()],
     }
 
 
 def _amounts(request: Request) -> dict[str, Any]:
-    """Return the units of each device, as a part of a document."""
+    """Return the units of each device as part of a document."""
     amounts = {"units": request.units, "devices": request.devices}
     return amounts | ({"split": list(request.split)} if request.split else {})
 
 
 def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = PLAIN) -> str:
-    """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
+    """Return the text: needed nodes, left-out pods, remaining room, and a table of new nodes."""
     unit = plan.books.unit
     lines = [*_now_lines(need.before, plan), *_needed(need, unit)]
     lines.append(f"Pods:     {_fitting(need)}")
     if need.left_out:
-        pods = number_of(sum(each.count for each in need.left_out))
+        pods = number_of(sum(pods_left.count for pods_left in need.left_out))
         lines.append(
             f"Left out: {pods} that no node of these shapes takes, and no other has room for"
         )
-        # Equal pods are told together.
+        # Equal pods share a line.
         merged = _together(
             [
                 PlacementResult(pods.batch, pods.batch.count - pods.count, {}, pods.reasons)
@@ -260,8 +260,8 @@ def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = P
         )
         for result in merged[:_MOST_LEFT_OUT]:
             count = (result.batch.count or 0) - result.fit
-            why = "; ".join(result.reasons)
-            lines.append(f"          {result.batch.name}: {count}: {why}")
+            reason = "; ".join(result.reasons)
+            lines.append(f"          {result.batch.name}: {count}: {reason}")
         if len(merged) > _MOST_LEFT_OUT:
             lines.append(f"          and {len(merged) - _MOST_LEFT_OUT} more kinds")
     if need.gated:
@@ -273,8 +273,8 @@ def need_lines(need: NodeNeed, plan: ResourcePlan, policy: str, style: Style = P
         return text
     kind = device_kind(plan.books.names.resource)
     text += f"\n{style.fitted(lambda narrower: _rows(need, kind, narrower))}"
-    rest = len(need.nodes) - _MOST_COMING
-    return f"{text}and {rest} more\n" if rest > 0 else text
+    omitted = len(need.nodes) - _MOST_COMING
+    return f"{text}and {omitted} more\n" if omitted > 0 else text
 
 
 def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
@@ -282,7 +282,10 @@ def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
     number = sum(need.counts)
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
-        yield f"Need:     {nodes}: what is there has room"
+        if need.left_out:
+            yield f"Need:     {nodes}: more of these shapes take none of the pods that are left out"
+        else:
+            yield f"Need:     {nodes}: what is there has room"
         return
     shapes = []
     for shape, count in zip(need.shapes, need.counts, strict=True):
@@ -297,31 +300,31 @@ def _needed(need: NodeNeed, unit: str) -> Iterator[str]:
 
 
 def _fitting(need: NodeNeed) -> str:
-    """Return how many pods fit, whose they are, and where."""
+    """Return the number of fitting pods, by source and on existing and new nodes, as text."""
     new = {node.name for node in need.nodes}
     fit = sum(result.fit for result in need.results)
     on_new = sum(pods for result in need.results for node, pods in result.on.items() if node in new)
     if not need.results:
         return "none wait; --pods and --more say which would come"
-    moved, waiting = need.moved_pods, need.pending_pods
-    asked = sum(result.batch.count or 0 for result in need.results)
+    moved_pods, pending_pods = need.moved_pods, need.pending_pods
+    pods_in_all = sum(result.batch.count or 0 for result in need.results)
     whose = [
         f"{number} {text}"
         for number, text in (
-            (waiting, "wait already"),
-            (moved, "are of nodes that go"),
-            (asked - moved - waiting, "are asked for"),
+            (pending_pods, "wait already"),
+            (moved_pods, "are of nodes that go"),
+            (pods_in_all - moved_pods - pending_pods, "are asked for"),
         )
         if number
     ]
     return (
-        f"{fit} of {asked} fit ({', '.join(whose)}): {fit - on_new} on nodes that are there,"
+        f"{fit} of {pods_in_all} fit ({', '.join(whose)}): {fit - on_new} on nodes that are there,"
         f" {on_new} on new ones"
     )
 
 
 def _largest(need: NodeNeed, unit: str) -> str:
-    """Return the largest pods that still fit; where pods have compute, of those without."""
+    """Return the largest pods without compute that still fit as text."""
     sizes = {units: devices for devices, units in enumerate(need.largest, 1)}
     texts = [
         f"{amount(units, unit)} on {'one device' if devices == 1 else f'each of {devices}'}"
@@ -332,18 +335,18 @@ def _largest(need: NodeNeed, unit: str) -> str:
 
 
 def _rows(need: NodeNeed, kind: str, style: Style) -> str:
-    """Return a table of the nodes that come, with what is in use."""
-    shown = need.nodes[:_MOST_COMING]
-    devices = max(len(node.used) for node in shown)
+    """Return a table of the new nodes with the units in use."""
+    nodes = need.nodes[:_MOST_COMING]
+    devices = max(len(node.used) for node in nodes)
     rows = [["NODE", *(f"{kind}{index}" for index in range(devices)), "SHAPE"]]
-    for node in shown:
+    for node in nodes:
         shape = need.shapes[node.shape]
         cells = [
             style.device(
                 used,
                 total,
-                closed=False,
-                stranded=used < total and bool(_full_amounts(node, index)),
+                is_closed=False,
+                is_stranded=used < total and bool(_full_amounts(node, index)),
             )
             for index, (used, total) in enumerate(zip(node.used, shape.spec.capacity, strict=True))
         ]
@@ -363,11 +366,11 @@ def _full_amounts(node: NewNode, device: int) -> list[DeviceAmount]:
 
 def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, Any]:
     """Return the document."""
-    moved, waiting = need.moved_pods, need.pending_pods
+    moved_pods, pending_pods = need.moved_pods, need.pending_pods
     parts = {
-        "moved": need.results[:moved],
-        "waiting": need.results[moved : moved + waiting],
-        "pods": need.results[moved + waiting :],
+        "moved": need.results[:moved_pods],
+        "waiting": need.results[moved_pods : moved_pods + pending_pods],
+        "pods": need.results[moved_pods + pending_pods :],
     }
     nodes = []
     for node in need.nodes:
@@ -399,14 +402,14 @@ def need_document(need: NodeNeed, plan: ResourcePlan, policy: str) -> dict[str, 
             for shape, count in zip(need.shapes, need.counts, strict=True)
         ],
         "nodes": nodes,
-        **{name: [_placed_document(each) for each in part] for name, part in parts.items()},
+        **{name: [_placed_document(result) for result in part] for name, part in parts.items()},
         "gated": need.gated,
         "podsLeftOut": [
             {
                 "name": pods.batch.name,
                 "pods": pods.count,
                 "reasons": [
-                    {"reason": why, "shapes": count} for why, count in pods.reasons.items()
+                    {"reason": reason, "shapes": count} for reason, count in pods.reasons.items()
                 ],
             }
             for pods in need.left_out

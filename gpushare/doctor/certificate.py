@@ -1,7 +1,6 @@
-"""The end of a certificate's validity: as much of DER as it takes to find it in X.509.
+"""Read the end of validity from an X.509 certificate (RFC 5280, section 4.1).
 
-Pure; the standard library reads only certificates that it has verified, and doctor needs only the
-end. Source of the layout: RFC 5280, section 4.1.
+Pure. The standard library reads only certificates that it has verified.
 
 Tested in `tests/unit/doctor/test_parts.py`.
 """
@@ -14,18 +13,18 @@ _VERSION, _UTC_TIME = 0xA0, 0x17
 
 
 def ends_at(pem: str) -> float:
-    """Return the seconds since the epoch at which the text's first certificate ends.
+    """Return the end of the text's first certificate in seconds since the epoch.
 
     Raises ValueError.
     """
-    _, begun, rest = pem.partition(_BEGIN)
-    body, ended, _ = rest.partition(_END)
+    _, begun, after_begin = pem.partition(_BEGIN)
+    body, ended, _ = after_begin.partition(_END)
     if not begun or not ended:
         raise ValueError("no PEM certificate in it")
     try:
         certificate = _element(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}"), 0)[1]
         fields = _elements(_element(certificate, 0)[1])
-        # serialNumber, signature, issuer, validity: the version before them may be left out.
+        # serialNumber, signature, issuer, validity; the version before them is optional.
         validity = [content for tag, content in fields if tag != _VERSION][3]
         tag, text = _elements(validity)[1]
         stamp = text.decode("ascii")
@@ -46,7 +45,7 @@ def _elements(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return (tag, content, where the next one begins)."""
+    """Return (tag, content, start of the next element)."""
     tag, length = data[at], data[at + 1]
     at += 2
     if length & 0x80:

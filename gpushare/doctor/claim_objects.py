@@ -1,4 +1,4 @@
-"""Objects of resource.k8s.io/v1 and their admission policies, from JSON to what facts.py names.
+"""Read objects of resource.k8s.io/v1 and admission policies from JSON into the records of facts.py.
 
 Tested in `tests/unit/doctor/test_claims.py`.
 """
@@ -22,7 +22,7 @@ LEFT_OVER = frozenset(
         "deviceclasses/settings.gpushare.io",
     }
 )
-"""Objects that releases brought in which the extender allocated claims, as kind/name."""
+"""Objects of earlier releases, when the extender allocated claims, as kind/name."""
 
 
 def read_selectors(classes: Iterable[Fields]) -> tuple[str, ...] | None:
@@ -40,7 +40,7 @@ def read_left_over(kind: str, items: Iterable[Fields]) -> Iterator[str]:
     return (name for name in names if name in LEFT_OVER)
 
 
-def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
+def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.ListedDriver]:
     """Return the drivers with slices of single nodes, by name."""
     nodes: dict[str, dict[str, set[str]]] = {}
     devices: dict[str, list[bool]] = {}
@@ -55,7 +55,7 @@ def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
             uuid = attributes.get("uuid") or attributes.get(f"{driver}/uuid")
             uuids.update(filter(None, [mapping(uuid).get("string")]))
     return {
-        driver: facts.DriverSeen(
+        driver: facts.ListedDriver(
             {node: frozenset(uuids) for node, uuids in nodes.get(driver, {}).items()},
             len(shared),
             sum(shared),
@@ -64,8 +64,8 @@ def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
     }
 
 
-def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ClaimSeen]:
-    """Return the classes that each claim names and the drivers of its devices, by claim."""
+def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ListedClaim]:
+    """Return the device classes and drivers of each claim, by namespace/name."""
     by_name = {}
     for claim in claims:
         devices = mapping(mapping(claim.get("spec")).get("devices"))
@@ -74,7 +74,7 @@ def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ClaimSeen]:
         exact += [one for request in requests for one in mappings(request.get("firstAvailable"))]
         allocation = mapping(mapping(claim.get("status")).get("allocation"))
         results = mappings(mapping(allocation.get("devices")).get("results"))
-        by_name[name_of(claim)] = facts.ClaimSeen(
+        by_name[name_of(claim)] = facts.ListedClaim(
             frozenset(str(one["deviceClassName"]) for one in exact if "deviceClassName" in one),
             frozenset(str(result.get("driver")) for result in results),
         )

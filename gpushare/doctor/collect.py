@@ -1,7 +1,7 @@
-"""Reading the input of the checks: the API server's objects, our rights there, and the extender.
+"""Read the input of the checks: objects and rights at the API server, and the extender's answers.
 
-The only part of doctor that sends requests. It lists and gets; its one POST is a
-SelfSubjectAccessReview, which stores nothing. Every failure becomes an `Unread`.
+The only part of doctor that sends requests: lists, gets and SelfSubjectAccessReviews, which store
+nothing. Every failure becomes an `Unread`.
 
 Tested in `tests/integration/test_doctor.py`.
 """
@@ -43,7 +43,7 @@ _ADMISSION_KINDS = tuple(
     for kind in ("policies", "policybindings")
 )
 CLAIMS_LABEL = "gpushare.io/dra=true"
-"""Label of namespaces whose pods with claims a MutatingAdmissionPolicy sends to our scheduler."""
+"""Label of a namespace: a MutatingAdmissionPolicy sends pods with claims there to our scheduler."""
 _LEASES = "/apis/coordination.k8s.io/v1"
 
 
@@ -59,7 +59,7 @@ class Collector:
     def collect(
         self, scheduler: facts.SchedulerFile | facts.Unread | None, asks: str
     ) -> facts.Facts:
-        """Return the facts that the API server gives; one that does not answer is asked only once.
+        """Return the facts from the API server, after one request if it does not answer.
 
         asks: the namespace of placeholders, "" if there is none.
         """
@@ -71,19 +71,19 @@ class Collector:
         todo = "let this account list the kinds of resource.k8s.io"
         claims = _read_or_unread(self._claims, "claims", todo, "warn")
         rights = [*rights_to_review(self._namespace, scheduler)]
-        if isinstance(claims, facts.ClaimsSeen) and claims != facts.ClaimsSeen():
+        if isinstance(claims, facts.ListedClaims) and claims != facts.ListedClaims():
             rights += CLAIMS_RIGHTS
         asks_seen = None
         if asks:
             rights += placeholder_rights(asks)
             subject, todo = f"the namespace {asks}", "let this account get namespaces"
             phase = _read_or_unread(lambda: self._phase(asks), subject, todo, "skip")
-            asks_seen = facts.AsksSeen(asks, phase)
+            asks_seen = facts.PlaceholderNamespace(asks, phase)
         return facts.Facts(
             now,
             api,
             _read_or_unread(self._nodes, "nodes", "let this account list nodes"),
-            # Ages are by the API server's clock, as are the times of its objects.
+            # Times of objects are by the API server's clock.
             _read_or_unread(
                 lambda: self._pods(now + (api.ahead or 0.0), asks),
                 "pods",
@@ -120,11 +120,11 @@ class Collector:
         ahead = None if date is None else date - time.time()
         return facts.ApiServer(git[:80], number, ahead)
 
-    def _nodes(self) -> tuple[facts.NodeSeen, ...]:
+    def _nodes(self) -> tuple[facts.ListedNode, ...]:
         items = self._items("/api/v1/nodes")
         return tuple(objects.read_node(item, self._names, self._unit) for item in items)
 
-    def _pods(self, now: float, asks: str) -> facts.PodsSeen:
+    def _pods(self, now: float, asks: str) -> facts.ListedPods:
         """Return the pods that have not ended."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         return objects.read_pods(self._items("/api/v1/pods", query), self._names, now, asks)
@@ -138,7 +138,7 @@ class Collector:
         status = document.get("status")
         return str(status.get("phase") if isinstance(status, dict) else "")
 
-    def _leases(self) -> tuple[facts.LeaseSeen, ...]:
+    def _leases(self) -> tuple[facts.ListedLease, ...]:
         """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
         try:
             query = {"fieldSelector": f"metadata.name={LEASE}"}
@@ -152,18 +152,18 @@ class Collector:
         except ApiNotFound:
             return ()
 
-    def _closed(self) -> tuple[facts.ClosedSeen, ...]:
-        """Return the ConfigMaps by which operators close devices."""
+    def _closed(self) -> tuple[facts.UnhealthyConfigMap, ...]:
+        """Return the ConfigMaps that close devices."""
         items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
-        closed = (objects.read_closed(item, self._names) for item in items)
-        return tuple(seen for seen in closed if seen is not None)
+        config_maps = (objects.read_closed(item, self._names) for item in items)
+        return tuple(config_map for config_map in config_maps if config_map is not None)
 
-    def _claims(self) -> facts.ClaimsSeen:
+    def _claims(self) -> facts.ListedClaims:
         """Return the facts about claims; none without resource.k8s.io/v1."""
         try:
             classes = [*self._items(f"{_DRA}/deviceclasses")]
         except ApiNotFound:
-            return facts.ClaimsSeen()
+            return facts.ListedClaims()
         forbidden: list[str] = []
         left_over = [*claim_objects.read_left_over("deviceclasses", classes)]
         for kind in _ADMISSION_KINDS:
@@ -171,7 +171,7 @@ class Collector:
             left_over += claim_objects.read_left_over(kind, policies)
         query = {"labelSelector": CLAIMS_LABEL}
         namespaces = self._items_if_allowed("/api/v1/namespaces", forbidden, query)
-        return facts.ClaimsSeen(
+        return facts.ListedClaims(
             selectors=claim_objects.read_selectors(classes),
             drivers=claim_objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
             claims=claim_objects.read_claims(self._items(f"{_DRA}/resourceclaims")),
@@ -183,8 +183,8 @@ class Collector:
     def _items_if_allowed(
         self, path: str, forbidden: list[str], query: Mapping[str, str] | None = None
     ) -> list[Fields]:
-        """Return the objects of a list; none if there is no such kind, or if this account may not
-        list it: then its name comes to `forbidden`.
+        """Return the objects of a list; none for an unknown kind, or for a forbidden kind, which is
+        added to `forbidden`.
         """
         try:
             return [*self._items(path, query)]
@@ -251,26 +251,26 @@ def _document(body: bytes) -> Fields:
 
 
 def _read_or_unread(
-    read: Callable[[], _T],
+    reader: Callable[[], _T],
     subject: str,
     todo: str,
     level: Any = "fail",  # noqa: ANN401 -- Level, which a default cannot narrow to
 ) -> _T | facts.Unread:
     try:
-        return read()
+        return reader()
     except (ApiError, WireError) as error:
         return facts.Unread(
             f"{subject} cannot be read: {' '.join(str(error).split())}", todo, level
         )
 
 
-def facts_without(api: facts.Unread, now: float, why: str) -> facts.Facts:
+def facts_without(api: facts.Unread, now: float, reason: str) -> facts.Facts:
     """Return the facts if the API server cannot be read."""
-    off = facts.Unread(why, "", "skip")
+    off = facts.Unread(reason, "", "skip")
     return facts.Facts(now, api, off, off, off, off, off)
 
 
-def read_extender(url: str) -> facts.ExtenderSeen | facts.Unread:
+def read_extender(url: str) -> facts.ExtenderAnswers | facts.Unread:
     """Return the health listener's answers."""
     try:
         live, _, _ = _http_get(f"{url}/livez")
@@ -281,19 +281,18 @@ def read_extender(url: str) -> facts.ExtenderSeen | facts.Unread:
             f"{url} does not answer: {_error_text(error)}",
             "look whether the extender runs, and give its --health-listen (by default port 32767)",
         )
-    return facts.ExtenderSeen(live, ready, text, ahead, read_samples(metrics))
+    return facts.ExtenderAnswers(live, ready, text, ahead, read_samples(metrics))
 
 
 def read_route(entry: ExtenderConfig, extender: str) -> int | facts.Unread | None:
-    """Return the status of a GET on the filter verb, if it can be reached from here: on the
-    machine that --extender names.
+    """Return the status of a GET of the filter verb on the machine that --extender names.
 
-    None elsewhere, and over https (it requires the caller's certificate).
+    None if the entry names another machine, or https, which requires a client certificate.
     """
     place = endpoint(entry)
     asked_host = urlsplit(extender).hostname or ""
-    here = place.loopback and replace(place, host=asked_host).loopback
-    if place.https or not (here or asked_host == place.host):
+    is_local = place.loopback and replace(place, host=asked_host).loopback
+    if place.https or not (is_local or asked_host == place.host):
         return None
     url = f"http://{place.listen}{place.path}/{entry.filter_verb}"
     try:

@@ -1,7 +1,7 @@
-"""What was read of a cluster, its scheduler's file and the extender: the input of the checks.
+"""The input of the checks: facts about a cluster, kube-scheduler's file and the extender.
 
-Knows no I/O. What could not be read is an `Unread` in its place, so that one refusal leaves the
-other checks alone.
+No I/O. An `Unread` stands in the place of facts that could not be read, so that the checks of other
+facts go on.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -20,129 +20,130 @@ from gpushare.wire.scheduler.config import SchedulerConfig
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Facts that could not be read: why, what to do, and how grave that is."""
+    """The reason why facts could not be read, a remedy, and the level of the finding."""
 
-    why: str
+    reason: str
     todo: str = ""
     level: Level = "fail"
 
     def finding(self, check: str) -> Finding:
         """Return the finding of a check that needs these facts."""
-        return Finding(check, self.level, self.why, self.todo)
+        return Finding(check, self.level, self.reason, self.todo)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
-    """kube-scheduler's file, and what it says."""
+    """kube-scheduler's file and its settings."""
 
     path: str
     config: SchedulerConfig
     document: object = None
-    """The parsed file, to be read as one release reads it."""
+    """The parsed file, for a check by one release of kube-scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """The API server, as its answers show it."""
+    """The API server."""
 
     git_version: str
-    """As /version says it."""
+    """From /version."""
     minor: int
     """MINOR of 1.MINOR, 0 if unknown."""
     ahead: float | None = None
-    """Seconds that its clock is ahead of ours, None if it did not say."""
+    """Seconds that the server's clock is ahead of ours; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeen:
-    """A node, whether it shares devices or not."""
+class ListedNode:
+    """A node, with or without shared devices."""
 
     name: str
     spec: NodeSpec
-    """How the ledger reads it."""
+    """The node in the ledger."""
     total: int | None = None
-    """Units it advertises, None if it does not or they cannot be read."""
+    """Units in the capacity; None if absent or unreadable."""
     allocatable: int | None = None
-    """The same of what it lets pods have."""
+    """Allocatable units; None if absent or unreadable."""
     inventory: Inventory | None = None
-    """Its annotation, None without one or if `broken` says why it cannot be read."""
+    """The inventory annotation; None without a readable one."""
     broken: str = ""
+    """Why the inventory cannot be read, or ""."""
     labelled: bool = False
     state: NodeState | None = None
-    """As kube-scheduler's own filters see it."""
+    """The state for kube-scheduler's own filters."""
     whole: tuple[str, ...] = ()
-    """Resources of NVIDIA's own device plug-in that it has."""
+    """Resources of NVIDIA's own device plug-in in the capacity."""
     control_plane: bool = False
-    """It is a node of the control plane by a label that its kubelet may not set."""
+    """Whether a label that no kubelet may set marks a node of the control plane."""
     cores: int | None = None
-    """Percent of compute that it advertises, None if it does not."""
-    kept: bool = False
-    """The extender keeps it from scale-down."""
+    """Advertised percent of compute, or None."""
+    is_kept: bool = False
+    """Whether the extender keeps the node from scale-down."""
     device_list: DeviceList | None = None
-    """How its device plug-in hands devices over; None if it does not say, or cannot be read."""
+    """The device plug-in's way to hand devices over; None if unknown."""
     gpu_operator: bool = False
-    """NVIDIA's GPU operator is to run its own device plug-in there."""
+    """Whether NVIDIA's GPU operator is told to run its own device plug-in there."""
 
     @property
     def shares(self) -> bool:
-        """Whether it offers devices, or states them in a way that cannot be read."""
+        """Whether the node offers devices, readable or not."""
         return bool(self.total or self.spec.capacity or self.spec.closed or self.broken)
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
+class ListedPod:
     """A pod that has not ended and asks for our resource."""
 
     name: str
     """As namespace/name."""
     node: str = ""
-    """Empty while it has none."""
+    """"" while the pod is pending."""
     scheduler: str = "default-scheduler"
     age: float = 0.0
     gated: bool = False
     reason: str | None = None
-    """That of its condition PodScheduled while false, None before any scheduler looked at it."""
+    """The reason of a false condition PodScheduled; None before a scheduler sets the condition."""
     message: str = ""
-    """The message of the same."""
-    bound: float = 0.0
-    """Since when it has had a node, in seconds since the epoch; 0 if it has none."""
+    """The message of this condition."""
+    bound_at: float = 0.0
+    """The time of the bind in seconds since the epoch; 0 for a pending pod."""
     broken: str = ""
-    """Why its amounts cannot be read."""
+    """Why the amounts cannot be read, or ""."""
     placement: Shares | None = None
-    """The devices its annotations name."""
+    """The devices in the annotations."""
     uuids: tuple[str, ...] = ()
-    """Of these devices, () if none is named."""
+    """The uuids of these devices, () if none is named."""
     assumed: bool = False
-    """Its annotations name a time at which it was given them."""
+    """Whether the annotations have an assume time."""
     mapped: bool = False
-    """The per-container map is there (which the original does not write) or needless."""
+    """Whether the per-container map, which the original does not write, is there or needless."""
     misplaced: str = ""
-    """What of it does not go with device memory."""
+    """A field that does not go with device memory, or ""."""
     assigned: bool = False
-    """A device plug-in has marked it served."""
+    """Whether a device plug-in has marked the pod served."""
     request: Request = field(default_factory=Request)
-    """What it asks for, if that can be read."""
+    """The request; empty if it cannot be read."""
     runtime_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PluginPodSeen:
+class PluginPod:
     """A pod of our device plug-in."""
 
     name: str
     """As namespace/name."""
     node: str
     runtime_class: str = ""
-    waiting: str = ""
-    """Why its container does not run, as CrashLoopBackOff; "" if it does."""
+    waiting_reason: str = ""
+    """The reason of a waiting container, such as CrashLoopBackOff; "" if the container runs."""
     age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class PodsSeen:
-    """The pods that a check looks at."""
+class ListedPods:
+    """The pods of a cluster, for the checks."""
 
-    gpu: tuple[PodSeen, ...] = ()
+    gpu: tuple[ListedPod, ...] = ()
     """Pods that ask for our resource."""
     originals: tuple[str, ...] = ()
     """Running pods of the original extender in kube-system."""
@@ -150,27 +151,27 @@ class PodsSeen:
     """Image tags of the kube-schedulers that run as pods of kube-system."""
     alike: tuple[str, ...] = ()
     """Running pods that look like the original extender, of other namespaces or made by a node."""
-    counting: tuple[tuple[str, str], ...] = ()
-    """Pods that ask for the count or for compute and for no memory, with what is wrong about it."""
+    without_memory: tuple[tuple[str, str], ...] = ()
+    """(pod, mistake) of pods that ask for a count or for compute, and for no memory."""
     cores_alone: tuple[tuple[str, str], ...] = ()
-    """Those of them that ask for compute, with their node."""
+    """(pod, node) of pods that ask for compute and for no memory."""
     whole: tuple[tuple[str, str], ...] = ()
-    """Pods that ask for cards of NVIDIA's own device plug-in, with their node."""
+    """(pod, node) of pods that ask for cards of NVIDIA's own device plug-in."""
     static: tuple[tuple[str, str], ...] = ()
-    """Image tags of the kube-schedulers that run as static pods, each with its node."""
+    """(image tag, node) of the kube-schedulers that run as static pods."""
     placeholders: tuple[str, ...] = ()
     """Placeholders, which are for autoscalers."""
     gated: tuple[str, ...] = ()
     """Placeholders with a scheduling gate."""
-    beside: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
     """Other pods in the namespace of placeholders."""
     claiming: tuple["ClaimingPod", ...] = ()
     """Pods with ResourceClaims."""
-    plugins: tuple[PluginPodSeen, ...] = ()
+    plugins: tuple[PluginPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSeen:
+class ListedLease:
     """A Lease of an extender; times are seconds since the epoch, 0 if unknown."""
 
     namespace: str
@@ -181,8 +182,11 @@ class LeaseSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedSeen:
-    """A ConfigMap that closes devices of a node: indices and uuids, or why they cannot be read."""
+class UnhealthyConfigMap:
+    """A ConfigMap that closes devices of a node.
+
+    devices: indices and uuids. broken: why they cannot be read, or "".
+    """
 
     node: str
     devices: frozenset[int | str] = frozenset()
@@ -200,16 +204,17 @@ class Right:
     name: str = ""
 
     def __str__(self) -> str:
-        """Return it as in "create pods/binding"."""
+        """Return the right as text, such as "create pods/binding"."""
         group = f".{self.group}" if self.group else ""
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{group}{where}"
+        place = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{group}{place}"
 
 
 @dataclass(frozen=True, slots=True)
-class ExtenderSeen:
-    """The extender's health listener: its answers, how far its clock is ahead of ours, and its
-    metrics by sample.
+class ExtenderAnswers:
+    """The answers of the extender's health listener.
+
+    ahead: seconds that the extender's clock is ahead of ours. samples: metrics by sample.
     """
 
     live: int
@@ -221,7 +226,10 @@ class ExtenderSeen:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate file: when it ends (seconds since the epoch), or why it cannot be read."""
+    """A certificate file.
+
+    until: its end in seconds since the epoch. broken: why it cannot be read, or "".
+    """
 
     path: str
     until: float = 0.0
@@ -229,7 +237,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class AsksSeen:
+class PlaceholderNamespace:
     """The namespace of placeholders."""
 
     namespace: str
@@ -238,19 +246,19 @@ class AsksSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverSeen:
+class ListedDriver:
     """A DRA driver with ResourceSlices."""
 
     nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The uuids of its devices, by node name; devices without a uuid are left out."""
+    """The uuids of devices by node name; devices without a uuid are left out."""
     devices: int = 0
     shared: int = 0
     """Number of devices that several claims may share."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimSeen:
-    """A ResourceClaim: the device classes that it names, and the drivers of its devices."""
+class ListedClaim:
+    """A ResourceClaim: device classes in its requests, and drivers of its allocated devices."""
 
     classes: frozenset[str] = frozenset()
     drivers: frozenset[str] = frozenset()
@@ -273,73 +281,71 @@ class ClaimingPod:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimsSeen:
-    """What the API server has of ResourceClaims."""
+class ListedClaims:
+    """Objects of the API server about ResourceClaims."""
 
     selectors: tuple[str, ...] | None = None
     """CEL expressions of the DeviceClass gpushare.io; None: there is no such class."""
-    drivers: Mapping[str, DriverSeen] = field(default_factory=dict)
+    drivers: Mapping[str, ListedDriver] = field(default_factory=dict)
     """By driver name."""
-    claims: Mapping[str, ClaimSeen] = field(default_factory=dict)
+    claims: Mapping[str, ListedClaim] = field(default_factory=dict)
     """By namespace/name."""
     namespaces: frozenset[str] = frozenset()
-    """Namespaces whose pods with claims a MutatingAdmissionPolicy sends to our scheduler."""
+    """Namespaces with the label for a MutatingAdmissionPolicy (see collect.CLAIMS_LABEL)."""
     left_over: tuple[str, ...] = ()
-    """Objects of releases in which the extender allocated claims, as kind/name."""
+    """Objects of earlier releases, when the extender allocated claims, as kind/name."""
     forbidden: tuple[str, ...] = ()
     """Kinds that this account may not list, of admission policies and namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that was read."""
+    """All facts for the checks."""
 
     now: float
     """This machine's clock."""
     api: ApiServer | Unread
-    nodes: tuple[NodeSeen, ...] | Unread
-    pods: PodsSeen | Unread
-    leases: tuple[LeaseSeen, ...] | Unread
+    nodes: tuple[ListedNode, ...] | Unread
+    pods: ListedPods | Unread
+    leases: tuple[ListedLease, ...] | Unread
     rights: Mapping[Right, bool] | Unread
-    closed: tuple[ClosedSeen, ...] | Unread
+    config_maps: tuple[UnhealthyConfigMap, ...] | Unread
     scheduler: SchedulerFile | Unread | None = None
-    """None: not asked for."""
-    extender: ExtenderSeen | Unread | None = None
-    """The same."""
+    """None: not requested."""
+    extender: ExtenderAnswers | Unread | None = None
+    """None: not requested."""
     route: int | Unread | None = None
-    """The status that a GET of the filter verb gave, None if it was not sent; an extender answers
-    405."""
+    """The status of a GET of the filter verb, 405 from an extender; None: not sent."""
     certificates: tuple[Certificate, ...] = ()
     names: Names = ALIYUN
     unit: str = "GiB"
     namespace: str = "kube-system"
-    """The extender's."""
+    """The extender's namespace."""
     listen: tuple[str, int] | None = None
-    """Its --listen, which tells its entry from others, None if none was given."""
+    """The extender's --listen, which finds its entry in the file; None: unknown."""
     own_account: bool = False
-    """The account used is the extender's."""
-    claims: ClaimsSeen | Unread = field(default_factory=ClaimsSeen)
-    """What there is of claims."""
-    asks: AsksSeen | None = None
-    """Where placeholders are, None if they are off or nobody says it."""
+    """Whether the account is the extender's."""
+    claims: ListedClaims | Unread = field(default_factory=ListedClaims)
+    asks: PlaceholderNamespace | None = None
+    """The namespace of placeholders; None: placeholders are off, or unknown."""
 
     @property
-    def known_nodes(self) -> tuple[NodeSeen, ...]:
-        """The nodes; none if they could not be read."""
+    def known_nodes(self) -> tuple[ListedNode, ...]:
+        """The readable nodes."""
         return () if isinstance(self.nodes, Unread) else self.nodes
 
     @property
-    def known_pods(self) -> PodsSeen:
-        """The pods; none if they could not be read."""
-        return PodsSeen() if isinstance(self.pods, Unread) else self.pods
+    def known_pods(self) -> ListedPods:
+        """The readable pods."""
+        return ListedPods() if isinstance(self.pods, Unread) else self.pods
 
     @property
     def samples(self) -> Mapping[str, float]:
-        """The extender's metrics; none if it was not asked or does not answer."""
-        return self.extender.samples if isinstance(self.extender, ExtenderSeen) else {}
+        """The extender's metrics; empty if unknown."""
+        return self.extender.samples if isinstance(self.extender, ExtenderAnswers) else {}
 
     @property
     def now_there(self) -> float:
-        """Now, by the API server's clock, as are the times of its objects."""
+        """The time by the API server's clock, in seconds since the epoch."""
         ahead = self.api.ahead if isinstance(self.api, ApiServer) else None
         return self.now + (ahead or 0.0)

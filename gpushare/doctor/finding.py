@@ -1,4 +1,4 @@
-"""The result of a check: one line, its level, and what to do about it.
+"""The result of a check: a level, a message, and a remedy.
 
 Knows no check and no source of facts.
 
@@ -12,7 +12,7 @@ from typing import Literal
 Level = Literal["ok", "warn", "fail", "skip"]
 
 LEVELS: tuple[Level, ...] = ("ok", "warn", "fail", "skip")
-"""ok: as it should be. warn: works, or may be meant. fail: mis-wired. skip: not looked at."""
+"""ok: in order. warn: works, or may be intended. fail: broken. skip: not checked."""
 
 _GRAVEST: tuple[Level, ...] = ("fail", "warn", "skip", "ok")
 _MAX_SHOWN = 3
@@ -25,48 +25,50 @@ class Finding:
 
     check: str
     level: Level
-    what: str
-    """What is so, after the check's name on its line."""
+    message: str
+    """The text after the name of the check."""
     todo: str = ""
-    """What to do, "" if there is nothing."""
+    """The remedy, or ""."""
 
 
-def ok(check: str, what: str) -> Finding:
+def ok(check: str, message: str) -> Finding:
     """Return a finding that all is well."""
-    return Finding(check, "ok", what)
+    return Finding(check, "ok", message)
 
 
-def warn(check: str, what: str, todo: str) -> Finding:
+def warn(check: str, message: str, todo: str) -> Finding:
     """Return a finding that something may not be intended."""
-    return Finding(check, "warn", what, todo)
+    return Finding(check, "warn", message, todo)
 
 
-def fail(check: str, what: str, todo: str) -> Finding:
+def fail(check: str, message: str, todo: str) -> Finding:
     """Return a finding that something is wired wrongly."""
-    return Finding(check, "fail", what, todo)
+    return Finding(check, "fail", message, todo)
 
 
-def skip(check: str, what: str, todo: str = "") -> Finding:
-    """Return a finding that nothing was checked; `todo`: what would make it possible."""
-    return Finding(check, "skip", what, todo)
+def skip(check: str, message: str, todo: str = "") -> Finding:
+    """Return a finding that nothing was checked. todo: how to make the check possible, or ""."""
+    return Finding(check, "skip", message, todo)
 
 
 def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
-    """Yield one finding for all names with the same verdict; it begins with these names.
+    """Yield one finding for all names with the same verdict, with these names before the message.
 
-    If there are very many verdicts, the last ones are only counted.
+    Verdicts beyond a limit are only counted.
     """
     alike: dict[Finding, list[str]] = {}
     for name, verdict in verdicts:
         alike.setdefault(verdict, []).append(name)
-    # The gravest first, so that only lesser ones are cut off.
+    # The limit cuts off the least grave verdicts.
     ranked = sorted(alike, key=lambda verdict: _GRAVEST.index(verdict.level))
     for verdict in ranked[:_MAX_VERDICTS]:
-        yield replace(verdict, what=f"{some(alike[verdict])}: {verdict.what}")
-    if rest := ranked[_MAX_VERDICTS:]:
-        more = sum(len(alike[verdict]) for verdict in rest)
+        yield replace(verdict, message=f"{some(alike[verdict])}: {verdict.message}")
+    if omitted := ranked[_MAX_VERDICTS:]:
+        more = sum(len(alike[verdict]) for verdict in omitted)
         todo = f"correct the first {_MAX_VERDICTS}, and run this again"
-        yield replace(rest[0], what=f"{more} more, each of them for another reason", todo=todo)
+        yield replace(
+            omitted[0], message=f"{more} more, each of them for another reason", todo=todo
+        )
 
 
 def some(names: Iterable[str]) -> str:
@@ -77,5 +79,5 @@ def some(names: Iterable[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return the number and its noun: "1 node", "2 nodes"."""
+    """Return the number and the noun, such as "1 node" or "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,7 @@
-"""`gpushare doctor`: what is wired wrongly, one line for each check. The composition root.
+"""`gpushare doctor`: print the mistakes in the setup of a cluster, one line for each check.
 
-Reads the command line and files, has the rest collected, and prints. Changes nothing anywhere.
+The composition root: command line and files to facts, facts to findings, findings to text. Nothing
+is changed.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     certificates = []
     for path in options.tls_cert:
         try:
-            # Beside the certificate there may be comments in whatever encoding.
+            # Comments beside the certificate may have any encoding.
             until = ends_at(Path(path).read_text(encoding="latin-1"))
             certificates.append(Certificate(path, until))
         except (OSError, ValueError) as error:

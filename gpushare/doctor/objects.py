@@ -1,9 +1,7 @@
-"""Objects of the API server as the checks need them: from JSON to what facts.py names.
+"""Read nodes, pods, Leases and ConfigMaps from JSON into the records of facts.py.
 
-Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for
-is read by the codecs that the ledger uses, so that doctor and extender cannot disagree. Pure.
-
-ResourceClaims are read in claim_objects.py.
+The ledger's codecs read the devices of nodes and the requests of pods, so that doctor and extender
+agree. claim_objects.py reads ResourceClaims. Pure.
 
 Tested in `tests/unit/doctor/test_parts.py`.
 """
@@ -30,7 +28,7 @@ from gpushare.wire.request_mistakes import is_whole, misplaced, mistake_of
 Fields = Mapping[str, Any]
 
 ORIGINAL = "gpushare-schd-extender"
-"""The name of the original's Deployment, and part of its image's."""
+"""The name of the original's Deployment, and a part of the image's name."""
 
 CONTROL_PLANE = "kube-system"
 """The namespace of the control plane, where no tenant may create pods."""
@@ -38,7 +36,9 @@ CONTROL_PLANE = "kube-system"
 _SCHEDULER = "kube-scheduler"
 
 _ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-"""Labels of its nodes. The admission plug-in NodeRestriction keeps a kubelet from setting one."""
+"""Labels of nodes of the control plane. The admission plug-in NodeRestriction refuses such labels
+from a kubelet.
+"""
 
 _MIRROR = "kubernetes.io/config.mirror"
 """The annotation of static pods, which a kubelet may make in any namespace."""
@@ -49,7 +49,7 @@ _PLUGIN = "gpushare-device-plugin"
 _OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 
 
-def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
+def read_node(node: Fields, names: Names, unit: str) -> facts.ListedNode:
     """Return the node; one that cannot be read at all is closed."""
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     name = str(metadata.get("name"))
@@ -65,8 +65,8 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
             broken = str(error)
     state = None
     try:
-        read = NODES.decode(json.dumps(node).encode())
-        spec, state = node_spec(read, names, unit), node_state(read)
+        decoded = NODES.decode(json.dumps(node).encode())
+        spec, state = node_spec(decoded, names, unit), node_state(decoded)
     except WireError:
         spec = NodeSpec(name, closed=Reason.BROKEN_CAPACITY)
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
@@ -74,17 +74,17 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
     whole = tuple(
         resource for resource in capacity if is_whole(resource) and _units(capacity[resource])
     )
-    return facts.NodeSeen(
+    return facts.ListedNode(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
-        kept=SCALE_DOWN_GUARD in mapping(metadata.get("annotations")),
+        is_kept=SCALE_DOWN_GUARD in mapping(metadata.get("annotations")),
         gpu_operator=labels.get(_OPERATOR_LABEL) == "true",
         device_list=_device_list(mapping(metadata.get("annotations")).get(DEVICE_LIST)),
     )
 
 
 def _device_list(text: object) -> DeviceList | None:
-    """Return how devices are handed over; None if that is not told, or cannot be read."""
+    """Return the way to hand devices over; None if unknown or unreadable."""
     try:
         return decode_device_list(text) if isinstance(text, str) else None
     except AnnotationError:
@@ -100,21 +100,21 @@ def _units(quantity: object) -> int | None:
         return None
 
 
-def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> facts.PodsSeen:
+def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> facts.ListedPods:
     """Return the facts about the pods that have not ended. asks: the namespace of placeholders."""
-    gpu: list[facts.PodSeen] = []
+    gpu: list[facts.ListedPod] = []
     originals: list[str] = []
     alike: list[str] = []
-    counting: list[tuple[str, str]] = []
+    without_memory: list[tuple[str, str]] = []
     cores_alone: list[tuple[str, str]] = []
     whole: list[tuple[str, str]] = []
     # (tag, the node of a static pod)
     tags: set[tuple[str, str]] = set()
     placeholders: list[str] = []
     gated: list[str] = []
-    beside: list[str] = []
+    neighbours: list[str] = []
     claiming: list[facts.ClaimingPod] = []
-    plugins: list[facts.PluginPodSeen] = []
+    plugins: list[facts.PluginPod] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         spec = mapping(pod.get("spec"))
@@ -123,7 +123,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             placeholders.append(name_of(pod))
             gated += [name_of(pod)] if spec.get("schedulingGates") else []
         elif asks and mapping(pod.get("metadata")).get("namespace") == asks:
-            beside.append(name_of(pod))
+            neighbours.append(name_of(pod))
         if spec.get("resourceClaims"):
             claiming.append(_claiming_pod(pod))
         labels = mapping(mapping(pod.get("metadata")).get("labels"))
@@ -140,46 +140,46 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         if _is_original(pod, images):
             sure = _is_of_control_plane(pod) and not static
             (originals if sure else alike).append(name_of(pod))
-        asked = _resources(pod)
-        if names.resource in asked:
+        resources = _resources(pod)
+        if names.resource in resources:
             gpu += _read_pod(pod, names, now)
-        elif names.count in asked or names.cores in asked:
+        elif names.count in resources or names.cores in resources:
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
-            counting += [(name_of(pod), mistake)] if mistake else []
-            cores_alone += [(name_of(pod), node)] if mistake and names.cores in asked else []
-        if any(map(is_whole, asked)):
+            without_memory += [(name_of(pod), mistake)] if mistake else []
+            cores_alone += [(name_of(pod), node)] if mistake and names.cores in resources else []
+        if any(map(is_whole, resources)):
             whole.append((name_of(pod), node))
     releases = sorted(tags)
-    return facts.PodsSeen(
+    return facts.ListedPods(
         gpu=tuple(gpu),
         originals=tuple(originals),
         schedulers=tuple(tag for tag, node in releases if not node),
         alike=tuple(alike),
-        counting=tuple(counting),
+        without_memory=tuple(without_memory),
         cores_alone=tuple(cores_alone),
         whole=tuple(whole),
         static=tuple((tag, node) for tag, node in releases if node),
         placeholders=tuple(placeholders),
         gated=tuple(gated),
-        beside=tuple(beside),
+        neighbours=tuple(neighbours),
         claiming=tuple(claiming),
         plugins=tuple(plugins),
     )
 
 
-def _plugin_pod(pod: Fields, now: float) -> facts.PluginPodSeen:
+def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:
     """Return a pod of our device plug-in."""
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
-    waiting = [
+    waiting_reasons = [
         str(mapping(mapping(container.get("state")).get("waiting")).get("reason") or "")
         for container in mappings(status.get("containerStatuses"))
     ]
     created = seconds(mapping(pod.get("metadata")).get("creationTimestamp"))
-    return facts.PluginPodSeen(
+    return facts.PluginPod(
         name=name_of(pod),
         node=str(spec.get("nodeName") or ""),
         runtime_class=str(spec.get("runtimeClassName") or ""),
-        waiting=next(filter(None, waiting), ""),
+        waiting_reason=next(filter(None, waiting_reasons), ""),
         age=now - created if created else 0.0,
     )
 
@@ -187,20 +187,20 @@ def _plugin_pod(pod: Fields, now: float) -> facts.PluginPodSeen:
 def _claiming_pod(pod: Fields) -> facts.ClaimingPod:
     """Return a pod with claims."""
     spec, name = mapping(pod.get("spec")), name_of(pod)
-    named = [*mappings(spec.get("resourceClaims"))]
-    named += mappings(mapping(pod.get("status")).get("resourceClaimStatuses"))
-    names = [each.get("resourceClaimName") for each in named]
+    references = [*mappings(spec.get("resourceClaims"))]
+    references += mappings(mapping(pod.get("status")).get("resourceClaimStatuses"))
+    claim_names = [reference.get("resourceClaimName") for reference in references]
     namespace = name.partition("/")[0]
-    claims = tuple(f"{namespace}/{each}" for each in names if each)
+    claims = tuple(f"{namespace}/{claim}" for claim in claim_names if claim)
     return facts.ClaimingPod(name, str(spec.get("schedulerName") or "default-scheduler"), claims)
 
 
-def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
-    """Yield the pod, unless it asks for 0: it holds nothing, so nothing can be wrong with it."""
+def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.ListedPod]:
+    """Return (the pod,), or () for a pod that asks for 0 units and so holds nothing."""
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     conditions = mappings(mapping(pod.get("status")).get("conditions"))
-    condition = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
-    bound = condition.get("status") == "True"
+    condition = next((item for item in conditions if item.get("type") == "PodScheduled"), {})
+    is_bound = condition.get("status") == "True"
     observed, broken, out_of_place = None, "", ""
     try:
         decoded = PODS.decode(json.dumps(pod).encode())
@@ -212,15 +212,15 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
         return ()
     notes = mapping(metadata.get("annotations"))
     created = seconds(metadata.get("creationTimestamp"))
-    seen = facts.PodSeen(
+    listed = facts.ListedPod(
         name=name_of(pod),
         node=str(spec.get("nodeName") or ""),
         scheduler=str(spec.get("schedulerName") or "default-scheduler"),
         age=now - created if created else 0.0,
         gated=bool(spec.get("schedulingGates")),
-        reason=None if bound or not condition else str(condition.get("reason") or ""),
-        message="" if bound else str(condition.get("message") or ""),
-        bound=seconds(condition.get("lastTransitionTime")) if bound else 0.0,
+        reason=None if is_bound or not condition else str(condition.get("reason") or ""),
+        message="" if is_bound else str(condition.get("message") or ""),
+        bound_at=seconds(condition.get("lastTransitionTime")) if is_bound else 0.0,
         broken=broken,
         placement=observed.placement if observed else None,
         uuids=observed.uuids if observed else (),
@@ -229,22 +229,20 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
         runtime_class=str(spec.get("runtimeClassName") or ""),
-        # The map is of containers: there is none if init containers alone ask.
+        # The map names no init containers.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
-    return (seen,)
+    return (listed,)
 
 
 def _is_original(pod: Fields, images: Iterable[str]) -> bool:
-    named = name_of(pod).partition("/")[2].startswith(ORIGINAL)
+    is_named = name_of(pod).partition("/")[2].startswith(ORIGINAL)
     running = mapping(pod.get("status")).get("phase") == "Running"
-    return running and (named or any(ORIGINAL in image for image in images))
+    return running and (is_named or any(ORIGINAL in image for image in images))
 
 
 def _is_of_control_plane(pod: Fields) -> bool:
-    """Return whether those who run the cluster have made it: a tenant can name a pod, and its
-    image, as he likes.
-    """
+    """Return whether an administrator has created the pod, which names and images do not prove."""
     return mapping(pod.get("metadata")).get("namespace") == CONTROL_PLANE
 
 
@@ -271,18 +269,18 @@ def name_of(item: Fields) -> str:
 
 
 def _name_and_tag(image: str) -> tuple[str, str]:
-    """Return the last part of an image's name, and its tag: ("kube-scheduler", "v1.30.2") of
+    """Return the last part of the name and the tag of an image: ("kube-scheduler", "v1.30.2") for
     "registry.k8s.io/kube-scheduler:v1.30.2".
     """
     name, _, tag = image.rpartition("/")[2].partition("@")[0].partition(":")
     return name, tag
 
 
-def read_lease(lease: Fields) -> facts.LeaseSeen:
+def read_lease(lease: Fields) -> facts.ListedLease:
     """Return the Lease."""
     spec = mapping(lease.get("spec"))
     duration = spec.get("leaseDurationSeconds")
-    return facts.LeaseSeen(
+    return facts.ListedLease(
         namespace=str(mapping(lease.get("metadata")).get("namespace")),
         holder=str(spec.get("holderIdentity") or ""),
         duration=float(duration) if isinstance(duration, int) else 0.0,
@@ -291,8 +289,8 @@ def read_lease(lease: Fields) -> facts.LeaseSeen:
     )
 
 
-def read_closed(config_map: Fields, names: Names) -> facts.ClosedSeen | None:
-    """Return the devices that the ConfigMap closes; None if it is about something else."""
+def read_closed(config_map: Fields, names: Names) -> facts.UnhealthyConfigMap | None:
+    """Return the devices that the ConfigMap closes; None for a ConfigMap of another purpose."""
     name, data = (
         str(mapping(config_map.get("metadata")).get("name")),
         mapping(config_map.get("data")),
@@ -301,15 +299,15 @@ def read_closed(config_map: Fields, names: Names) -> facts.ClosedSeen | None:
         return None
     node = name.removeprefix(names.unhealthy)
     if not isinstance(data.get(UNHEALTHY_KEY), str):
-        return facts.ClosedSeen(node, broken=f"no text under the key {UNHEALTHY_KEY}")
+        return facts.UnhealthyConfigMap(node, broken=f"no text under the key {UNHEALTHY_KEY}")
     try:
-        return facts.ClosedSeen(node, decode_unhealthy(data))
+        return facts.UnhealthyConfigMap(node, decode_unhealthy(data))
     except AnnotationError as error:
-        return facts.ClosedSeen(node, broken=str(error))
+        return facts.UnhealthyConfigMap(node, broken=str(error))
 
 
 def seconds(stamp: object) -> float:
-    """Return seconds since the epoch of a timestamp as the API writes it; 0 if it is none."""
+    """Return an RFC 3339 timestamp in seconds since the epoch; 0 for any other value."""
     try:
         return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
     except ValueError:
@@ -317,10 +315,10 @@ def seconds(stamp: object) -> float:
 
 
 def mapping(value: object) -> Fields:
-    """Return the value if it is an object of JSON, else an empty one."""
+    """Return the value if it is a JSON object, and an empty object otherwise."""
     return value if isinstance(value, dict) else {}
 
 
 def mappings(value: object) -> Iterator[Fields]:
-    """Yield the items of a list of JSON as objects; nothing for anything else."""
+    """Yield the items of a JSON list as objects; nothing for any other value."""
     return (mapping(item) for item in (value if isinstance(value, list) else ()))

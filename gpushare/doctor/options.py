@@ -1,4 +1,4 @@
-"""The command line of `gpushare doctor`: what `--help` needs, and no more.
+"""The command line of `gpushare doctor`, without the imports of the command.
 
 Tested in `tests/unit/cli/test_start.py`.
 """

@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
     other_binders.check_other_binders,
     claims.check_claims,
 )
-"""In the order in which one would look for a fault: from the border inwards."""
+"""From the border of the cluster inwards, the order of a search for a fault."""
 
 _COLOURS: dict[Level, str] = {"ok": "32", "warn": "33", "fail": "31", "skip": "2"}
 
@@ -56,7 +56,7 @@ def failed(findings: Iterable[Finding]) -> bool:
 
 
 def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
-    """Return a line for each finding, and one that counts them."""
+    """Return a line for each finding, and a line with their numbers by level."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -64,8 +64,8 @@ def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
         if colours:
             mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
         todo = f" -> {finding.todo}" if finding.todo else ""
-        body = f"  {finding.check:<{width}}  {finding.what}{todo}"
-        # Texts of the cluster are in it: nothing of them may move a terminal's cursor.
+        body = f"  {finding.check:<{width}}  {finding.message}{todo}"
+        # Texts of the cluster may have control characters for a terminal.
         lines.append(mark + "".join(char if char.isprintable() else "?" for char in body))
     counts = Counter(finding.level for finding in findings)
     summary = ", ".join(f"{counts[level]} {level}" for level in LEVELS)
@@ -81,7 +81,8 @@ def as_json(findings: Sequence[Finding]) -> str:
         "result": "fail" if failed(findings) else "ok",
         "counts": {level: counts[level] for level in LEVELS},
         "findings": [
-            {"check": f.check, "level": f.level, "what": f.what, "todo": f.todo} for f in findings
+            {"check": f.check, "level": f.level, "what": f.message, "todo": f.todo}
+            for f in findings
         ],
     }
     return json.dumps(document, indent=2) + "\n"

@@ -1,11 +1,11 @@
-"""Find the pods for which an autoscaler wrongly adds no node, and the nodes that it must keep.
+"""Find the pods that need a node no autoscaler would add, and the nodes that autoscalers must keep.
 
 Autoscalers count the sums of a node, not the devices. `node_wishes` places the pending pods on a
 copy of the books. A pod without a place needs a new node if the sums of some node have room, no
 device there has, and an empty node of this kind would have.
 
 `must_stay` removes one node after the other from a copy of the books, and places the pods of that
-node on the remaining nodes; a node whose pods find no place stays. So all other nodes may go at
+node on the remaining nodes; the node stays if a pod finds no place. So all other nodes may go at
 once, and of two nodes that could be emptied into each other one may go. A node without pods may go,
 and gets no pods of other nodes. No I/O.
 
@@ -44,9 +44,9 @@ class Wish:
     created: float
     """Creation of the pod, in seconds since the epoch."""
     full: frozenset[str]
-    """The nodes whose sums have room and whose devices have none."""
+    """The nodes with room in their sums and none on a device."""
     nodes: frozenset[str]
-    """All nodes whose devices have no room; only `full` if all are more than MOST_NODES."""
+    """All nodes without room on a device; only `full` if all are more than MOST_NODES."""
 
 
 _Waits = TypeVar("_Waits", Waiting, Wish)
@@ -172,7 +172,7 @@ class Books:
         running: Mapping[str, ObservedPod],
         reserved: Mapping[str, Collection[str]],
     ) -> Self:
-        """Return the books of a driver, in which claims hold the devices (claim_books.py).
+        """Return the books of a driver; claims hold the devices (claim_books.py).
 
         running: pods on nodes with demands, by uid. reserved: the uids of the pods of each claim.
         Pods that share claims count as one pod with a device for each part of a claim. Two claims
@@ -246,7 +246,7 @@ def must_stay(
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
     used = {
-        name: sum(pod.request.total for each in resources for pod in each.pods[name])
+        name: sum(pod.request.total for resource in resources for pod in resource.pods[name])
         for name in nodes
     }
     order = sorted(

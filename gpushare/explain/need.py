@@ -1,4 +1,4 @@
-"""Count the new nodes that pods need: of each shape the fewest with which all pods fit.
+"""Count the fewest new nodes of each shape that pods need.
 
 A pod counts for the first shape that takes such a pod on an empty node. A number of nodes is tried
 by placing all pods with the decisions of the extender (tries.py). More nodes may place all pods
@@ -69,7 +69,9 @@ def need(
     current: CurrentPods | None = None,
     progress: Progress = lambda _counts, _tries: None,
 ) -> NodeNeed:
-    """Return the fewest nodes of each shape with which all pods fit that a shape takes.
+    """Return the fewest nodes of each shape that all pods need together.
+
+    Pods that no shape takes on an empty node are left out, unless existing nodes take them.
 
     requested: pods that come, with numbers. shapes: at least one, the preferred one first.
     resource: the managed resource of the nodes. without, added: nodes that go and come in any case.
@@ -123,9 +125,9 @@ def more_of(pods: Iterable[PodBatch], share: Fraction) -> list[PodBatch]:
 
 
 def _fewest(tries: Tries) -> Counts | None:
-    """Return counts with which all required pods fit, but not with one node fewer of any shape.
+    """Return counts that make all required pods fit, and with one node fewer of any shape do not.
 
-    None: no counts were found. That can only happen if more nodes do worse by this policy.
+    None: no counts were found, which happens only if more nodes do worse by this policy.
     """
     shapes = range(len(tries.nodes.shapes))
     limit = sum(pod.count or 0 for pod in tries.required) + MAX_PLENTY
@@ -154,7 +156,7 @@ def _grown(
 
 
 def _reduced(tries: Tries, counts: Counts) -> Counts:
-    """Return counts with which all required pods fit, but not with one node fewer of any shape."""
+    """Return lower counts that make all required pods fit, and with one node fewer do not."""
     before = None
     while before != counts:
         before = counts

@@ -144,8 +144,8 @@ class PlacementResult:
 
     @property
     def all_fit(self) -> bool:
-        """Whether all pods of the batch fit."""
-        return self.batch.count is None or self.fit == self.batch.count
+        """Whether all pods of the batch fit; of a batch without a number, whether one does."""
+        return self.fit > 0 if self.batch.count is None else self.fit == self.batch.count
 
 
 @dataclass(frozen=True, slots=True)

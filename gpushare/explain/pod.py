@@ -209,7 +209,7 @@ class PodExplanation:
     claims: tuple[ClaimExplanation, ...] = ()
     """The claims of a pod that asks for no managed resource."""
     reading: DeviceReading | None = None
-    """The nodes and remedies of a pending pod whose claims have no devices."""
+    """The nodes and remedies of a pending pod with a claim without devices."""
     node_ask: NodeAsk | None = None
     """Whether an autoscaler was asked for a node; None: unknown."""
     group: GroupProgress | None = None

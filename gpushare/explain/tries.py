@@ -147,7 +147,7 @@ class Tries:
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
 
     def _first_shape(self, pod: PodBatch) -> int | None:
-        """Return the first shape whose empty node takes such a pod; None if there is none."""
+        """Return the first shape that takes such a pod on an empty node; None if there is none."""
         single = replace(pod, count=1)
         shapes = range(len(self.nodes.shapes))
         return next((n for n in shapes if self._placer(self.nodes.single(n)).put(single)), None)

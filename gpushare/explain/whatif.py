@@ -122,6 +122,12 @@ class WhatIfAnswer:
     unknown: Mapping[str, int] = field(default_factory=dict)
     """Number of pods that accept only models of no node, by these models joined by "|"."""
 
+    @property
+    def all_fit(self) -> bool:
+        """Whether all requested pods and groups fit, and the pods of nodes that go."""
+        results = [*self.moved_results, *self.requested_results]
+        return all(result.all_fit for result in results) and all(gang.fits for gang in self.gangs)
+
 
 @dataclass(frozen=True, slots=True)
 class CurrentPods:

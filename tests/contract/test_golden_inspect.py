@@ -114,7 +114,7 @@ def report_of(
     for pod in pods:
         observed.take_pod(pod)
     held = (observed.nodes.values(), observed.pods.values())
-    return make_report(*held, ALIYUN, closed=observed.closed)
+    return make_report(*held, ALIYUN, closed_devices=observed.closed_devices)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -235,7 +235,9 @@ def must_agree(nodes: list[Any], pods: list[Any], closed: Mapping[str, str] = {}
             assert device.free + device.stranded == left
             assert not (device.free and device.stranded)
     closed_nodes = {books.spec.name for books in ledger.dump() if books.spec.closed}
-    assert closed_nodes == {node.name for node in report.nodes if node.closed and node.devices}
+    assert closed_nodes == {
+        node.name for node in report.nodes if node.closed_reason and node.devices
+    }
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -89,7 +89,7 @@ def test_what_no_node_offers_fits_nowhere(
         cluster.create(NODES, "", body)
     words = ("--kubeconfig", cluster.kubeconfig(tmp_path), "-o", "json")
     code, text = said(capsys, "whatif", "--pods", "4GiB", *words)
-    assert code == 0
+    assert code == 1
     assert [pod["fit"] for pod in json.loads(text)["pods"]] == [0]
 
 
@@ -100,7 +100,7 @@ def test_nodes_that_kube_scheduler_refuses_have_no_room(
     gpu_node(cluster, "gpu-2", allocatable={MEM: "0"})
     words = ("--kubeconfig", cluster.kubeconfig(tmp_path))
     code, text = said(capsys, "whatif", "--pods", "4GiB", *words)
-    assert code == 0
+    assert code == 1
     assert "4GiB: 0 fit" in text
     assert "cordoned" in text
 

@@ -40,8 +40,9 @@ def run(*argv: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_the_version_is_said(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
     assert capsys.readouterr().out == f"gpushare {__version__}\n"
 
 
@@ -189,11 +190,10 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, *NEEDED.get(command, []), "--high"])
-    # Commands that `kubectl inspect gpushare` shares use kubectl's words.
-    first, code = f"gpushare {command}", 2
-    if command in ("explain", "inspect", "whatif"):
-        first, code = "error", 1
-    assert end.value.code == code
+    # Commands of `kubectl inspect gpushare` have kubectl's prefix and exit code; whatif needs 1 for
+    # pods that do not fit.
+    first = "error" if command in ("explain", "inspect", "whatif") else f"gpushare {command}"
+    assert end.value.code == (1 if command in ("explain", "inspect") else 2)
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"
     )

@@ -1,6 +1,6 @@
-"""Checks of what the extender does for autoscalers: the right to it, and what was left behind.
+"""Checks of the extender's options for autoscalers: rights, and leftovers of disabled options.
 
-Which of its options are on is read from its metrics. Pure.
+The extender's metrics tell the enabled options. Pure.
 
 Tested in `tests/unit/doctor/test_autoscalers.py`, and with the others in
 `tests/unit/doctor/test_checks.py`.
@@ -9,7 +9,7 @@ Tested in `tests/unit/doctor/test_autoscalers.py`, and with the others in
 import re
 from collections.abc import Iterator, Sequence
 
-from gpushare.doctor.facts import AsksSeen, ExtenderSeen, Facts, Right, Unread
+from gpushare.doctor.facts import ExtenderAnswers, Facts, PlaceholderNamespace, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
 from gpushare.wire.metrics import family, total
 
@@ -19,16 +19,16 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _OK = 200
 
 
-def placeholders_namespace(seen: ExtenderSeen | Unread | None) -> str:
-    """Return where the extender has its placeholders; "" where it has none, or does not say it."""
-    samples = seen.samples if isinstance(seen, ExtenderSeen) else {}
+def placeholders_namespace(answers: ExtenderAnswers | Unread | None) -> str:
+    """Return the namespace of the extender's placeholders; "" if there are none or none is told."""
+    samples = answers.samples if isinstance(answers, ExtenderAnswers) else {}
     counts = family(samples, "gpushare_placeholders")
     namespace = next((labels.get("namespace", "") for labels, _ in counts), "")
     return namespace if _LABEL.fullmatch(namespace) else ""
 
 
 def placeholder_rights(namespace: str) -> Sequence[Right]:
-    """Return the rights that placeholders need in their namespace."""
+    """Return the rights that the extender needs in the namespace of placeholders."""
     return (
         *(Right(verb, "pods", "", namespace) for verb in ("create", "delete")),
         Right("patch", "pods/status", "", namespace),
@@ -37,10 +37,10 @@ def placeholder_rights(namespace: str) -> Sequence[Right]:
 
 def check_autoscalers(facts: Facts) -> Iterator[Finding]:
     """Yield findings; nothing about an extender that was not asked or does not lead."""
-    seen = facts.extender
-    if not isinstance(seen, ExtenderSeen) or seen.ready != _OK:
+    answers = facts.extender
+    if not isinstance(answers, ExtenderAnswers) or answers.ready != _OK:
         return
-    problems = list(_problems(seen, facts))
+    problems = list(_problems(answers, facts))
     yield from problems or [ok(_NAME, "nothing is left of an option that is off")]
     if facts.asks is not None:
         problems = list(_namespace_problems(facts.asks, facts))
@@ -48,9 +48,9 @@ def check_autoscalers(facts: Facts) -> Iterator[Finding]:
         yield from problems or [ok(_PLACE, f"{place} is there, for placeholders alone")]
 
 
-def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
-    kept_nodes = [node.name for node in facts.known_nodes if node.kept]
-    if total(seen.samples, "gpushare_scale_down_kept_nodes") is None:
+def _problems(answers: ExtenderAnswers, facts: Facts) -> Iterator[Finding]:
+    kept_nodes = [node.name for node in facts.known_nodes if node.is_kept]
+    if total(answers.samples, "gpushare_scale_down_kept_nodes") is None:
         if kept_nodes:
             yield warn(
                 _NAME,
@@ -64,7 +64,7 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
             "--scale-down-guard is on, and the extender's account may not patch nodes",
             "grant the right, or leave out --scale-down-guard",
         )
-    failed = total(seen.samples, "gpushare_placeholders_failed_writes_total") or 0.0
+    failed = total(answers.samples, "gpushare_placeholders_failed_writes_total") or 0.0
     if failed:
         yield warn(
             _NAME,
@@ -73,7 +73,7 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
             " create pods in it, or room in its quota is missing",
         )
     pods = facts.known_pods.placeholders
-    if pods and total(seen.samples, "gpushare_placeholders") is None:
+    if pods and total(answers.samples, "gpushare_placeholders") is None:
         yield warn(
             _NAME,
             f"--placeholders is off, and there are still some: {some(pods)}",
@@ -82,7 +82,7 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _namespace_problems(asks: AsksSeen, facts: Facts) -> Iterator[Finding]:
+def _namespace_problems(asks: PlaceholderNamespace, facts: Facts) -> Iterator[Finding]:
     place = f"the namespace {asks.namespace} of --placeholders"
     if isinstance(asks.phase, Unread):
         yield asks.phase.finding(_PLACE)
@@ -113,16 +113,16 @@ def _namespace_problems(asks: AsksSeen, facts: Facts) -> Iterator[Finding]:
             f"with a scheduling gate, so that no autoscaler counts them: {some(pods.gated)}",
             f"have Kueue, or who else sets gates, leave the namespace {asks.namespace} out",
         )
-    if pods.beside:
+    if pods.neighbours:
         yield warn(
             _PLACE,
-            f"{place} holds other pods, too: {some(pods.beside)}. Its quotas and policies are"
+            f"{place} holds other pods, too: {some(pods.neighbours)}. Its quotas and policies are"
             " theirs and those of placeholders",
             "give placeholders a namespace of their own",
         )
 
 
 def _lacks(facts: Facts, right: Right) -> bool:
-    """Return whether the extender's account is known not to have it."""
+    """Return whether the extender's account is known to lack the right."""
     rights = facts.rights
     return facts.own_account and not isinstance(rights, Unread) and not rights.get(right)

@@ -1,8 +1,8 @@
 """Checks of ResourceClaims: the device class, the driver's slices, the schedulers that allocate,
-read rights, and objects left over from releases in which the extender allocated claims.
+read rights, and objects of earlier releases, when the extender allocated claims.
 
-Pure. Where there is neither an extender that ranks nodes for claims, nor the device class, nor a
-left-over object, there is no finding.
+Pure. There is no finding unless an extender ranks nodes for claims, or the device class or an
+object of earlier releases exists.
 
 Tested in `tests/unit/doctor/test_claims.py`.
 """
@@ -10,13 +10,13 @@ Tested in `tests/unit/doctor/test_claims.py`.
 from collections import Counter
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, Right, Unread
+from gpushare.doctor.facts import ApiServer, Facts, ListedClaims, ListedDriver, Right, Unread
 from gpushare.doctor.facts import SchedulerFile as File
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.metrics import family
 
 LEAST_MINOR = 36
-"""The first release in which several claims can share a device without a feature gate."""
+"""The first release that lets several claims share a device without a feature gate."""
 
 CLASS = "gpushare.io"
 SECOND_SCHEDULER = "gpushare-scheduler"
@@ -62,7 +62,7 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
     yield _class(claims)
     yield _slices(claims, driver)
     yield _schedulers(facts, claims, driver)
-    yield _shared_nodes(facts, claims.drivers.get(driver, DriverSeen()))
+    yield _shared_nodes(facts, claims.drivers.get(driver, ListedDriver()))
     yield _rights(facts)
 
 
@@ -76,7 +76,7 @@ def _left_over(names: tuple[str, ...]) -> Finding:
     return warn("claims-left-over", f"{some(names)}: {text}", command)
 
 
-def _class(claims: ClaimsSeen) -> Finding:
+def _class(claims: ListedClaims) -> Finding:
     if claims.selectors is None:
         if any(CLASS in claim.classes for claim in claims.claims.values()):
             text = f"there is no DeviceClass {CLASS}, and claims name it: their pods stay pending"
@@ -92,7 +92,7 @@ def _class(claims: ClaimsSeen) -> Finding:
     return ok("claims-class", f"kube-scheduler allocates devices of the DeviceClass {CLASS}")
 
 
-def _slices(claims: ClaimsSeen, driver: str) -> Finding:
+def _slices(claims: ListedClaims, driver: str) -> Finding:
     if not driver:
         return skip("claims-devices", "the extender names the driver", "give --extender")
     driver_slices = claims.drivers.get(driver)
@@ -108,7 +108,7 @@ def _slices(claims: ClaimsSeen, driver: str) -> Finding:
     return ok("claims-devices", f"{text}; several claims may share {driver_slices.shared}")
 
 
-def _schedulers(facts: Facts, claims: ClaimsSeen, driver: str) -> Finding:
+def _schedulers(facts: Facts, claims: ListedClaims, driver: str) -> Finding:
     """Return whether one kube-scheduler allocates all claims of the driver."""
     name, todo = "claims-schedulers", "have one kube-scheduler place all pods with claims"
     if isinstance(facts.pods, Unread):
@@ -146,7 +146,7 @@ def _schedulers(facts: Facts, claims: ClaimsSeen, driver: str) -> Finding:
     return ok(name, "one kube-scheduler places all pods with claims")
 
 
-def _shared_nodes(facts: Facts, driver: DriverSeen) -> Finding:
+def _shared_nodes(facts: Facts, driver: ListedDriver) -> Finding:
     """Return which nodes a device plug-in of ours shares and the driver publishes too."""
     if isinstance(facts.nodes, Unread):
         return skip("claims-nodes", "nodes were not read")

@@ -1,5 +1,4 @@
-"""Checks of the extender: kube-scheduler must have the right address and TLS for it, and call it;
-it must answer, and be ready.
+"""Checks of the extender: address, TLS, certificates, answers, readiness, kube-scheduler's calls.
 
 Pure.
 
@@ -13,14 +12,14 @@ from datetime import UTC, datetime
 from gpushare import __version__
 from gpushare.doctor.checks.pods import is_left_out
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import ExtenderSeen, Facts, Unread
+from gpushare.doctor.facts import ExtenderAnswers, Facts, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
 from gpushare.wire.metrics import ranking_policies, total
 from gpushare.wire.scheduler.config import ExtenderConfig, TlsConfig
 from gpushare.wire.scheduler.entry import endpoint
 
 _SOON = 30 * 86400.0
-"""Seconds before its end from which a certificate should be renewed."""
+"""Seconds before the end of a certificate with a warning to renew."""
 _NEEDS_POST = 405
 _NO_PATH = 404
 
@@ -28,7 +27,7 @@ _PENDING_GRACE = 60.0
 """Seconds a GPU pod may wait without a filter call."""
 
 _RETRIED = 300.0
-"""Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
+"""Seconds within which kube-scheduler retries every pending pod."""
 
 _OK = 200
 
@@ -120,38 +119,42 @@ def _tls(entry: ExtenderConfig) -> Finding:
 
 def check_extender(facts: Facts) -> Iterator[Finding]:
     """Yield findings about the process at --extender."""
-    seen = facts.extender
-    if seen is None:
+    answers = facts.extender
+    if answers is None:
         yield skip(
             "extender",
             "not asked, so whether kube-scheduler calls it is not known",
             "give --extender http://HOST:PORT, its health listener (kubectl port-forward helps)",
         )
         return
-    if isinstance(seen, Unread):
-        yield seen.finding("extender")
+    if isinstance(answers, Unread):
+        yield answers.finding("extender")
         return
-    yield _alive(seen)
-    yield _version(seen)
-    # Which policy ranks for each resource, and what the last trial of `auto` measured.
-    for resource, policy in ranking_policies(seen.samples).items():
-        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated_percent.items()]
-        last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
+    yield _alive(answers)
+    yield _version(answers)
+    # The policy of each resource, and the figures of the last trial of `auto`.
+    for resource, policy in ranking_policies(answers.samples).items():
+        results = [
+            f"{name} {allocated:.1f}" for name, allocated in policy.allocated_percent.items()
+        ]
+        last = f"; % of the memory allocated in the last trial: {', '.join(results)}" * bool(
+            results
+        )
         yield ok("policy", f"pods of {resource} are ranked by {policy}{last}")
-    yield _calls(seen, facts)
+    yield _calls(answers, facts)
 
 
-def _alive(seen: ExtenderSeen) -> Finding:
-    if seen.live != _OK:
-        return fail("extender", f"/livez says {seen.live}", "restart it, and keep its log")
-    if _stands_by(seen):
+def _alive(answers: ExtenderAnswers) -> Finding:
+    if answers.live != _OK:
+        return fail("extender", f"/livez says {answers.live}", "restart it, and keep its log")
+    if _stands_by(answers):
         return warn(
             "extender",
             "does not lead, and is well otherwise",
             "ask the one that leads; if none of them does, look into their logs",
         )
-    if seen.ready != _OK:
-        problem = "; ".join(_failing(seen)) or f"/readyz says {seen.ready}"
+    if answers.ready != _OK:
+        problem = "; ".join(_failing(answers)) or f"/readyz says {answers.ready}"
         return fail(
             "extender",
             f"is not ready: {problem}",
@@ -160,18 +163,18 @@ def _alive(seen: ExtenderSeen) -> Finding:
     return ok("extender", "alive and ready")
 
 
-def _failing(seen: ExtenderSeen) -> list[str]:
-    return [line[3:] for line in seen.ready_text.splitlines() if line.startswith("[-]")]
+def _failing(answers: ExtenderAnswers) -> list[str]:
+    return [line[3:] for line in answers.ready_text.splitlines() if line.startswith("[-]")]
 
 
-def _stands_by(seen: ExtenderSeen) -> bool:
-    """Return whether it is not ready only because another process leads."""
-    failing = _failing(seen)
+def _stands_by(answers: ExtenderAnswers) -> bool:
+    """Return whether another process leads, and nothing else keeps this one from being ready."""
+    failing = _failing(answers)
     return bool(failing) and all(line.startswith("leadership ") for line in failing)
 
 
-def _version(seen: ExtenderSeen) -> Finding:
-    for sample in seen.samples:
+def _version(answers: ExtenderAnswers) -> Finding:
+    for sample in answers.samples:
         match = re.fullmatch(r'gpushare_build_info\{version="([^"]{1,64})"\}', sample)
         if match and match[1] != __version__:
             return warn(
@@ -188,24 +191,25 @@ def _version(seen: ExtenderSeen) -> Finding:
     )
 
 
-def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
+def _calls(answers: ExtenderAnswers, facts: Facts) -> Finding:
     name = "filter-calls"
-    if _stands_by(seen):
+    if _stands_by(answers):
         return skip(name, "nobody needs to call one that does not lead", "ask the one that leads")
     pending = [pod for pod in facts.known_pods.gpu if not (pod.node or pod.gated)]
-    waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
+    wait_seconds = total(answers.samples, "gpushare_pending_without_call_seconds") or 0.0
     todo = (
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"
         " and manages the resource"
     )
-    if waiting > _PENDING_GRACE:
+    if wait_seconds > _PENDING_GRACE:
         problem = (
-            f"a GPU pod that has room has been waiting for {waiting:.0f} s without a filter call"
+            f"a GPU pod that has room has been waiting for {wait_seconds:.0f} s without a filter"
+            " call"
         )
-        if waiting > _RETRIED:
+        if wait_seconds > _RETRIED:
             return fail(name, problem, todo)
         return warn(name, problem, f"if that goes on for {_RETRIED / 60:.0f} minutes, {todo}")
-    calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
+    calls = total(answers.samples, "gpushare_requests_total", verb="filter") or 0.0
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
     pending = [pod for pod in pending if not is_left_out(pod)]

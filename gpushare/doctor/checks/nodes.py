@@ -1,9 +1,8 @@
-"""Checks of the nodes: one must share devices, and each must state them correctly; what they
-advertise of compute must go with what kube-scheduler is told of it; and the ConfigMaps that close
-devices must name some that exist.
+"""Checks of the nodes: shared devices, their inventories and plug-ins, compute and ConfigMaps.
 
-Pure. What closes a node, and what a ConfigMap says, is read by the codecs that the extender uses.
-The extender counts the compute of each pod that it is asked about, whatever the file says.
+The compute that nodes advertise must agree with kube-scheduler's file, and ConfigMaps must close
+existing devices. Pure; the extender's own codecs read nodes and ConfigMaps. The extender counts
+the compute of each pod in its calls, independently of the file.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -13,12 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from gpushare.core.model import Reason
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import ClosedSeen, Facts, NodeSeen, PodsSeen, Unread
+from gpushare.doctor.facts import Facts, ListedNode, ListedPods, UnhealthyConfigMap, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.annotations import ALIYUN, Names
 
 _MIB_FROM = 1024
-"""Units on one device from which GiB are hard to believe: no card has a TiB."""
+"""Units of one device that are no GiB: no card has a TiB."""
 _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 """Devices that fit into the kubelet's limit of 4 MiB for a device plug-in's list (kubernetes
 #127049), with the original's ids of 60 bytes each and with ours of 20: measured.
@@ -61,10 +60,10 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _runtime_class(sharing, facts.known_pods)
 
 
-def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
+def _capacity(nodes: Sequence[ListedNode], facts: Facts) -> Finding:
     resource, number, annotation = facts.names.resource, facts.names.count, facts.names.inventory
     untold = "so what each device has cannot be told"
-    for reason, what, todo in (
+    for reason, problem, todo in (
         (
             Reason.UNEVEN,
             f"{resource} is no multiple of {number}, {untold}",
@@ -82,12 +81,12 @@ def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
             "look at what the device plug-in advertises",
         ),
     ):
-        if closed := [node.name for node in nodes if node.spec.closed is reason]:
-            return fail("node-capacity", f"{some(closed)}: {what}", todo)
+        if closed_nodes := [node.name for node in nodes if node.spec.closed is reason]:
+            return fail("node-capacity", f"{some(closed_nodes)}: {problem}", todo)
     return ok("node-capacity", "every total is a whole multiple of its count")
 
 
-def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
+def _inventory(nodes: Sequence[ListedNode]) -> Finding:
     name = "node-inventory"
     broken = {node.name: node.broken for node in nodes if node.broken}
     if broken:
@@ -117,10 +116,10 @@ def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
     return ok(name, "whole on every node")
 
 
-def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
-    """Yield what the device plug-ins say of their devices."""
+def _devices(nodes: Sequence[ListedNode]) -> Iterator[Finding]:
+    """Yield findings about the devices in the inventories."""
     name = "node-devices"
-    listed = [
+    devices = [
         (node.name, index, device)
         for node in nodes
         if node.inventory is not None
@@ -128,7 +127,7 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
     ]
     sick = [
         f"{node} device {index} ({device.problem or 'without a reason'})"
-        for node, index, device in listed
+        for node, index, device in devices
         if not device.healthy
     ]
     if sick:
@@ -138,8 +137,8 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
             "look at the events of the node; docs/device-plugin.md says what heals by itself, and"
             " what needs a reset",
         )
-    elif listed:
-        yield ok(name, f"{count(len(listed), 'device')} healthy")
+    elif devices:
+        yield ok(name, f"{count(len(devices), 'device')} healthy")
     else:
         yield ok(name, "no inventory tells of them")
     added = [
@@ -156,25 +155,27 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
         )
 
 
-def _device_list(nodes: Sequence[NodeSeen]) -> Finding:
-    """Return how devices are handed to containers, and where that cannot work."""
+def _device_list(nodes: Sequence[ListedNode]) -> Finding:
+    """Return the ways to hand devices to containers, and the nodes without a working way."""
     name = "device-handover"
     lists = {node.name: node.device_list for node in nodes if node.device_list is not None}
-    problems = {node: told.problem for node, told in lists.items() if told.problem}
+    problems = {
+        node: device_list.problem for node, device_list in lists.items() if device_list.problem
+    }
     if problems:
         return fail(
             name,
             f"{some(problems)}: containers get no device ({problems[min(problems)]})",
             "docs/platforms.md says which ways there are, and how to open one",
         )
-    counts = Counter(told.strategy for told in lists.values())
+    counts = Counter(device_list.strategy for device_list in lists.values())
     ways = [f"{strategy} on {count(counts[strategy], 'node')}" for strategy in sorted(counts)]
     if ways:
         return ok(name, f"devices are handed over by {', '.join(ways)}")
     return ok(name, "no device plug-in tells how it hands devices over")
 
 
-def _contested_cards(nodes: Sequence[NodeSeen]) -> Finding:
+def _contested_cards(nodes: Sequence[ListedNode]) -> Finding:
     """Return whether several nodes claim the same card."""
     claimants: dict[str, list[str]] = {}
     for node in nodes:
@@ -192,14 +193,14 @@ def _contested_cards(nodes: Sequence[NodeSeen]) -> Finding:
     return ok("node-cards", "no two nodes claim the same one")
 
 
-def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
-    other = [node.name for node in nodes if node.spec.closed is Reason.OTHER_UNIT]
-    if other:
+def _unit(nodes: Sequence[ListedNode], unit: str) -> Finding:
+    nodes_of_other_units = [node.name for node in nodes if node.spec.closed is Reason.OTHER_UNIT]
+    if nodes_of_other_units:
         units = {node.inventory.unit for node in nodes if node.inventory is not None}
         return fail(
             "node-unit",
-            f"{some(other)}: counted in {some(units - {unit})}, the cluster in {unit}, and no pod"
-            " is placed there",
+            f"{some(nodes_of_other_units)}: counted in {some(units - {unit})}, the cluster in"
+            f" {unit}, and no pod is placed there",
             "give the device plug-in and the extender the same --unit",
         )
     large = [node.name for node in nodes if max(node.spec.capacity, default=0) > _MIB_FROM]
@@ -212,7 +213,7 @@ def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
     return ok("node-unit", f"{unit}, as far as nodes say")
 
 
-def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
+def _label(nodes: Sequence[ListedNode], names: Names) -> Iterator[Finding]:
     """Yield findings about the original's label, which is about the original's resource alone."""
     if names != ALIYUN:
         return
@@ -228,13 +229,13 @@ def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
         yield ok("node-label", "every node labelled gpushare=true offers devices")
 
 
-def _allocatable(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
+def _allocatable(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
     hosts = {pod.node for pod in pods.gpu}
     away, less = [], []
     for node in nodes:
         total = node.total or sum(node.spec.capacity)
         if not node.shares:
-            # A node that offers nothing, and has pods that ask for it.
+            # A node without the resource, with pods that ask for the resource.
             away += [node.name] if node.name in hosts else []
         elif node.total == 0 or (total and node.allocatable == 0):
             # The kubelet says 0 of both when a device plug-in has been away for five minutes.
@@ -257,7 +258,7 @@ def _allocatable(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     return ok("node-allocatable", "all of the capacity")
 
 
-def _state(nodes: Sequence[NodeSeen]) -> Finding:
+def _state(nodes: Sequence[ListedNode]) -> Finding:
     name = "node-state"
     states = [node.state for node in nodes if node.state is not None]
     away = [f"{state.name} (not ready)" for state in states if not state.ready]
@@ -271,12 +272,14 @@ def _state(nodes: Sequence[NodeSeen]) -> Finding:
     return ok(name, "no node is cordoned, and all are ready")
 
 
-def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
+def _list_size(nodes: Sequence[ListedNode]) -> Finding:
     name = "device-list"
     sizes = {}
     for node in nodes:
-        listed = sum(device.mem for device in node.inventory.devices) if node.inventory else 0
-        sizes[node.name] = max(listed, node.total or 0)
+        inventory_units = (
+            sum(device.mem for device in node.inventory.devices) if node.inventory else 0
+        )
+        sizes[node.name] = max(inventory_units, node.total or 0)
     too_long = [node for node, units in sizes.items() if units > _SHORT_IDS]
     todo = "count in larger units, such as 256MiB, in the device plug-in and the extender"
     if too_long:
@@ -295,8 +298,8 @@ def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
     return ok(name, f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
 
 
-def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
-    """Tell of nodes whose cards NVIDIA's own device plug-in gives out as well."""
+def _whole_cards(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
+    """Return the nodes with cards that NVIDIA's own device plug-in also gives out."""
     name = "two-device-plugins"
     both = {node.name for node in nodes if node.whole}
     operated = [node.name for node in nodes if node.gpu_operator]
@@ -310,29 +313,31 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     if not both:
         return ok(name, "no node gives its cards out as whole ones too")
     kinds = some({resource for node in nodes for resource in node.whole})
-    what = f"{some(both)}: gives out {kinds} as well, of the same cards, and neither device plug-in"
-    what += " knows what the other has given"
+    problem = (
+        f"{some(both)}: gives out {kinds} as well, of the same cards, and neither device plug-in"
+    )
+    problem += " knows what the other has given"
     todo = (
         "keep NVIDIA's device plug-in off nodes that share cards, by its nodeSelector or affinity"
     )
     holders = [pod for pod, at in pods.whole if at in both]
     if holders:
-        return fail(name, f"{what}; {some(holders)} hold whole cards there", todo)
-    return warn(name, what, todo)
+        return fail(name, f"{problem}; {some(holders)} hold whole cards there", todo)
+    return warn(name, problem, todo)
 
 
-def _plugin_pods(pods: PodsSeen) -> Finding:
+def _plugin_pods(pods: ListedPods) -> Finding:
     """Return whether the pods of our device plug-in run."""
     name = "device-plugin-pods"
-    waiting = {
-        f"{pod.name} on {pod.node}": pod.waiting
+    waiting_reasons = {
+        f"{pod.name} on {pod.node}": pod.waiting_reason
         for pod in pods.plugins
-        if pod.waiting and pod.age > _STARTING_SECONDS
+        if pod.waiting_reason and pod.age > _STARTING_SECONDS
     }
-    if waiting:
+    if waiting_reasons:
         return fail(
             name,
-            f"{some(waiting)}: does not run ({waiting[min(waiting)]})",
+            f"{some(waiting_reasons)}: does not run ({waiting_reasons[min(waiting_reasons)]})",
             "kubectl describe pod, and its log; docs/platforms.md tells of other folders of the"
             " kubelet, of SELinux, and of toolkits that give it no GPU",
         )
@@ -341,10 +346,10 @@ def _plugin_pods(pods: PodsSeen) -> Finding:
     return ok(name, f"{count(len(pods.plugins), 'pod')} of the device plug-in")
 
 
-def _runtime_class(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
-    """Return the pods that NVIDIA's runtime does not see, as it is not the default of their node.
+def _runtime_class(nodes: Sequence[ListedNode], pods: ListedPods) -> Finding:
+    """Return the pods that another runtime than NVIDIA's starts.
 
-    Where the device plug-in's own pod names a RuntimeClass, the default is taken for another one.
+    If the device plug-in's own pod names a RuntimeClass, the node has probably another default.
     """
     name = "runtime-class"
     by_runtime = {
@@ -360,22 +365,27 @@ def _runtime_class(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     ]
     if not blind:
         return ok(name, "no GPU pod lacks one, as far as that is seen")
-    wanted = classes[blind[0].node]
+    runtime_class = classes[blind[0].node]
     return warn(
         name,
         f"{some(pod.name for pod in blind)}: names no RuntimeClass, and the device plug-in there"
-        f" names {wanted}: where NVIDIA's runtime is not the default, such a pod has no driver",
-        f"runtimeClassName: {wanted} in the pod, or CDI on the node (docs/platforms.md)",
+        f" names {runtime_class}: where NVIDIA's runtime is not the default, such a pod has no"
+        " driver",
+        f"runtimeClassName: {runtime_class} in the pod, or CDI on the node (docs/platforms.md)",
     )
 
 
 def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
     """Yield the finding about these ConfigMaps."""
-    closed, prefix = facts.closed, facts.names.unhealthy
-    if isinstance(closed, Unread):
-        yield closed.finding(_CLOSED)
+    config_maps, prefix = facts.config_maps, facts.names.unhealthy
+    if isinstance(config_maps, Unread):
+        yield config_maps.finding(_CLOSED)
         return
-    broken = {prefix + seen.node: seen.broken for seen in closed if seen.broken}
+    broken = {
+        prefix + config_map.node: config_map.broken
+        for config_map in config_maps
+        if config_map.broken
+    }
     if broken:
         yield fail(
             _CLOSED,
@@ -384,7 +394,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
             'write indices or uuids and commas under the key gpus, as in gpus: "0,2"; "" opens all',
         )
         return
-    misnamed = {} if isinstance(facts.nodes, Unread) else _misnamed(closed, facts.nodes)
+    misnamed = {} if isinstance(facts.nodes, Unread) else _misnamed(config_maps, facts.nodes)
     if misnamed:
         yield warn(
             _CLOSED,
@@ -392,25 +402,27 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
             f"correct it, or delete it; its name is {prefix}NODE",
         )
         return
-    devices = sum(len(seen.devices) for seen in closed)
-    nodes = sum(bool(seen.devices) for seen in closed)
-    where = f" on {count(nodes, 'node')}" if devices else ""
-    yield ok(_CLOSED, f"{count(devices, 'device')} closed by ConfigMaps{where}")
+    devices = sum(len(config_map.devices) for config_map in config_maps)
+    nodes = sum(bool(config_map.devices) for config_map in config_maps)
+    place = f" on {count(nodes, 'node')}" if devices else ""
+    yield ok(_CLOSED, f"{count(devices, 'device')} closed by ConfigMaps{place}")
 
 
-def _misnamed(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
+def _misnamed(
+    config_maps: Sequence[UnhealthyConfigMap], nodes: Sequence[ListedNode]
+) -> dict[str, str]:
     """Return the devices that ConfigMaps name and that do not exist, by node."""
     specs = {node.name: node.spec for node in nodes}
     misnamed = {}
-    for seen in closed:
-        spec = specs.get(seen.node)
+    for config_map in config_maps:
+        spec = specs.get(config_map.node)
         if spec is None:
-            misnamed[seen.node] = f"there is no node {seen.node}"
+            misnamed[config_map.node] = f"there is no node {config_map.node}"
         # A node that is closed as a whole has no known devices.
         elif spec.capacity:
             devices = {*range(len(spec.capacity)), *spec.uuids}
-            if beyond := sorted(map(str, seen.devices - devices)):
-                misnamed[seen.node] = f"{seen.node} has no device {beyond[0]}"
+            if beyond := sorted(map(str, config_map.devices - devices)):
+                misnamed[config_map.node] = f"{config_map.node} has no device {beyond[0]}"
     return misnamed
 
 
@@ -424,10 +436,10 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
     if entry is None:
         yield skip(_NAME, f"who counts {cores} is in kube-scheduler's file (--scheduler-config)")
         return
-    managed = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
+    is_ignored = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
     advertising = [node.name for node in facts.nodes if node.cores]
     # Every pod comes to an extender that manages no resource in particular.
-    comes, ignored = not managed or cores in managed, managed.get(cores, False)
+    comes, ignored = not is_ignored or cores in is_ignored, is_ignored.get(cores, False)
     if not advertising:
         yield _not_advertised(facts, ignored=ignored)
     elif ignored:
@@ -440,16 +452,16 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
             " --no-advertise-cores and remove the resource from the status of the nodes",
         )
     elif not comes:
-        what = (
+        problem = (
             f"{some(advertising)}: {cores} is advertised there, and managedResources of the"
             " extender does not name it, so a pod that asks for compute and no memory runs without"
             " any device"
         )
         todo = f"add name: {cores} with ignoredByScheduler: false to managedResources"
         if running := [pod for pod, node in facts.known_pods.cores_alone if node]:
-            yield fail(_NAME, f"{what}: {some(running)}", f"{todo}, then delete such pods")
+            yield fail(_NAME, f"{problem}: {some(running)}", f"{todo}, then delete such pods")
         else:
-            yield warn(_NAME, what, todo)
+            yield warn(_NAME, problem, todo)
     else:
         sharing = sum(node.shares for node in facts.nodes)
         yield ok(
@@ -461,17 +473,17 @@ def check_compute(facts: Facts) -> Iterator[Finding]:
 
 def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
     cores = facts.names.cores
-    asking = [pod for pod in facts.known_pods.gpu if pod.request.cores]
-    if not asking:
+    pods_with_cores = [pod for pod in facts.known_pods.gpu if pod.request.cores]
+    if not pods_with_cores:
         return ok(_NAME, f"no node advertises {cores}, and no pod asks for it")
     if ignored:
         return ok(_NAME, f"{cores} is counted by the extender alone: no node advertises it")
-    waiting = [pod.name for pod in asking if not pod.node and not pod.gated]
-    if not waiting:
+    pending_pods = [pod.name for pod in pods_with_cores if not pod.node and not pod.gated]
+    if not pending_pods:
         return ok(_NAME, f"no node advertises {cores}, and no pod waits for it")
     return fail(
         _NAME,
-        f"{some(waiting)}: waits for ever, as kube-scheduler counts {cores} and no node"
+        f"{some(pending_pods)}: waits for ever, as kube-scheduler counts {cores} and no node"
         " advertises it",
         f"name {cores} in managedResources with ignoredByScheduler: false, then start our device"
         " plug-in without --no-advertise-cores; where another one runs, say ignoredByScheduler:"

@@ -8,13 +8,13 @@ Tested in `tests/unit/doctor/test_checks.py`.
 from collections.abc import Iterator
 
 from gpushare.doctor.checks.server import is_follower
-from gpushare.doctor.facts import ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
+from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedLease, ListedPods, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 from gpushare.wire.metrics import total
 
 _NAME = "two-binders"
 _GRACE = 15.0
-"""Seconds after a change of leader in which the last one's binds may still land."""
+"""Seconds after a change of leader until the last bind of the earlier leader has landed."""
 _OK = 200
 _SLACK = 5.0
 """Seconds that the clocks of a leader and the API server may differ."""
@@ -51,11 +51,11 @@ def _rivals(facts: Facts) -> Finding:
             f"{some(foreign)}: given devices by somebody else while our extender leads",
             "look which other extender or scheduler binds GPU pods, and stop it",
         )
-    seen = total(facts.samples, "gpushare_alarms_total", kind="bound_by_another")
-    if seen:
+    rival_binds = total(facts.samples, "gpushare_alarms_total", kind="bound_by_another")
+    if rival_binds:
         return warn(
             _NAME,
-            f"the extender has seen {seen:.0f} pods bound by another while it bound them",
+            f"the extender has seen {rival_binds:.0f} pods bound by another while it bound them",
             "look which other extender or scheduler binds GPU pods, and stop it",
         )
     if isinstance(facts.pods, Unread):
@@ -71,19 +71,19 @@ def _rivals(facts: Facts) -> Finding:
     return ok(_NAME, "no sign of another extender")
 
 
-def _foreign(pods: PodsSeen, lease: LeaseSeen) -> list[str]:
-    """Return the pods bound in our leader's term with annotations that ours does not write.
+def _foreign(pods: ListedPods, lease: ListedLease) -> list[str]:
+    """Return the pods that were bound in our leader's term without our map of containers.
 
-    Only ours always writes the map of containers. The time in the annotations does not tell when
-    a pod was bound: the original's device plug-in writes its own there, when it serves the pod.
+    Only our extender always writes the map. The time in the annotations is no time of a bind: the
+    original's device plug-in overwrites it when it serves the pod.
     """
     if not lease.acquired:
         return []
     since = lease.acquired + _GRACE
-    return [pod.name for pod in pods.gpu if pod.assumed and not pod.mapped and pod.bound > since]
+    return [pod.name for pod in pods.gpu if pod.assumed and not pod.mapped and pod.bound_at > since]
 
 
-def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
+def _fresh(lease: ListedLease, facts: Facts) -> bool:
     """Return whether the Lease is fresh by the API server's clock: holders' clocks are checked
     elsewhere.
     """
@@ -98,16 +98,16 @@ def _leadership(facts: Facts) -> Finding:
                 name, "this account follows kube-scheduler's Lease, and has none of its own"
             )
         return facts.leases.finding(name)
-    ours = [lease for lease in facts.leases if lease.namespace == facts.namespace]
-    if not ours:
+    own_leases = [lease for lease in facts.leases if lease.namespace == facts.namespace]
+    if not own_leases:
         return skip(
             name,
             f"no Lease in {facts.namespace}: never started there, or --leadership is another",
             "give --namespace that of the extender",
         )
-    if _fresh(ours[0], facts):
-        return ok(name, f"{ours[0].holder} leads")
-    if isinstance(facts.extender, ExtenderSeen) and facts.extender.ready == _OK:
+    if _fresh(own_leases[0], facts):
+        return ok(name, f"{own_leases[0].holder} leads")
+    if isinstance(facts.extender, ExtenderAnswers) and facts.extender.ready == _OK:
         return warn(
             name,
             f"the extender leads, but nobody has lately renewed the Lease in {facts.namespace}",
@@ -117,6 +117,6 @@ def _leadership(facts: Facts) -> Finding:
     return fail(
         name,
         "nobody leads: the Lease is "
-        + (f"no longer renewed by {ours[0].holder}" if ours[0].holder else "free"),
+        + (f"no longer renewed by {own_leases[0].holder}" if own_leases[0].holder else "free"),
         "start the extender, or look into its log",
     )

@@ -1,8 +1,7 @@
-"""Checks of the pods: what they ask for must make sense, bound ones must name their devices, and
-those that wait have a reason in their condition PodScheduled.
+"""Checks of the pods: valid requests, known devices of bound pods, reasons of pending pods.
 
-Pure. Events are not read: they end after an hour and need a right of their own, and kube-scheduler
-writes the same text to the condition.
+Pure. The reason is read from the condition PodScheduled. Events have the same text, but end after
+an hour and need a right of their own.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -11,20 +10,20 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpushare.core.model import NodeSpec, Reason
-from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
+from gpushare.doctor.facts import Facts, ListedNode, ListedPod, ListedPods, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, grouped, ok, skip, some, warn
 from gpushare.wire.conditions import counted
 from gpushare.wire.request_mistakes import wrong_unit
 
 _SERVED = 300.0
-"""Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
-the pod, before it pulls an image.
+"""Seconds until a bound pod is served: the kubelet calls the device plug-in when it admits the pod,
+before it pulls an image.
 """
 _PENDING = "pending-pods"
 _GRACE = 30.0
-"""Seconds within which some scheduler looks at a pod."""
+"""Seconds until some scheduler looks at a new pod."""
 _BURST = 300.0
-"""Seconds within which a pod that comes with many others is bound."""
+"""Seconds until a pod of a burst is bound."""
 _MAX_SHOWN = 200
 
 
@@ -34,56 +33,57 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     if isinstance(pods, Unread):
         yield pods.finding("pods")
         return
-    wrong = [(pod.name, why) for pod in pods.gpu if (why := mistake(pod, facts))]
+    wrong = [(pod.name, problem) for pod in pods.gpu if (problem := mistake(pod, facts))]
     if not wrong:
         yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
     todo = "create it again with an amount that is right"
-    yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
-    # What does not go with device memory, of pods that wait and that run.
+    yield from grouped((name, fail("pods", problem, todo)) for name, problem in wrong)
+    # Pending and running pods alike.
     misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
-    misplaced += pods.counting
+    misplaced += pods.without_memory
     if not misplaced:
         yield ok("pod-extras", "none asks for, or sets, what does not go with device memory")
     todo = "correct it, and create the pod again"
-    yield from grouped((name, warn("pod-extras", why, todo)) for name, why in misplaced)
+    yield from grouped((name, warn("pod-extras", problem, todo)) for name, problem in misplaced)
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.known_nodes)
     yield _moved(pods, facts.nodes)
     yield _unserved(pods, facts)
 
 
-def mistake(pod: PodSeen, facts: Facts) -> str:
-    """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
+def mistake(pod: ListedPod, facts: Facts) -> str:
+    """Return the mistake in the pod's request, with a correction; "" if there is none."""
     return pod.broken or wrong_unit(
         pod.request, facts.names, facts.unit, partial(_largest, facts.known_nodes)
     )
 
 
-def _largest(nodes: tuple[NodeSeen, ...]) -> int:
+def _largest(nodes: tuple[ListedNode, ...]) -> int:
     return max((units for node in nodes for units in node.spec.capacity), default=0)
 
 
-def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
+def _schedulers(facts: Facts, pods: ListedPods) -> Finding:
     name = "scheduler-names"
     if not isinstance(facts.scheduler, SchedulerFile):
         return skip(name, "which names kube-scheduler goes by is in its file (--scheduler-config)")
-    known = facts.scheduler.config.scheduler_names
-    others = [
+    scheduler_names = facts.scheduler.config.scheduler_names
+    pods_of_others = [
         pod
         for pod in pods.gpu
-        if pod.scheduler not in known and not (pod.node and pod.placement is not None)
+        if pod.scheduler not in scheduler_names and not (pod.node and pod.placement is not None)
     ]
-    if others:
+    if pods_of_others:
         return fail(
             name,
-            f"{some(pod.name for pod in others)}: schedulerName"
-            f" {some({pod.scheduler for pod in others})}, so they never come to the extender",
-            f"write schedulerName: {known[0]} into them",
+            f"{some(pod.name for pod in pods_of_others)}: schedulerName"
+            f" {some({pod.scheduler for pod in pods_of_others})}, so they never come to the"
+            " extender",
+            f"write schedulerName: {scheduler_names[0]} into them",
         )
-    return ok(name, f"GPU pods go by {', '.join(known)}")
+    return ok(name, f"GPU pods go by {', '.join(scheduler_names)}")
 
 
-def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...]) -> Finding:
+def _unplaced(pods: ListedPods, nodes: tuple[ListedNode, ...]) -> Finding:
     devices = {node.name: len(node.spec.capacity) for node in nodes}
     unplaced = [pod.name for pod in pods.gpu if pod.node and not _placed(pod, devices)]
     if unplaced:
@@ -96,33 +96,36 @@ def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...]) -> Finding:
     return ok("unplaced-pods", "none: every running GPU pod is on known devices")
 
 
-def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
+def _moved(pods: ListedPods, nodes: tuple[ListedNode, ...] | Unread) -> Finding:
     name = "moved-devices"
     if isinstance(nodes, Unread):
         return skip(name, "which cards are where is told by the nodes")
     specs = {node.name: node.spec for node in nodes}
-    moved = [pod.name for pod in pods.gpu if pod.node in specs and _misplaced(pod, specs[pod.node])]
-    if moved:
+    moved_pods = [
+        pod.name for pod in pods.gpu if pod.node in specs and _misplaced(pod, specs[pod.node])
+    ]
+    if moved_pods:
         return warn(
             name,
-            f"{some(moved)}: bound to cards that are not at their indices now (one has died, or was"
-            " moved), and charged wherever they may run",
+            f"{some(moved_pods)}: bound to cards that are not at their indices now (one has died,"
+            " or was moved), and charged wherever they may run",
             "delete them, first those that have not started, so that they are created again on"
             " cards that are there",
         )
     return ok(name, "none: every card named by a pod is at its index")
 
 
-def _misplaced(pod: PodSeen, spec: NodeSpec) -> bool:
-    """Return whether a card that the pod names is at another index now, or gone."""
+def _misplaced(pod: ListedPod, spec: NodeSpec) -> bool:
+    """Return whether a card of the pod has another index now, or is gone."""
     uuids = spec.uuids + ("",) * len(pod.uuids)
-    beside = zip(pod.placement or (), pod.uuids, strict=False)
+    shares_and_uuids = zip(pod.placement or (), pod.uuids, strict=False)
     return bool(spec.capacity) and any(
-        uuid and (index >= len(uuids) or uuids[index] != uuid) for (index, _), uuid in beside
+        uuid and (index >= len(uuids) or uuids[index] != uuid)
+        for (index, _), uuid in shares_and_uuids
     )
 
 
-def _unserved(pods: PodsSeen, facts: Facts) -> Finding:
+def _unserved(pods: ListedPods, facts: Facts) -> Finding:
     name = "unserved-pods"
     if isinstance(facts.nodes, Unread):
         return skip(name, "which device plug-ins mark the pods they serve is told by the nodes")
@@ -131,7 +134,7 @@ def _unserved(pods: PodsSeen, facts: Facts) -> Finding:
         pod.name: pod
         for pod in pods.gpu
         if pod.node in marking and pod.placement is not None and not pod.assigned
-        if pod.bound and facts.now_there - pod.bound > _SERVED
+        if pod.bound_at and facts.now_there - pod.bound_at > _SERVED
     }
     if not unserved:
         return ok(name, "none: device plug-ins have marked what has been bound for minutes")
@@ -145,7 +148,7 @@ def _unserved(pods: PodsSeen, facts: Facts) -> Finding:
     )
 
 
-def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:
+def _placed(pod: ListedPod, devices: dict[str, int]) -> bool:
     if pod.placement is None:
         return False
     number = devices.get(pod.node)
@@ -153,30 +156,34 @@ def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:
 
 
 def check_pending(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for all pods that wait in the same way.
+    """Yield a finding for each group of pending pods with the same verdict.
 
-    Those that ask for what makes no sense have a line of their own (`check_pods`).
+    Pods with a mistake in their request have a finding of their own (`check_pods`).
     """
     if isinstance(facts.pods, Unread):
         return
-    waiting = [pod for pod in facts.pods.gpu if not (pod.node or pod.gated or mistake(pod, facts))]
-    if waiting:
-        yield from grouped((pod.name, _verdict(pod, facts)) for pod in waiting)
+    pending_pods = [
+        pod for pod in facts.pods.gpu if not (pod.node or pod.gated or mistake(pod, facts))
+    ]
+    if pending_pods:
+        yield from grouped((pod.name, _verdict(pod, facts)) for pod in pending_pods)
     else:
         yield ok(_PENDING, "none")
 
 
-def _verdict(pod: PodSeen, facts: Facts) -> Finding:
+def _verdict(pod: ListedPod, facts: Facts) -> Finding:
     file = facts.scheduler
-    known = file.config.scheduler_names if isinstance(file, SchedulerFile) else (pod.scheduler,)
+    scheduler_names = (
+        file.config.scheduler_names if isinstance(file, SchedulerFile) else (pod.scheduler,)
+    )
     if pod.reason is None:
         if pod.age <= _GRACE:
             return ok(_PENDING, "waits since a moment ago")
         todo = f"look whether a scheduler named {pod.scheduler} runs"
         return fail(_PENDING, "no scheduler has looked so far", todo)
     message = " ".join(pod.message.split())[:_MAX_SHOWN]
-    if pod.scheduler not in known:
-        todo = f"write schedulerName: {known[0]}, whose pods come to the extender"
+    if pod.scheduler not in scheduler_names:
+        todo = f"write schedulerName: {scheduler_names[0]}, whose pods come to the extender"
         return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {message}", todo)
     # In a burst the extender refuses one of several binds.
     if "binding rejected: gpushare: " in pod.message.lower() and pod.age <= _BURST:
@@ -187,6 +194,11 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
     if any(reason.value in pod.message for reason in Reason if reason.resolvable):
         return ok(_PENDING, f"waits for room, as the extender has said: {message}")
     if _is_ours(pod, facts):
+        # Nodes that kube-scheduler itself removed may take the pod later, for example full ones.
+        removed_nodes = counted(" ".join(pod.message.split()))[1]
+        if removed_nodes:
+            todo = f"gpushare explain {pod.name} says what opens a node for it"
+            return warn(_PENDING, f"refused by the extender and kube-scheduler: {message}", todo)
         todo = "change what the pod asks for, or the nodes: other pods that end do not help"
         return warn(_PENDING, f"refused by the extender: {message}", todo)
     if is_left_out(pod):
@@ -195,19 +207,19 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
     return warn(_PENDING, f"refused without a word of the extender: {message}", todo)
 
 
-def is_left_out(pod: PodSeen) -> bool:
-    """Return whether kube-scheduler's own filters left no node for it, so that it asked nobody."""
-    nodes, own, ours = counted(" ".join(pod.message.split()))
-    return bool(nodes and own and not ours)
+def is_left_out(pod: ListedPod) -> bool:
+    """Return whether kube-scheduler's own filters left no node, so that it called no extender."""
+    nodes, scheduler_reasons, extender_reasons = counted(" ".join(pod.message.split()))
+    return bool(nodes and scheduler_reasons and not extender_reasons)
 
 
-def _is_ours(pod: PodSeen, facts: Facts) -> bool:
-    """Return whether the extender has refused the pod: for the nodes, or for what the pod says.
+def _is_ours(pod: ListedPod, facts: Facts) -> bool:
+    """Return whether the extender has refused the pod, for the nodes or for a mistake of the pod.
 
-    kube-scheduler itself names the resource in one text alone.
+    kube-scheduler itself names the resource only in one text.
     """
     names = facts.names
-    own = pod.message.replace(f"Insufficient {names.resource}", "")
+    message = pod.message.replace(f"Insufficient {names.resource}", "")
     texts = [reason.value for reason in Reason]
     texts += [names.resource, names.count, names.policy]
-    return any(text in own for text in texts)
+    return any(text in message for text in texts)

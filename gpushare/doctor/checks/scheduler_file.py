@@ -1,9 +1,9 @@
-"""Checks of kube-scheduler's file: it must call this extender for every GPU pod, and the running
-kube-schedulers must be able to read it.
+"""Checks of kube-scheduler's file: it must call this extender for every GPU pod, in a version that
+the running kube-schedulers read.
 
-Pure. What kube-scheduler would refuse is refused by the codec already. The releases come from the
-images of the schedulers that run as pods in kube-system, static ones on nodes of the control plane
-alone. On a cluster that shows none, kube-scheduler is taken to be as old as the API server.
+Pure. The codec has already refused fields that kube-scheduler would refuse. The releases of
+kube-scheduler are the image tags of its pods in kube-system; static pods count on nodes of the
+control plane alone. If there are none, the release of the API server counts.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -11,7 +11,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 import re
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import ApiServer, Facts, NodeSeen, SchedulerFile, Unread
+from gpushare.doctor.facts import ApiServer, Facts, ListedNode, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import (
@@ -31,15 +31,15 @@ _SHORTEST = 10.0
 """Seconds of httpTimeout that leave a group of some pods the time to come to bind."""
 
 _SAMPLED_ABOVE = 100
-"""Nodes up to which kube-scheduler looks at all of them whatever the percentage is."""
+"""The most nodes that kube-scheduler always scores completely, at any percentage."""
 
 _FORMS = {"v1": (0, 22)} | {f"{GROUP}/{version}": window for version, window in RELEASES.items()}
-"""apiVersion -> the first and the last minor release of kube-scheduler that reads it (v1 alone is
-the legacy Policy, removed by kubernetes #105424)."""
+"""apiVersion -> first and last minor release of kube-scheduler with support (v1 alone is the legacy
+Policy, removed by kubernetes #105424)."""
 
 
 def entry_of(facts: Facts) -> ExtenderConfig | None:
-    """Return our entry, None if there is no file or no such entry in it."""
+    """Return our entry; None without a file or an entry."""
     if not isinstance(facts.scheduler, SchedulerFile):
         return None
     try:
@@ -49,7 +49,7 @@ def entry_of(facts: Facts) -> ExtenderConfig | None:
 
 
 def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
-    """Yield findings about the file and the entry in it."""
+    """Yield findings about the file and our entry."""
     file = facts.scheduler
     if file is None:
         yield skip(
@@ -61,9 +61,19 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     if isinstance(file, Unread):
         yield file.finding("scheduler-file")
         return
-    # Warnings that have a check of their own are left out.
-    own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
-    warnings = [text for text in file.config.warnings if not any(key in text for key in own)]
+    # Other checks report these keys.
+    keys_of_other_checks = (
+        ".ignorable:",
+        ".nodeCacheCapable:",
+        ".tlsConfig:",
+        ".managedResources:",
+        ".urlPrefix:",
+    )
+    warnings = [
+        text
+        for text in file.config.warnings
+        if not any(key in text for key in keys_of_other_checks)
+    ]
     if warnings:
         problem = f"{file.path}: {'; '.join(warnings)}"
         yield warn("scheduler-file", problem, "correct the file")
@@ -115,27 +125,30 @@ def _entry(entry: ExtenderConfig) -> Finding:
 
 def _managed(entry: ExtenderConfig, resource: str) -> Finding:
     name = "managed-resources"
-    managed = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
-    if not managed:
+    resources = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
+    if not resources:
         return warn(
             name,
             "empty, so every pod of the cluster waits for the extender, the extender's own too",
             f"name {resource} in managedResources",
         )
-    if resource not in managed:
+    if resource not in resources:
         return fail(
             name,
-            f"{resource} is not among {', '.join(managed)}, so its pods never come to the extender",
+            f"{resource} is not among {', '.join(resources)}, so its pods never come to the"
+            " extender",
             f"add name: {resource} to managedResources, or give --resource the one that is meant",
         )
-    if managed[resource]:
+    if resources[resource]:
         return warn(
             name,
             f"{resource} has ignoredByScheduler: true, so kube-scheduler does not count it; the"
             " extender alone does, and up to 1.31 a new node wakes no pod that waits for it",
             "say ignoredByScheduler: false unless the nodes do not advertise it",
         )
-    return ok(name, f"{', '.join(managed)} come to the extender and are counted by kube-scheduler")
+    return ok(
+        name, f"{', '.join(resources)} come to the extender and are counted by kube-scheduler"
+    )
 
 
 def _settings(entry: ExtenderConfig) -> Iterator[Finding]:
@@ -183,7 +196,7 @@ def _settings(entry: ExtenderConfig) -> Iterator[Finding]:
         yield ok("ignorable", "false: without the extender GPU pods wait")
 
 
-def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...]) -> Finding:
+def _sample(config: SchedulerConfig, nodes: tuple[ListedNode, ...]) -> Finding:
     name = "node-sample"
     if config.api_version == "v1":
         return skip(name, "a Policy does not say it (--percentage-of-nodes-to-score does)")

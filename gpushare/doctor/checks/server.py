@@ -1,5 +1,4 @@
-"""Checks of the API server: it must answer and be new enough, the clocks must agree, and the
-extender's account must have the rights that it needs there, and no others.
+"""Checks of the API server: answers, version, clocks, and the rights of the extender's account.
 
 Pure; the list of rights is that of docs/settings.md, "Rights".
 
@@ -9,7 +8,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, Right, SchedulerFile, Unread
+from gpushare.doctor.facts import ApiServer, ExtenderAnswers, Facts, Right, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 from gpushare.wire.kept import LEASE, MOVES
 from gpushare.wire.metrics import total
@@ -27,16 +26,16 @@ _SIZE_APIS = (
     ("leaderworkersets", "leaderworkerset.x-k8s.io"),
     ("jobsets", "jobset.x-k8s.io"),
 )
-"""Plural and API group of what says how many pods a group needs."""
+"""Plural and API group of the objects that tell the sizes of groups."""
 REQUIRED = (
     *(Right(verb, "nodes") for verb in ("list", "watch")),
     *(Right(verb, "pods") for verb in ("get", "list", "watch")),
     Right("create", "pods/binding"),
 )
-"""What the extender always needs."""
+"""Rights that the extender always needs."""
 
 EXCESS = tuple(Right(verb, "pods") for verb in ("patch", "update"))
-"""What it never uses."""
+"""Rights that the extender never uses."""
 
 
 def check_server(facts: Facts) -> Iterator[Finding]:
@@ -64,7 +63,7 @@ def _clock(facts: Facts) -> Finding:
     skews = {}
     if isinstance(facts.api, ApiServer):
         skews["the API server"] = facts.api.ahead
-    if isinstance(facts.extender, ExtenderSeen):
+    if isinstance(facts.extender, ExtenderAnswers):
         skews["the extender"] = facts.extender.ahead
     clocks = {who: ahead for who, ahead in skews.items() if ahead is not None}
     if not clocks:
@@ -88,7 +87,7 @@ def _clock(facts: Facts) -> Finding:
 def lease_rights(namespace: str) -> Sequence[Right]:
     """Return the rights needed with --leadership lease."""
     return (
-        # A create has no name in its path, so RBAC cannot restrict it to one.
+        # RBAC cannot restrict a create to one name: the path of the request has none.
         Right("create", *_LEASES, namespace),
         *(Right(verb, *_LEASES, namespace, LEASE) for verb in ("get", "update")),
     )
@@ -119,7 +118,7 @@ def move_rights(namespace: str) -> Sequence[Right]:
 
 
 def optional_rights(namespace: str) -> dict[Right, str]:
-    """Return the optional rights, and what is missed without each."""
+    """Return the optional rights, each with the effect of its absence."""
     maps = "no ConfigMap closes devices"
     wakes = "a pod may wait 5 minutes for a device that a ConfigMap opens"
     budgets = "preemption does not spare pods under a PodDisruptionBudget"
@@ -137,7 +136,7 @@ def optional_rights(namespace: str) -> dict[Right, str]:
 
 
 def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
-    """Return all rights to be asked about."""
+    """Return all rights to review."""
     leading = (*lease_rights(namespace), *scheduler_lease_rights(scheduler))
     rights = (*REQUIRED, *leading, *optional_rights(namespace), *EXCESS)
     return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
@@ -167,7 +166,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
     elif facts.own_account and unled and not is_follower(facts):
-        # A second scheduler's, say: it has kube-scheduler's rights, so it may read that Lease, too.
+        # As an account of a second scheduler, which may read kube-scheduler's Lease, too.
         yield warn(
             "rights",
             f"the extender's account may not {some(map(str, unled))}: it can lead only with"
@@ -187,8 +186,8 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     entry = entry_of(facts)
     evicts = entry is None or bool(entry.preempt_verb)
     missed = {
-        right: why
-        for right, why in optional_rights(facts.namespace).items()
+        right: effect
+        for right, effect in optional_rights(facts.namespace).items()
         if not rights.get(right) and (evicts or right.group != "policy")
     }
     if missed:
@@ -198,8 +197,11 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
             f"the extender's account may not {some(map(str, missed))}: {whys}",
             "grant them if that is wanted",
         )
-    seen = facts.extender
-    if isinstance(seen, ExtenderSeen) and total(seen.samples, "gpushare_moves_left") is not None:
+    answers = facts.extender
+    if (
+        isinstance(answers, ExtenderAnswers)
+        and total(answers.samples, "gpushare_moves_left") is not None
+    ):
         lacking = [right for right in move_rights(facts.namespace) if not rights.get(right)]
         if lacking:
             yield fail(

@@ -416,17 +416,27 @@ class FilterVerb:
     def _explain(
         self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction
     ) -> tuple[Explanation, Outstanding]:
-        """Return why filter refused the nodes, by the snapshot of its last look."""
+        """Return why no node takes the pod, by the snapshot of the last look.
+
+        All nodes of the cluster count: kube-scheduler has left full and cordoned nodes out of the
+        call, and the pod may fit there later.
+        """
         resource, pod, demands = transaction.resource, transaction.pod, demands_of(args.pod)
-        explanation = explain(
+        explain_nodes = partial(
+            explain,
             snapshot,
-            args.names,
-            transaction.request,
-            partial(node_books, resource.ledger),
-            time.time(),
+            request=transaction.request,
+            entries_of=partial(node_books, resource.ledger),
+            now=time.time(),
             own=resource.filters,
             demands=demands,
         )
+        explanation = explain_nodes(names=[name for name in snapshot.names if name])
+        if explanation.fit:
+            # kube-scheduler left these nodes out for a reason that no node shows, such as affinity
+            # to pods. Only "never" of the nodes in the call would be wrong.
+            called_nodes = explain_nodes(names=args.names)
+            explanation = explanation if called_nodes.never else called_nodes
         if pod is None or not pod.group.key:
             return explanation, Outstanding()
         needs = self._group_rooms[resource.names.resource].needs(pod, demands)

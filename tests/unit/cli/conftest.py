@@ -1,4 +1,4 @@
-"""The kubectl of a test, and the command run with it."""
+"""A kubectl for tests, and the command with this kubectl."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -35,7 +35,7 @@ if [ -f "$file" ]; then exec cat "$file"; fi
 
 
 class FakeKubectl:
-    """The program, and how to say what it answers; it looks past an empty --output."""
+    """A program with recorded answers; an empty --output is ignored."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -46,11 +46,11 @@ class FakeKubectl:
         self.otherwise("echo 'error: the test expects no such call' >&2; exit 9")
 
     def otherwise(self, script: str) -> None:
-        """What it does for words that have no answer of their own."""
+        """Run this for words without an answer."""
         (self.folder / "otherwise.sh").write_text(script + "\n")
 
     def before(self, script: str) -> None:
-        """What it does before it answers words that have no answer of their own."""
+        """Run this before the answer to words without one of their own."""
         self.otherwise(script + "\n" + (self.folder / "otherwise.sh").read_text())
 
     def answers(self, words: str, text: str) -> None:
@@ -58,11 +58,11 @@ class FakeKubectl:
         self.file(words).write_text(text)
 
     def does(self, words: str, script: str) -> None:
-        """Run this in its shell for these words."""
+        """Run this in the program's shell for these words."""
         self.file(words).with_suffix(".sh").write_text(script + "\n")
 
     def pipe(self, words: str) -> Path:
-        """A named pipe whose text it prints for these words, until it is closed."""
+        """Return a named pipe; the program prints the text of the pipe for these words."""
         os.mkfifo(self.file(words))
         return self.file(words)
 
@@ -77,7 +77,7 @@ class FakeKubectl:
 
     @property
     def environ(self) -> dict[str, str]:
-        """An environment in which it is the kubectl."""
+        """Return an environment with this kubectl."""
         return {"PATH": os.environ["PATH"], "KUBECTL": str(self.path)}
 
     def cluster(
@@ -94,11 +94,11 @@ class FakeKubectl:
 
         claims: None: it has no device class of them.
         """
-        listed = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
-        listed |= {"ResourceSlice": [*slices], "ResourceClaim": [*(claims or ())]}
+        items_by_kind = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
+        items_by_kind |= {"ResourceSlice": [*slices], "ResourceClaim": [*(claims or ())]}
         classes = ["another", *([] if claims is None else ["gpushare.io"])]
-        listed["DeviceClass"] = [{"metadata": {"name": name}} for name in classes]
-        for kind, items in listed.items():
+        items_by_kind["DeviceClass"] = [{"metadata": {"name": name}} for name in classes]
+        for kind, items in items_by_kind.items():
             document = {
                 "kind": f"{kind}List",
                 "apiVersion": "v1",
@@ -125,7 +125,7 @@ class FakeKubectl:
 
 
 def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -> dict[str, Any]:
-    """A node as the API server shows it."""
+    """Return a node from the API server."""
     text = inventory if isinstance(inventory, str) else json.dumps(inventory)
     if isinstance(inventory, dict):
         total = sum(device["mem"] for device in inventory["devices"])
@@ -145,7 +145,7 @@ def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -
 
 
 def inventory(*mem: int, unit: str = "GiB", **more: object) -> dict[str, Any]:
-    """The inventory of a node with these devices, each with `more` and a uuid of its own."""
+    """Return the inventory of a node with these devices, each with `more` and a uuid."""
     devices = [{"mem": units, "uuid": f"GPU-{index}", **more} for index, units in enumerate(mem, 1)]
     return {"v": 1, "unit": unit, "devices": devices}
 
@@ -160,7 +160,7 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     cores: int = 0,
 ) -> dict[str, Any]:
-    """A running pod as the API server shows it."""
+    """Return a running pod from the API server."""
     limits = {MEM: units} | ({"aliyun.com/gpu-core.percentage": cores} if cores else {})
     notes = {"ALIYUN_COM_GPU_MEM_IDX": idx} if idx is not None else {}
     return {
@@ -183,11 +183,11 @@ def pending(
     namespace: str = "default",
     cores: int = 0,
 ) -> dict[str, Any]:
-    """A pod without a node, as the API server shows it."""
-    made = pod(name, "", units, idx=None, namespace=namespace, cores=cores)
+    """Return a pending pod from the API server."""
+    changes = pod(name, "", units, idx=None, namespace=namespace, cores=cores)
     condition = {"type": "PodScheduled", "status": "False", "message": reason}
-    made["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
-    return made
+    changes["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
+    return changes
 
 
 def closing(node: str, gpus: str) -> dict[str, Any]:

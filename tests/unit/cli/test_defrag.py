@@ -1,4 +1,4 @@
-"""`gpushare defrag`: the plan of a cluster and of a saved report, and what is said without one."""
+"""`gpushare defrag`: plans of a cluster and of a saved report, and answers without a plan."""
 
 import json
 import time
@@ -33,7 +33,7 @@ HOUR = 3600
 
 def running(
     name: str,
-    where: str,
+    place: str,
     units: int,
     *,
     hours: float = 5,
@@ -42,10 +42,10 @@ def running(
     **more: Any,
 ) -> dict[str, Any]:
     """A pod that may be moved: NODE:DEVICE is where it is. more: of its spec."""
-    host, _, device = where.partition(":")
-    made = pod(name, host, units, idx=device, namespace=namespace)
-    made["metadata"]["labels"] = {"gpushare.io/movable": "true", "app": name.rpartition("-")[0]}
-    made["metadata"]["ownerReferences"] = [
+    host, _, device = place.partition(":")
+    changes = pod(name, host, units, idx=device, namespace=namespace)
+    changes["metadata"]["labels"] = {"gpushare.io/movable": "true", "app": name.rpartition("-")[0]}
+    changes["metadata"]["ownerReferences"] = [
         {
             "apiVersion": "apps/v1",
             "kind": owner,
@@ -54,17 +54,17 @@ def running(
             "controller": True,
         }
     ]
-    made["spec"] |= more
+    changes["spec"] |= more
     started = datetime.fromtimestamp(time.time() - hours * HOUR - 20, UTC)
-    made["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
-    return made
+    changes["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
+    return changes
 
 
-def budget(namespace: str, allowed: int, **labels: str) -> dict[str, Any]:
+def budget(namespace: str, disruptions: int, **labels: str) -> dict[str, Any]:
     return {
         "metadata": {"name": "b", "namespace": namespace},
         "spec": {"selector": {"matchLabels": labels}},
-        "status": {"disruptionsAllowed": allowed},
+        "status": {"disruptionsAllowed": disruptions},
     }
 
 
@@ -92,7 +92,7 @@ class Cluster:
         self.slices: list[dict[str, Any]] = []
 
     def pod(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.pods if each["metadata"]["name"] == name)
+        return next(item for item in self.pods if item["metadata"]["name"] == name)
 
     def ready(self) -> None:
         """Let the kubectl answer."""
@@ -114,10 +114,10 @@ class Cluster:
             cases.append(f"{path}*) {forbidden if items is None else f'cat {file}'} ;;")
         cases.append("*) echo 'Error from server (NotFound): no' >&2; exit 1 ;;")
         self.kubectl.otherwise('case "$3" in\n' + "\n".join(cases) + " esac")
-        for each in self.pods:
-            metadata = each["metadata"]
+        for item in self.pods:
+            metadata = item["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            self.kubectl.answers(f"get --raw {path}", json.dumps(each))
+            self.kubectl.answers(f"get --raw {path}", json.dumps(item))
 
 
 @pytest.fixture
@@ -140,14 +140,14 @@ def defrag(cluster: Cluster, capsys: Capsys) -> Answer:
 
 
 def document(defrag: Answer, *words: str, code: int = 0) -> dict[str, Any]:
-    found, out, err = defrag(*words, "-o", "json")
-    assert (found, err) == (code, "")
-    read: dict[str, Any] = json.loads(out)
-    return read
+    answer, out, err = defrag(*words, "-o", "json")
+    assert (answer, err) == (code, "")
+    decoded: dict[str, Any] = json.loads(out)
+    return decoded
 
 
-def reasons(found: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["rule"] for each in found["stays"]}
+def reasons(answer: dict[str, Any]) -> dict[str, str]:
+    return {stay["name"]: stay["rule"] for stay in answer["stays"]}
 
 
 def test_the_page_shows_what_is_printed(
@@ -162,7 +162,7 @@ def test_the_page_shows_what_is_printed(
         assert shown(PAGE, of) == text
     code, out, _ = inspect("explain", "team-a/late-0")
     assert code == 0
-    (line,) = [each for each in out.splitlines() if each.startswith("Moves:")]
+    (line,) = [item for item in out.splitlines() if item.startswith("Moves:")]
     assert line.split(maxsplit=1)[1] in PAGE.read_text("utf-8")
 
 
@@ -171,7 +171,7 @@ def test_a_plan_for_a_pod_that_waits_is_that_of_its_size(defrag: Answer) -> None
         document(defrag, "--for", *words)["plan"]
         for words in (["2x60GiB"], ["pod", "team-a/late-0"])
     )
-    assert [each["name"] for each in sized["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    assert [item["name"] for item in sized["moves"]] == ["embed-7f9c-x", "notebook-0"]
     for plan in (sized, waits):
         for move in plan["moves"]:
             move["lostSeconds"] = round(move["lostSeconds"] / 60)
@@ -188,10 +188,10 @@ def test_each_part_of_a_split_pod_counts_by_itself(cluster: Cluster, defrag: Ans
     assert out.splitlines()[0] == (
         "Room:     1 move would open 60 + 50 GiB for pod team-a/split-0 on gpu-1 devices 0, 1"
     )
-    found = document(defrag, "--for", "pod", "team-a/split-0")
-    assert found["for"]["split"] == [60, 50]
-    assert [each["name"] for each in found["plan"]["moves"]] == ["embed-7f9c-x"]
-    assert found["plan"]["moves"][0]["split"] is None
+    answer = document(defrag, "--for", "pod", "team-a/split-0")
+    assert answer["for"]["split"] == [60, 50]
+    assert [move["name"] for move in answer["plan"]["moves"]] == ["embed-7f9c-x"]
+    assert answer["plan"]["moves"][0]["split"] is None
 
 
 def test_no_place_is_made_and_nobody_moves_to_where_cards_are_given_to_claims(
@@ -200,17 +200,17 @@ def test_no_place_is_made_and_nobody_moves_to_where_cards_are_given_to_claims(
     before = document(defrag, "--for", "2x60GiB")["plan"]
     assert before["node"] == "gpu-1"
     cluster.slices = [slice_on("gpu-1", device(1))]
-    found = document(defrag, "--for", "2x60GiB", code=1)
-    assert found["plan"] is None
+    answer = document(defrag, "--for", "2x60GiB", code=1)
+    assert answer["plan"] is None
     to = before["moves"][0]["to"]["node"]
     cluster.slices = [slice_on(to, device(1))]
-    other = document(defrag, "--for", "2x60GiB")["plan"]
-    assert to not in {other["node"], *(move["to"]["node"] for move in other["moves"])}
+    second = document(defrag, "--for", "2x60GiB")["plan"]
+    assert to not in {second["node"], *(move["to"]["node"] for move in second["moves"])}
 
 
 def test_the_cost_is_what_was_not_saved(defrag: Answer) -> None:
     plan = document(defrag, "--for", "2x60GiB")["plan"]
-    lost = {each["name"]: each["lostSeconds"] for each in plan["moves"]}
+    lost = {move["name"]: move["lostSeconds"] for move in plan["moves"]}
     assert lost["embed-7f9c-x"] == 1800
     assert 5 * HOUR < lost["notebook-0"] < 5 * HOUR + 300
     units = 22 * 1800 + 10 * lost["notebook-0"]
@@ -224,89 +224,89 @@ def test_what_fits_needs_no_move(defrag: Answer) -> None:
     assert out.splitlines()[0].endswith("fits now on gpu-3 device 0: nothing has to move")
 
 
-def _without_label(found: dict[str, Any]) -> None:
-    del found["metadata"]["labels"]["gpushare.io/movable"]
+def _without_label(pod_json: dict[str, Any]) -> None:
+    del pod_json["metadata"]["labels"]["gpushare.io/movable"]
 
 
-def _opted_out(found: dict[str, Any]) -> None:
-    found["metadata"]["labels"]["gpushare.io/movable"] = "false"
+def _opted_out(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["labels"]["gpushare.io/movable"] = "false"
 
 
-def _of_a_job(found: dict[str, Any]) -> None:
-    found["metadata"]["ownerReferences"][0] |= {"kind": "Job", "apiVersion": "batch/v1"}
+def _of_a_job(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["ownerReferences"][0] |= {"kind": "Job", "apiVersion": "batch/v1"}
 
 
-def _of_a_daemon(found: dict[str, Any]) -> None:
-    found["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
+def _of_a_daemon(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
 
 
-def _static(found: dict[str, Any]) -> None:
-    found["metadata"]["ownerReferences"][0] |= {"kind": "Node", "apiVersion": "v1"}
+def _static(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["ownerReferences"][0] |= {"kind": "Node", "apiVersion": "v1"}
 
 
-def _bare(found: dict[str, Any]) -> None:
-    del found["metadata"]["ownerReferences"]
+def _bare(pod_json: dict[str, Any]) -> None:
+    del pod_json["metadata"]["ownerReferences"]
 
 
-def _only_a_reference(found: dict[str, Any]) -> None:
-    found["metadata"]["ownerReferences"][0]["controller"] = False
+def _only_a_reference(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["ownerReferences"][0]["controller"] = False
 
 
-def _of_a_group(found: dict[str, Any]) -> None:
-    found["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "g"
+def _of_a_group(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "g"
 
 
-def _important(found: dict[str, Any]) -> None:
-    found["spec"]["priority"] = 1
+def _important(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["priority"] = 1
 
 
-def _ending(found: dict[str, Any]) -> None:
-    found["metadata"]["deletionTimestamp"] = found["status"]["startTime"]
+def _ending(pod_json: dict[str, Any]) -> None:
+    pod_json["metadata"]["deletionTimestamp"] = pod_json["status"]["startTime"]
 
 
-def _young(found: dict[str, Any]) -> None:
+def _young(pod_json: dict[str, Any]) -> None:
     started = datetime.fromtimestamp(time.time() - 500, UTC)
-    found["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
+    pod_json["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _not_running(found: dict[str, Any]) -> None:
-    found["status"]["phase"] = "Pending"
+def _not_running(pod_json: dict[str, Any]) -> None:
+    pod_json["status"]["phase"] = "Pending"
 
 
-def _near_others(found: dict[str, Any]) -> None:
-    found["spec"]["affinity"] = {"podAntiAffinity": {}}
+def _near_others(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["affinity"] = {"podAntiAffinity": {}}
 
 
-def _spread(found: dict[str, Any]) -> None:
-    found["spec"]["topologySpreadConstraints"] = [{"maxSkew": 1}]
+def _spread(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["topologySpreadConstraints"] = [{"maxSkew": 1}]
 
 
-def _with_a_claim(found: dict[str, Any]) -> None:
-    found["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+def _with_a_claim(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
 
 
-def _with_a_resource_claim(found: dict[str, Any]) -> None:
-    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
+def _with_a_resource_claim(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
 
 
-def _with_a_host_path(found: dict[str, Any]) -> None:
-    found["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/data"}}]
+def _with_a_host_path(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/data"}}]
 
 
-def _with_a_host_port(found: dict[str, Any]) -> None:
-    found["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 1}]
+def _with_a_host_port(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 1}]
 
 
-def _on_the_hosts_network(found: dict[str, Any]) -> None:
-    found["spec"]["hostNetwork"] = True
+def _on_the_hosts_network(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["hostNetwork"] = True
 
 
-def _of_unknown_devices(found: dict[str, Any]) -> None:
-    del found["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]
+def _of_unknown_devices(pod_json: dict[str, Any]) -> None:
+    del pod_json["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]
 
 
-def _of_no_other_node(found: dict[str, Any]) -> None:
-    found["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "gpu-1"}
+def _of_no_other_node(pod_json: dict[str, Any]) -> None:
+    pod_json["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "gpu-1"}
 
 
 CHANGES = [
@@ -339,39 +339,39 @@ def test_a_pod_is_moved_by_all_rules_or_not_at_all(
     cluster: Cluster, defrag: Answer, change: Callable[[dict[str, Any]], None], rule: str
 ) -> None:
     names = [node["metadata"]["name"] for node in cluster.nodes]
-    for each, name in zip(cluster.nodes, names, strict=True):
-        each["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+    for item, name in zip(cluster.nodes, names, strict=True):
+        item["metadata"]["labels"] = {"kubernetes.io/hostname": name}
     change(cluster.pod("notebook-0"))
-    found = document(defrag, "--for", "2x60GiB", code=1)
-    assert found["plan"] is None
-    assert reasons(found)["notebook-0"] == rule
+    answer = document(defrag, "--for", "2x60GiB", code=1)
+    assert answer["plan"] is None
+    assert reasons(answer)["notebook-0"] == rule
 
 
 @pytest.mark.parametrize("change", [change for change, _ in CHANGES])
 def test_what_a_mover_keeps_of_a_pod_says_the_same(
     cluster: Cluster, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    found = cluster.pod("notebook-0")
-    found["metadata"]["annotations"] |= {CHECKPOINT: "60", "other": "x" * 1000}
-    change(found)
-    whole = OWNED_PODS.decode(json.dumps(found).encode())
-    kept = kept_owned(whole, CHECKPOINT)
-    assert kept is not None
+    answer = cluster.pod("notebook-0")
+    answer["metadata"]["annotations"] |= {CHECKPOINT: "60", "other": "x" * 1000}
+    change(answer)
+    whole = OWNED_PODS.decode(json.dumps(answer).encode())
+    trimmed = kept_owned(whole, CHECKPOINT)
+    assert trimmed is not None
     reads: tuple[Callable[[OwnedPod], object], ...] = (
         *(controller_of, group_of, demands_of, priority_of, has_ended, may_wait),
         *(_is_bound_by_more, lambda pod: pod.spec and pod.spec.node_name),
         *(lambda pod: pod.metadata and pod.metadata.labels, lambda pod: pod.status),
     )
-    for read in reads:
-        assert read(kept) == read(whole)
-    assert kept.metadata
-    assert kept.metadata.annotations == {CHECKPOINT: "60"}
+    for decoded in reads:
+        assert decoded(trimmed) == decoded(whole)
+    assert trimmed.metadata
+    assert trimmed.metadata.annotations == {CHECKPOINT: "60"}
 
 
 def test_of_a_pod_of_very_much_a_mover_keeps_nothing(cluster: Cluster) -> None:
-    found = cluster.pod("notebook-0")
-    found["metadata"]["labels"] |= {f"l{at}": "" for at in range(100)}
-    assert kept_owned(OWNED_PODS.decode(json.dumps(found).encode()), CHECKPOINT) is None
+    trimmed = cluster.pod("notebook-0")
+    trimmed["metadata"]["labels"] |= {f"l{at}": "" for at in range(100)}
+    assert kept_owned(OWNED_PODS.decode(json.dumps(trimmed).encode()), CHECKPOINT) is None
 
 
 @pytest.mark.parametrize(
@@ -389,10 +389,10 @@ def test_a_pod_is_moved_only_if_a_budget_allows_it(
     cluster: Cluster, defrag: Answer, budgets: list[dict[str, Any]] | None, rule: str
 ) -> None:
     cluster.budgets = budgets
-    found = document(defrag, "--for", "2x60GiB", code=1)
-    assert reasons(found)["notebook-0"] == rule
-    told = any("PodDisruptionBudgets are not known" in note for note in found["notes"])
-    assert told == (budgets is None)
+    answer = document(defrag, "--for", "2x60GiB", code=1)
+    assert reasons(answer)["notebook-0"] == rule
+    is_moved = any("PodDisruptionBudgets are not known" in note for note in answer["notes"])
+    assert is_moved == (budgets is None)
 
 
 def test_a_namespace_consents_for_its_pods_that_do_not_say_otherwise(
@@ -406,18 +406,18 @@ def test_a_namespace_consents_for_its_pods_that_do_not_say_otherwise(
     _opted_out(cluster.pod("notebook-0"))
     assert reasons(document(defrag, "--for", "2x60GiB", code=1))["notebook-0"] == "CONSENT"
     cluster.namespaces = None
-    found = document(defrag, "--for", "2x60GiB", code=1)
-    assert any("labels of namespaces are not known" in note for note in found["notes"])
+    answer = document(defrag, "--for", "2x60GiB", code=1)
+    assert any("labels of namespaces are not known" in note for note in answer["notes"])
 
 
 def test_the_place_is_where_the_pod_that_waits_may_run(cluster: Cluster, defrag: Answer) -> None:
-    for each in cluster.nodes:
-        each["metadata"]["labels"] = {"zone": each["metadata"]["name"]}
+    for item in cluster.nodes:
+        item["metadata"]["labels"] = {"zone": item["metadata"]["name"]}
     cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-1"}
     assert document(defrag, "--for", "pod", "team-a/late-0")["plan"]["node"] == "gpu-1"
     cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-2"}
-    found = document(defrag, "--for", "pod", "team-a/late-0", code=1)
-    assert {each["node"] for each in found["stays"]} == {"gpu-2"}
+    answer = document(defrag, "--for", "pod", "team-a/late-0", code=1)
+    assert {item["node"] for item in answer["stays"]} == {"gpu-2"}
 
 
 def test_a_pod_of_higher_priority_has_others_of_its_own_moved(
@@ -432,8 +432,8 @@ def test_a_pod_of_higher_priority_has_others_of_its_own_moved(
 def test_the_host_counts(cluster: Cluster, defrag: Answer) -> None:
     cluster.pod("embed-7f9c-x")["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
     assert document(defrag, "--for", "2x60GiB,cpu=8")["plan"]
-    found = document(defrag, "--for", "2x60GiB,cpu=9", code=1)
-    assert found["plan"] is None
+    answer = document(defrag, "--for", "2x60GiB,cpu=9", code=1)
+    assert answer["plan"] is None
 
 
 def test_a_saved_report_names_who_may_move(
@@ -444,11 +444,11 @@ def test_a_saved_report_names_who_may_move(
     file = tmp_path / "saved.json"
     file.write_text(inspect("-o", "json")[1])
     words = ["--snapshot", str(file), "--for", "pod", "team-a/late-0"]
-    found = document(defrag, *words, "--movable", "team-a/*")
-    assert [each["name"] for each in found["plan"]["moves"]] == ["embed-7f9c-x", "notebook-0"]
-    assert found["plan"]["lostUnitSeconds"] is None
-    found = document(defrag, *words, "--movable", "team-a/note*", code=1)
-    assert reasons(found)["embed-7f9c-x"] == "CONSENT"
+    answer = document(defrag, *words, "--movable", "team-a/*")
+    assert [move["name"] for move in answer["plan"]["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    assert answer["plan"]["lostUnitSeconds"] is None
+    answer = document(defrag, *words, "--movable", "team-a/note*", code=1)
+    assert reasons(answer)["embed-7f9c-x"] == "CONSENT"
     code, _, err = defrag(*words)
     assert code == 2
     assert "--movable" in err

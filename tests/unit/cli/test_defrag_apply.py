@@ -47,8 +47,8 @@ class Api:
             running("serve-1", "gpu-2:1", 50, hours=100),
             self.late,
         ]
-        for at, each in enumerate(self.pods):
-            each["metadata"]["resourceVersion"] = str(at)
+        for at, item in enumerate(self.pods):
+            item["metadata"]["resourceVersion"] = str(at)
         self.pod("embed-7f9c-x")["metadata"]["ownerReferences"][0]["uid"] = "replicas"
         self.budgets = [budget("team-a", 1)]
         self.places = dict(TARGETS)
@@ -63,16 +63,16 @@ class Api:
         self._numbers = itertools.count(1)
 
     def pod(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.pods if each["metadata"]["name"] == name)
+        return next(item for item in self.pods if item["metadata"]["name"] == name)
 
     def names(self) -> dict[str, str]:
-        return {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in self.pods}
+        return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in self.pods}
 
     def _of(self, namespace: str) -> list[dict[str, Any]]:
-        return [each for each in self.pods if each["metadata"]["namespace"] == namespace]
+        return [item for item in self.pods if item["metadata"]["namespace"] == namespace]
 
     def evicted(self) -> list[str]:
-        return [each["metadata"]["name"] for each in self.evictions]
+        return [eviction["metadata"]["name"] for eviction in self.evictions]
 
     # -- what the command calls ---------------------------------------------------------------
 
@@ -85,9 +85,9 @@ class Api:
             raise ApiError("Unable to connect to the server: no", 0)
         if path == RECORD and self.record is not None:
             return self.record
-        for each in self.pods:
-            if path == f"/api/v1/namespaces/team-a/pods/{each['metadata']['name']}":
-                return each
+        for item in self.pods:
+            if path == f"/api/v1/namespaces/team-a/pods/{item['metadata']['name']}":
+                return item
         raise ApiNotFound("no such pod", 404)
 
     def request(self, _method: str, path: str, **_: object) -> bytes:
@@ -101,8 +101,8 @@ class Api:
         }
         if path not in lists:  # it has no device class of claims
             raise ApiNotFound("not found", 404)
-        kind, listed = lists[path]
-        document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": listed}
+        kind, items = lists[path]
+        document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": items}
         return json.dumps(document).encode()
 
     def replace(self, path: str, body: dict[str, Any]) -> None:
@@ -120,8 +120,8 @@ class Api:
 
     def moves(self) -> dict[str, bool]:
         """Which evictions are written down, and whether their end is known."""
-        written = json.loads(self.record["data"]["moves"]) if self.record else []
-        return {move["pod"]: move["settled"] for move in written}
+        moves = json.loads(self.record["data"]["moves"]) if self.record else []
+        return {move["pod"]: move["settled"] for move in moves}
 
     def create(self, path: str, body: dict[str, Any]) -> None:
         if path == MAPS:
@@ -141,39 +141,39 @@ class Api:
 
     def evict(self, name: str, body: dict[str, Any]) -> None:
         """Take the pod away, and make another in its stead."""
-        old = next((each for each in self.pods if each["metadata"]["name"] == name), None)
+        old = next((item for item in self.pods if item["metadata"]["name"] == name), None)
         if old is None:
             raise ApiNotFound("Error from server (NotFound): no", 404)
-        wanted = body["deleteOptions"]["preconditions"]
+        preconditions = body["deleteOptions"]["preconditions"]
         metadata = old["metadata"]
-        if wanted != {key: metadata[key] for key in ("uid", "resourceVersion")}:
+        if preconditions != {key: metadata[key] for key in ("uid", "resourceVersion")}:
             raise ApiConflict("Error from server (Conflict): no", 409)
         self.evictions.append(body)
         self.pods.remove(old)
-        made = deepcopy(old)
+        replacement = deepcopy(old)
         number = next(self._numbers)
-        made["metadata"] |= {"uid": f"new-{number}", "resourceVersion": f"{number}00"}
-        where, device = self.places[name]
-        made["spec"]["nodeName"], made["status"]["phase"] = where, self.phase
-        made["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": device}
-        made["status"]["startTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        replacement["metadata"] |= {"uid": f"new-{number}", "resourceVersion": f"{number}00"}
+        place, device = self.places[name]
+        replacement["spec"]["nodeName"], replacement["status"]["phase"] = place, self.phase
+        replacement["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": device}
+        replacement["status"]["startTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if name.startswith("embed"):
-            made["metadata"]["name"] = f"embed-7f9c-{number}"
-        self.pods.append(made)
+            replacement["metadata"]["name"] = f"embed-7f9c-{number}"
+        self.pods.append(replacement)
         if self.binds and len(self.evictions) == len(TARGETS):
             self.late["spec"]["nodeName"] = "gpu-1"
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    made = Api()
+    changes = Api()
     now = itertools.count()
-    monkeypatch.setattr(defrag, "connection", lambda *_: made)
+    monkeypatch.setattr(defrag, "connection", lambda *_: changes)
     clock = SimpleNamespace(
         sleep=lambda _: None, monotonic=lambda: float(next(now)), time=lambda: EPOCH
     )
     monkeypatch.setattr(defrag_apply, "time", clock)
-    return made
+    return changes
 
 
 @pytest.fixture
@@ -209,19 +209,19 @@ def test_each_pod_is_evicted_once_the_one_before_runs_and_the_pod_is_bound(
 
 def test_an_eviction_can_hit_only_the_pod_that_was_looked_at(api: Api, apply: Apply) -> None:
     assert apply()[0] == 0
-    for each in api.evictions:
-        assert each["apiVersion"] == "policy/v1"
-        wanted = each["deleteOptions"]["preconditions"]
-        assert wanted["uid"] == f"uid-{each['metadata']['name']}"
-        assert wanted["resourceVersion"] in ("0", "1")
+    for eviction in api.evictions:
+        assert eviction["apiVersion"] == "policy/v1"
+        preconditions = eviction["deleteOptions"]["preconditions"]
+        assert preconditions["uid"] == f"uid-{eviction['metadata']['name']}"
+        assert preconditions["resourceVersion"] in ("0", "1")
 
 
 def test_the_document_comes_alone_and_once(api: Api, apply: Apply) -> None:
     code, out, err = apply(*FOR_POD, "-o", "json")
     assert code == 0
-    told = json.loads(out)["apply"]
-    assert {each["name"] for each in told["moved"]} == {"embed-7f9c-x", "notebook-0"}
-    assert (told["left"], told["stopped"], told["boundTo"]) == ([], None, "gpu-1")
+    text = json.loads(out)["apply"]
+    assert {item["name"] for item in text["moved"]} == {"embed-7f9c-x", "notebook-0"}
+    assert (text["left"], text["stopped"], text["boundTo"]) == ([], None, "gpu-1")
     assert "move 2 of 2" in err
 
 
@@ -362,9 +362,9 @@ def test_who_writes_a_move_down_at_the_same_time_comes_first(api: Api, apply: Ap
 
 def test_what_may_not_be_written_down_is_not_done(api: Api, apply: Apply) -> None:
     api.write_fails = [ApiError("Error from server (Forbidden): no", 403)]
-    told = stopped(apply())
-    assert told.startswith("ConfigMap gpushare-moves, in which moves are written down, may not be")
-    assert "docs/defrag.md" in told
+    text = stopped(apply())
+    assert text.startswith("ConfigMap gpushare-moves, in which moves are written down, may not be")
+    assert "docs/defrag.md" in text
     assert api.evictions == []
 
 
@@ -455,13 +455,13 @@ def _rolls(api: Api) -> None:
 
 def _ends_slowly(api: Api) -> None:
     old = deepcopy(api.pods[:2])
-    for each in old:
-        each["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for item in old:
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     evict = api.evict
 
     def keep(name: str, body: dict[str, Any]) -> None:
         evict(name, body)
-        api.pods += [each for each in old if each["metadata"]["name"] == name]
+        api.pods += [item for item in old if item["metadata"]["name"] == name]
 
     api.evict = keep  # type: ignore[method-assign]
 
@@ -502,8 +502,8 @@ def _close_the_hole(api: Api) -> None:
 
 
 def _withdraw_consent(api: Api) -> None:
-    for each in api.pods:
-        each["metadata"].get("labels", {}).pop("gpushare.io/movable", None)
+    for item in api.pods:
+        item["metadata"].get("labels", {}).pop("gpushare.io/movable", None)
 
 
 def _bind_elsewhere(api: Api) -> None:
@@ -546,8 +546,8 @@ def test_it_stops_between_moves_if_the_plan_holds_no_longer(
 
 def test_what_need_not_move_any_more_stays(api: Api, apply: Apply) -> None:
     def leave() -> None:
-        gone = [each for each in api.pods if each["metadata"]["uid"].startswith("uid-")]
-        api.pods = [each for each in api.pods if each not in gone[:1]]
+        ended_pods = [item for item in api.pods if item["metadata"]["uid"].startswith("uid-")]
+        api.pods = [item for item in api.pods if item not in ended_pods[:1]]
         api.late["spec"].pop("nodeName", None)
 
     api.binds = False
@@ -573,19 +573,21 @@ def test_room_that_the_pod_does_not_get_is_told(api: Api, apply: Apply) -> None:
     assert len(api.evictions) == 2
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_ctrl_c_in_an_eviction_says_where_it_stands(api: Api, apply: Apply, *, done: bool) -> None:
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_ctrl_c_in_an_eviction_says_where_it_stands(
+    api: Api, apply: Apply, *, is_evicted: bool
+) -> None:
     evict = api.evict
 
     def interrupted(name: str, body: dict[str, Any]) -> None:
-        if done:
+        if is_evicted:
             evict(name, body)
         raise KeyboardInterrupt
 
     api.evict = interrupted  # type: ignore[method-assign]
     code, out, _ = apply()
     assert code == 130
-    assert ("Evicted:  " in out, "Unknown:  " in out) == (done, not done)
+    assert ("Evicted:  " in out, "Unknown:  " in out) == (is_evicted, not is_evicted)
     assert out.splitlines()[-1] == "Stopped:  ended by Ctrl-C"
 
 

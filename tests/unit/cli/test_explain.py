@@ -41,11 +41,11 @@ def extender(status: int, body: bytes) -> Iterator[str]:
 
 
 def waiting(name: str, limits: dict[str, Any]) -> dict[str, Any]:
-    made = pod(name, "", 1, idx=None)
-    made["kind"] = "Pod"
-    made["spec"]["containers"][0]["resources"]["limits"] = limits
-    made["status"] = {"phase": "Pending"}
-    return made
+    changes = pod(name, "", 1, idx=None)
+    changes["kind"] = "Pod"
+    changes["spec"]["containers"][0]["resources"]["limits"] = limits
+    changes["status"] = {"phase": "Pending"}
+    return changes
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     """Node a with 6 and 16 GiB, the second device closed by a ConfigMap; pods late, plain, two."""
     closes = {"metadata": {"name": "unhealthy-gpu-a"}, "data": {"gpus": "1"}}
     nodes = [node("a", inventory=inventory(16, 16))]
-    held = [pod("half", "a", 10)]
-    for kind, items in (("Node", nodes), ("Pod", held), ("ConfigMap", [closes])):
+    holds = [pod("half", "a", 10)]
+    for kind, items in (("Node", nodes), ("Pod", holds), ("ConfigMap", [closes])):
         document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": items}
         (kubectl.folder / kind).write_text(json.dumps(document))
     two = {MEM: 4, "example.com/npu-mem": 4}
-    for each in (waiting("late", {MEM: 8}), waiting("plain", {}), waiting("two", two)):
-        name = each["metadata"]["name"]
-        kubectl.answers(f"get --raw /api/v1/namespaces/default/pods/{name}", json.dumps(each))
+    for item in (waiting("late", {MEM: 8}), waiting("plain", {}), waiting("two", two)):
+        name = item["metadata"]["name"]
+        kubectl.answers(f"get --raw /api/v1/namespaces/default/pods/{name}", json.dumps(item))
     kubectl.answers("config view --minify --output=jsonpath={..namespace}", "")
     kubectl.otherwise(
         'case "$3" in\n'
@@ -149,8 +149,8 @@ def test_a_running_extender_is_asked(cluster: FakeKubectl, inspect: Inspect) -> 
 def test_a_pod_with_claims_is_judged_on_the_devices_that_slices_show(
     kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = waiting("claims", {})
-    made["spec"]["resourceClaims"] = [
+    changes = waiting("claims", {})
+    changes["spec"]["resourceClaims"] = [
         {"name": name, "resourceClaimName": name} for name in ("small", "late")
     ]
     claims = [
@@ -158,11 +158,11 @@ def test_a_pod_with_claims_is_judged_on_the_devices_that_slices_show(
         claim("other", 60, ("n1", "gpu-0")),
         claim("late", 20),
     ]
-    for each in claims:
-        each["metadata"]["namespace"] = "default"
+    for item in claims:
+        item["metadata"]["namespace"] = "default"
     slices = [slice_on("n1", device(0))]
     kubectl.cluster([node("n1", 0)], [], page=500, slices=slices, claims=claims)
-    kubectl.answers("get --raw /api/v1/namespaces/default/pods/claims", json.dumps(made))
+    kubectl.answers("get --raw /api/v1/namespaces/default/pods/claims", json.dumps(changes))
     assert main(["claims", "-n", "default"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Pod:        default/claims is pending, and asks by claims",
@@ -208,12 +208,12 @@ def test_it_says_when_a_node_was_asked_for(cluster: FakeKubectl, inspect: Inspec
     }
     asks["spec"]["schedulerName"] = "gpushare-placeholder"
     pods = json.loads((cluster.folder / "Pod").read_text())
-    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    for conditions, line in (([], 0), ([told], 1)):
+    text = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    for conditions, line in (([], 0), ([text], 1)):
         asks["status"]["conditions"] = conditions
-        shown = pods | {"items": [*pods["items"], asks]}
-        (cluster.folder / "Pod").write_text(json.dumps(shown))
+        listed_pods = pods | {"items": [*pods["items"], asks]}
+        (cluster.folder / "Pod").write_text(json.dumps(listed_pods))
         out = inspect("explain", "late")[1]
         assert out.count("New node:   asked for at 2027-01-15 12:03:00 UTC\n") == line
-    found = json.loads(inspect("explain", "late", "-o", "json")[1])
-    assert found["newNode"] == {"askedAt": "2027-01-15T12:03:00Z", "whyNot": None}
+    answer = json.loads(inspect("explain", "late", "-o", "json")[1])
+    assert answer["newNode"] == {"askedAt": "2027-01-15T12:03:00Z", "whyNot": None}

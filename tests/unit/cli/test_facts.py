@@ -1,4 +1,4 @@
-"""What inspect reads of a pod is what the books of the extender hold of it."""
+"""inspect reads the same facts of a pod as the extender's books."""
 
 import json
 
@@ -37,9 +37,9 @@ def test_a_bound_pod_is_read_as_the_books_hold_it(
         },
         "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {"limits": limits}}]},
     }
-    read = read_pod(pod, ALIYUN)
+    decoded = read_pod(pod, ALIYUN)
     observed = observe_pod(PODS.decode_answer(json.dumps(pod).encode(), "n", "p"), ALIYUN).request
-    assert read is not None
-    kept = (read.request.units, read.request.devices, read.request.cores)
-    assert kept == (observed.units, observed.devices, observed.cores)
+    assert decoded is not None
+    kept_nodes = (decoded.request.units, decoded.request.devices, decoded.request.cores)
+    assert kept_nodes == (observed.units, observed.devices, observed.cores)
     assert (observed.devices == 2) == (not annotations)

@@ -177,8 +177,8 @@ def test_pages_are_put_together(kubectl: FakeKubectl, inspect: Inspect) -> None:
     kubectl.answers(head + "&continue=to%2Fken%3D%3D", json.dumps({"items": [pod("p2", "a")]}))
     assert "8/32" in inspect()[1]
     kubectl.file(head + "&continue=to%2Fken%3D%3D").unlink()
-    gone = "echo 'Error from server (Expired): too old' >&2; exit 1"
-    kubectl.does(head + "&continue=to%2Fken%3D%3D", gone)
+    is_gone = "echo 'Error from server (Expired): too old' >&2; exit 1"
+    kubectl.does(head + "&continue=to%2Fken%3D%3D", is_gone)
     for plural in ("nodes", "pods"):
         whole = (kubectl.folder / plural).read_text()
         query = head.partition("?")[2].replace("5000", "0") if plural == "pods" else "limit=0"
@@ -207,7 +207,7 @@ def test_a_kubeconfig_that_cannot_be_looked_for_is_left_to_kubectl(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "output"),
     [
         ('error: context "nope" does not exist', 'error: context "nope" does not exist'),
         (
@@ -220,11 +220,11 @@ def test_a_kubeconfig_that_cannot_be_looked_for_is_left_to_kubectl(
     ],
 )
 def test_what_kubectl_refuses_is_one_line(
-    kubectl: FakeKubectl, inspect: Inspect, said: str, told: str | None
+    kubectl: FakeKubectl, inspect: Inspect, text: str, output: str | None
 ) -> None:
-    (kubectl.folder / "said").write_text(said)
+    (kubectl.folder / "said").write_text(text)
     kubectl.otherwise(f'cat "{kubectl.folder}/said" >&2; exit 3')
-    expected = (told or said.splitlines()[-1]) + "\n"
+    expected = (output or text.splitlines()[-1]) + "\n"
     assert inspect() == (1, "", expected)
 
 
@@ -272,7 +272,7 @@ def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (("nosuch", "gone"), 'error: node "nosuch" not found; node "gone" not found\n'),
         (("UPPER",), "error: 'UPPER' is not the name of a node\n"),
@@ -288,9 +288,9 @@ def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_makes_no_sense_ends_with_1(
-    cluster: FakeKubectl, inspect: Inspect, words: tuple[str, ...], told: str
+    cluster: FakeKubectl, inspect: Inspect, words: tuple[str, ...], text: str
 ) -> None:
-    assert inspect(*words) == (1, "", told)
+    assert inspect(*words) == (1, "", text)
 
 
 def test_a_wrong_flag_ends_as_kubectls(inspect: Inspect) -> None:
@@ -346,8 +346,8 @@ def test_pods_of_a_named_node_that_shares_nothing_any_more_are_told_of(
 ) -> None:
     """The kubelet sets the capacity to 0 five minutes after the device plug-in went away."""
     kubectl.cluster([node("a", total=0), node("b")], [pod("p1", "a")])
-    told = f"Warning: node a shares no {MEM}, and 1 pod on it asks for it"
-    assert (told in inspect(*names)[2]) == ("a" in names)
+    text = f"Warning: node a shares no {MEM}, and 1 pod on it asks for it"
+    assert (text in inspect(*names)[2]) == ("a" in names)
 
 
 def test_pods_of_other_nodes_than_those_named_are_not_spoken_of(
@@ -370,9 +370,9 @@ def test_names_cannot_command_the_terminal(kubectl: FakeKubectl, inspect: Inspec
 def test_another_resource_has_its_own_names(kubectl: FakeKubectl, inspect: Inspect) -> None:
     card = node("a", total=0)
     card["status"]["capacity"] = {"example.com/npu-mem": "64", "example.com/npu-count": "2"}
-    held = pod("p1", "a", idx=None, annotations={"EXAMPLE_COM_NPU_MEM_IDX": "1"})
-    held["spec"]["containers"][0]["resources"]["limits"] = {"example.com/npu-mem": "8"}
-    kubectl.cluster([card], [held])
+    npu_pod = pod("p1", "a", idx=None, annotations={"EXAMPLE_COM_NPU_MEM_IDX": "1"})
+    npu_pod["spec"]["containers"][0]["resources"]["limits"] = {"example.com/npu-mem": "8"}
+    kubectl.cluster([card], [npu_pod])
     head, row, *_ = inspect("--resource", "example.com/npu-mem")[1].splitlines()
     assert head.split()[2:] == [
         "NPU0(Allocated/Total)",
@@ -397,8 +397,10 @@ def test_it_needs_the_standard_library_alone(cluster: FakeKubectl) -> None:
     modules = "inspect documents facts lister kubectl options report tables"
     imports = ", ".join(f"gpushare.cli.{name}" for name in modules.split())
     code = f"import sys, {imports}; print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "[]\n"
 
 
 def test_a_reader_that_leaves_is_no_traceback(cluster: FakeKubectl) -> None:
@@ -406,25 +408,25 @@ def test_a_reader_that_leaves_is_no_traceback(cluster: FakeKubectl) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer) as stdout:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, **cluster.environ},
             stdout=stdout,
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (process.returncode, process.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "text"),
     [
         ([], f"No nodes with {MEM} found."),
         ([node("a", 33, 2)], "Warning: node a: GPU Memory is not a whole multiple"),
     ],
 )
 def test_what_is_wrong_stays_on_a_screen_that_is_redrawn(
-    kubectl: FakeKubectl, nodes: list[object], told: str
+    kubectl: FakeKubectl, nodes: list[object], text: str
 ) -> None:
     kubectl.cluster(nodes, [])
     code = "import sys; from gpushare.cli.inspect import main; sys.exit(main(['-w']))"
@@ -436,12 +438,12 @@ def test_what_is_wrong_stays_on_a_screen_that_is_redrawn(
         stderr=terminal,
     ) as process:
         os.close(terminal)
-        seen = ""
-        while told not in seen or "\x1b[2J" not in seen:
-            seen += os.read(screen, 4096).decode()
+        screen_text = ""
+        while text not in screen_text or "\x1b[2J" not in screen_text:
+            screen_text += os.read(screen, 4096).decode()
         process.terminate()
     os.close(screen)
-    assert told in seen.rpartition("\x1b[2J")[2]
+    assert text in screen_text.rpartition("\x1b[2J")[2]
 
 
 def test_both_programs_are_installed() -> None:

@@ -1,4 +1,4 @@
-"""The cards of DRA drivers beside the others: what claims have of them, and which pods use it."""
+"""The cards of DRA drivers, with claims and pods."""
 
 import json
 from collections.abc import Callable
@@ -19,19 +19,19 @@ def slice_on(name: str, *devices: Json, whole: bool = True) -> Json:
     return {"metadata": {"name": f"{name}-s"}, "spec": spec}
 
 
-def claim(name: str, gib: int, *given: tuple[str, str], shared: bool = True, **more: Any) -> Json:
+def claim(name: str, gib: int, *shares: tuple[str, str], shared: bool = True, **more: Any) -> Json:
     """A claim; given: pool and device of each of its devices. shared: it has a part of each."""
     results = [
         {
             "request": "gpu",
             "driver": DRIVER,
             "pool": pool,
-            "device": named,
+            "device": names,
             **({"consumedCapacity": {"memory": f"{gib}Gi"}, "shareID": name} if shared else {}),
         }
-        for pool, named in given
+        for pool, names in shares
     ]
-    terms = [{"matchFields": [{"key": "metadata.name", "values": [pool]}]} for pool, _ in given]
+    terms = [{"matchFields": [{"key": "metadata.name", "values": [pool]}]} for pool, _ in shares]
     allocation = {
         "devices": {"results": results},
         "nodeSelector": {"nodeSelectorTerms": terms[:1]},
@@ -41,7 +41,7 @@ def claim(name: str, gib: int, *given: tuple[str, str], shared: bool = True, **m
     return {
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
         "spec": {"devices": {"requests": [asks]}},
-        "status": {"allocation": allocation, "reservedFor": users} if given else {},
+        "status": {"allocation": allocation, "reservedFor": users} if shares else {},
     }
 
 
@@ -107,9 +107,9 @@ def test_the_form_of_the_original_says_nothing_of_claims_and_asks_nothing(
 
 
 def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) -> None:
-    found = json.loads(inspect("-o", "json")[1])
-    assert (found["total"], found["allocated"]) == (16, 4)
-    claims = found["claims"]
+    answer = json.loads(inspect("-o", "json")[1])
+    assert (answer["total"], answer["allocated"]) == (16, 4)
+    claims = answer["claims"]
     assert {key: claims[key] for key in ("class", "total", "allocated", "free")} == {
         "class": "gpushare.io",
         "total": 240,
@@ -128,7 +128,7 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
         "allocated": 30,
         "free": 50,
     }
-    by_name = {each["name"]: each for each in claims["claims"]}
+    by_name = {claim["name"]: claim for claim in claims["claims"]}
     assert by_name["small"] == {
         "namespace": "team",
         "name": "small",
@@ -156,8 +156,8 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
 def test_a_namespace_leaves_the_claims_of_others_out(
     cluster: FakeKubectl, inspect: Inspect
 ) -> None:
-    found = json.loads(inspect("-o", "json", "-n", "nobody")[1])["claims"]
-    assert (found["claims"], found["allocated"]) == ([], 135)
+    answer = json.loads(inspect("-o", "json", "-n", "nobody")[1])["claims"]
+    assert (answer["claims"], answer["allocated"]) == ([], 135)
 
 
 def test_without_the_class_no_key_is_there_and_lists_are_not_asked_for(
@@ -173,9 +173,9 @@ def test_lists_that_may_not_be_read_are_a_warning(cluster: FakeKubectl, inspect:
         'case "$3" in *resourceclaims*)'
         " echo 'Error from server (Forbidden): no right' >&2; exit 1 ;; esac"
     )
-    found = json.loads(inspect("-o", "json")[1])
-    assert "claims" not in found
-    assert found["warnings"] == ["claims are not known: Error from server (Forbidden): no right"]
+    answer = json.loads(inspect("-o", "json")[1])
+    assert "claims" not in answer
+    assert answer["warnings"] == ["claims are not known: Error from server (Forbidden): no right"]
 
 
 def test_an_api_server_that_has_no_claims_is_asked_for_none(
@@ -185,9 +185,9 @@ def test_an_api_server_that_has_no_claims_is_asked_for_none(
         'case "$3" in *deviceclasses*)'
         " echo 'Error from server (NotFound): no such resource' >&2; exit 1 ;; esac"
     )
-    found = json.loads(inspect("-o", "json")[1])
-    assert "claims" not in found
-    assert found["warnings"] == []
+    answer = json.loads(inspect("-o", "json")[1])
+    assert "claims" not in answer
+    assert answer["warnings"] == []
     assert not any("resourceclaims" in line for line in cluster.log)
 
 
@@ -206,9 +206,9 @@ def test_what_cannot_be_read_is_left_out_and_told(kubectl: FakeKubectl, inspect:
     odd = claim("odd", 9)
     odd["metadata"]["uid"] = ""
     kubectl.cluster([node("n1", 0)], [], slices=[slice_on("n1", device(1)), broken], claims=[odd])
-    found = json.loads(inspect("-o", "json")[1])
-    assert found["claims"]["total"] == 80
-    assert found["warnings"] == [
+    answer = json.loads(inspect("-o", "json")[1])
+    assert answer["claims"]["total"] == 80
+    assert answer["warnings"] == [
         "ResourceSlice is left out: ResourceSlice: its name, driver or pool is missing",
         "ResourceClaim is left out: ResourceClaim.metadata: namespace, name or uid is missing",
     ]
@@ -218,8 +218,8 @@ def test_a_tainted_device_is_closed(kubectl: FakeKubectl, inspect: Inspect) -> N
     taint = {"key": "broken", "effect": "NoSchedule"}
     slices = [slice_on("n1", device(1, taints=[taint]))]
     kubectl.cluster([node("n1", 0)], [], slices=slices, claims=[])
-    found = json.loads(inspect("-o", "json")[1])["claims"]
-    assert (found["total"], found["free"], found["nodes"][0]["devices"][0]["open"]) == (
+    answer = json.loads(inspect("-o", "json")[1])["claims"]
+    assert (answer["total"], answer["free"], answer["nodes"][0]["devices"][0]["open"]) == (
         80,
         0,
         False,

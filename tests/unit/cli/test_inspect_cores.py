@@ -1,4 +1,4 @@
-"""What the command shows of compute, and that it shows nothing of it where no pod has any."""
+"""The command shows compute, and nothing about compute where no pod has any."""
 
 import json
 from collections.abc import Callable
@@ -56,14 +56,18 @@ def test_the_document_has_the_cores_of_devices_and_pods(
     cluster: FakeKubectl, inspect: Inspect
 ) -> None:
     document = json.loads(inspect("-o", "json")[1])
-    (shown,) = document["nodes"]
+    (node_document,) = document["nodes"]
     keys = ("allocated", "free", "strandedByCores", "coresAllocated", "coresFree")
-    assert [[device[key] for key in keys] for device in shown["devices"]] == [
+    assert [[device[key] for key in keys] for device in node_document["devices"]] == [
         [4, 12, 0, 30, 70],
         [4, 0, 12, 100, 0],
     ]
-    assert (shown["free"], shown["strandedByCores"], shown["coresUnplaced"]) == (12, 12, 0)
-    assert [each["cores"] for each in shown["pods"]] == [30, 100]
+    assert (
+        node_document["free"],
+        node_document["strandedByCores"],
+        node_document["coresUnplaced"],
+    ) == (12, 12, 0)
+    assert [item["cores"] for item in node_document["pods"]] == [30, 100]
 
 
 @pytest.mark.parametrize("form", [(), ("-d",), ("-o", "wide"), ("-d", "-o", "wide")])
@@ -71,9 +75,9 @@ def test_without_compute_nothing_is_said_of_it(
     kubectl: FakeKubectl, inspect: Inspect, form: tuple[str, ...]
 ) -> None:
     kubectl.cluster([node("a")], [pod("alpha", "a"), pending("late")])
-    said = inspect(*form)[1].lower()
-    assert "core" not in said
-    assert "stranded" not in said
+    text = inspect(*form)[1].lower()
+    assert "core" not in text
+    assert "stranded" not in text
     assert "ores" not in inspect("-o", "json")[1]
 
 
@@ -82,18 +86,18 @@ def test_what_an_unplaced_pod_has_is_free_on_no_device(
 ) -> None:
     lost = pod("lost", "a", 6, idx=None, cores=60, annotations={"aliyun.com/gpu-count": "2"})
     kubectl.cluster([node("a")], [lost, pod("alpha", "a", cores=50)])
-    (shown,) = json.loads(inspect("-o", "json")[1])["nodes"]
-    assert shown["coresUnplaced"] == 60
-    assert [device["coresAllocated"] for device in shown["devices"]] == [50, 0]
-    assert [device["coresFree"] for device in shown["devices"]] == [0, 40]
-    assert [device["free"] for device in shown["devices"]] == [0, 10]
+    (node_document,) = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert node_document["coresUnplaced"] == 60
+    assert [device["coresAllocated"] for device in node_document["devices"]] == [50, 0]
+    assert [device["coresFree"] for device in node_document["devices"]] == [0, 40]
+    assert [device["free"] for device in node_document["devices"]] == [0, 10]
 
 
 def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Inspect) -> None:
     kubectl.cluster([node("a")], [pending("late", 8, cores=30), pending("plain")])
     out = inspect("-o", "wide")[1]
-    waiting = [line.split() for line in out.splitlines()[-3:]]
-    assert waiting[0][:7] == [
+    pending_pods = [line.split() for line in out.splitlines()[-3:]]
+    assert pending_pods[0][:7] == [
         "PENDING",
         "POD",
         "NAMESPACE",
@@ -102,7 +106,7 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
         "GPU",
         "Cores(%)",
     ]
-    assert [line[:4] for line in waiting[1:]] == [
+    assert [line[:4] for line in pending_pods[1:]] == [
         ["late", "default", "8", "30"],
         ["plain", "default", "4", "0"],
     ]
@@ -111,11 +115,11 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
 def test_a_place_that_is_held_has_its_compute() -> None:
     place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, percents=compute(30))
     report = make_report((), (), ALIYUN)
-    head, line = held_places(replace(report, held=(place,)), PLAIN).splitlines()
+    head, line = held_places(replace(report, holds=(place,)), PLAIN).splitlines()
     assert head.split()[4:] == ["Memory(GiB)", "GPU", "Cores(%)", "NODE", "UNTIL"]
     assert line.split()[2:9] == ["4", "x", "2", "30", "x", "2", "a"]
     head, _ = held_places(
-        replace(report, held=(replace(place, percents=compute(0)),)), PLAIN
+        replace(report, holds=(replace(place, percents=compute(0)),)), PLAIN
     ).splitlines()
     assert "Cores" not in head
 
@@ -123,7 +127,7 @@ def test_a_place_that_is_held_has_its_compute() -> None:
 def test_a_place_that_is_held_for_a_split_pod_has_its_parts() -> None:
     place = HeldPlace(PodRef("team", "two", "uid"), "a", 30, 2, split=(30, 10))
     report = make_report((), (), ALIYUN)
-    _, line = held_places(replace(report, held=(place,)), PLAIN).splitlines()
+    _, line = held_places(replace(report, holds=(place,)), PLAIN).splitlines()
     assert line.split()[2:4] == ["30+10", "a"]
 
 
@@ -146,4 +150,4 @@ def test_a_saved_report_charges_the_compute_of_all_pods(
     kubectl.cluster([node("a")], pods)
     books = resource_of_report(saved(inspect, *words), "saved.json", "binpack")
     assert books.ledger.snapshot().cores_used.tolist() == [[60, 30]]
-    assert [each.request.cores for each in books.ledger.waiting()] == [50]
+    assert [item.request.cores for item in books.ledger.waiting()] == [50]

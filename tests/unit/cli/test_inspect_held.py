@@ -1,4 +1,4 @@
-"""`--extender`: what filter keeps for which pod, as a real health listener tells it."""
+"""`--extender`: the holds of filter, from a real health listener."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,23 +22,23 @@ Inspect = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def managed() -> ManagedResource:
-    made = managed_resource()
+def resource() -> ManagedResource:
+    resource_books = managed_resource()
     for name, space, node_name, devices in (
         ("slow", "team", "a", 1),
         ("train", "other", "a", 2),
         ("far", "team", "b", 1),
     ):
         asks = Claimant(PodRef(space, name, f"uid-{name}"), Request(6, devices))
-        made.holds.shown(asks, node_name, 0.0)
-    return made
+        resource_books.holds.shown(asks, node_name, 0.0)
+    return resource_books
 
 
 @pytest.fixture
-def explainer(managed: ManagedResource) -> Explainer:
+def explainer(resource: ManagedResource) -> Explainer:
     return Explainer(
         ScriptedApi(),
-        ManagedResources((managed,)),
+        ManagedResources((resource,)),
         "GiB",
         not_ready=str,
         called=lambda _: False,
@@ -46,9 +46,9 @@ def explainer(managed: ManagedResource) -> Explainer:
 
 
 @pytest.fixture
-def extender(managed: ManagedResource, explainer: Explainer) -> Iterator[str]:
+def extender(resource: ManagedResource, explainer: Explainer) -> Iterator[str]:
     """Its URL."""
-    resources = ManagedResources((managed,))
+    resources = ManagedResources((resource,))
     server = HealthServer(
         "127.0.0.1",
         0,
@@ -84,8 +84,8 @@ def test_the_wide_form_has_a_table_and_the_default_form_has_none(
     assert "HELD" not in inspect("-o", "wide")[1]
 
 
-def names(held: list[dict[str, Any]]) -> list[str]:
-    return [each["pod"]["name"] for each in held]
+def names(holds: list[dict[str, Any]]) -> list[str]:
+    return [hold["pod"]["name"] for hold in holds]
 
 
 def test_the_documents_have_it_and_leave_out_what_is_not_asked_for(
@@ -104,32 +104,32 @@ def test_the_documents_have_it_and_leave_out_what_is_not_asked_for(
 def test_an_extender_that_does_not_say_is_a_warning(
     inspect: Inspect, extender: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = b'{"error": "gpushare is not ready: another process leads"}'
-    for answer, said in (
-        ((503, refused), "does not answer: gpushare is not ready: another process leads"),
+    refusal = b'{"error": "gpushare is not ready: another process leads"}'
+    for answer, text in (
+        ((503, refusal), "does not answer: gpushare is not ready: another process leads"),
         ((404, b"there are others"), "does not answer: HTTP Error 404"),
         ((200, b"{}"), "has an answer that is no list of places"),
     ):
         monkeypatch.setattr(explainer, "held", lambda answer=answer: answer)
         code, out, err = inspect("-o", "json", "--extender", extender)
         assert code == 0
-        assert err.startswith(f"Warning: what is held is not known: {extender} {said}")
+        assert err.startswith(f"Warning: what is held is not known: {extender} {text}")
         assert json.loads(out)["held"] is None
 
 
 def test_of_another_resource_it_is_not_known_and_another_unit_is_converted(extender: str) -> None:
-    held, wrong = read_held(extender, "aliyun.com/gpu-mem", "MiB")
-    assert ([place.units for place in held or ()], wrong) == ([6144] * 3, "")
-    held, wrong = read_held(extender, "example.com/npu-mem", "GiB")
-    assert held is None
+    holds, wrong = read_held(extender, "aliyun.com/gpu-mem", "MiB")
+    assert ([place.units for place in holds or ()], wrong) == ([6144] * 3, "")
+    holds, wrong = read_held(extender, "example.com/npu-mem", "GiB")
+    assert holds is None
     assert wrong.endswith("tells nothing of example.com/npu-mem")
 
 
 def test_the_wide_form_says_which_nodes_autoscalers_leave_alone(
     kubectl: FakeKubectl, inspect: Inspect
 ) -> None:
-    kept = node("b")
-    kept["metadata"]["annotations"] = {
+    kept_nodes = node("b")
+    kept_nodes["metadata"]["annotations"] = {
         "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
         "gpushare.io/scale-down-guard": json.dumps(
             {
@@ -138,11 +138,11 @@ def test_the_wide_form_says_which_nodes_autoscalers_leave_alone(
             }
         ),
     }
-    kubectl.cluster([node("a"), kept], [])
-    why = "team/web would have no device on another node"
+    kubectl.cluster([node("a"), kept_nodes], [])
+    reason = "team/web would have no device on another node"
     out = inspect("-o", "wide")[1]
-    assert f"KEPT FROM SCALE-DOWN  REASON\nb                     {why}\n" in out
+    assert f"KEPT FROM SCALE-DOWN  REASON\nb                     {reason}\n" in out
     assert "KEPT" not in inspect()[1]
     assert "KEPT" not in inspect("-o", "wide", "a")[1]
     nodes = json.loads(inspect("-o", "json")[1])["nodes"]
-    assert [each["keptFromScaleDown"] for each in nodes] == [None, why]
+    assert [item["keptFromScaleDown"] for item in nodes] == [None, reason]

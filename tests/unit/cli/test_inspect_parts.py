@@ -103,9 +103,9 @@ def test_dashes_of_every_node_are_those_of_the_first() -> None:
 
 @given(st.text())
 def test_printable_text_is_printable_and_encodes(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    shown.encode()
+    output = printable(text)
+    assert output.isprintable()
+    output.encode()
 
 
 JSON = st.recursive(
@@ -149,7 +149,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "answer"),
     [
         ([""], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
         (["explain", ""], ["p1", "p2", ":4"]),
@@ -171,7 +171,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
     ],
 )
 def test_completion_offers_what_can_follow(
-    kubectl: FakeKubectl, words: list[str], found: list[str]
+    kubectl: FakeKubectl, words: list[str], answer: list[str]
 ) -> None:
     patience = " --request-timeout=3s"
     nodes = {"items": [node("a"), node("b"), node("cpu-only", total=0)]}
@@ -184,7 +184,7 @@ def test_completion_offers_what_can_follow(
     kubectl.answers("config view --minify --output=jsonpath={..namespace}" + patience, "")
     kubectl.answers("config get-contexts -o name" + patience, "dev\nlive\n")
     kubectl.answers("config get-clusters" + patience, "NAME\neast\n")
-    assert complete(words, kubectl.environ).splitlines() == found
+    assert complete(words, kubectl.environ).splitlines() == answer
 
 
 def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> None:
@@ -245,9 +245,9 @@ def test_changes_are_followed_and_an_end_lists_anew(
 
     writer = threading.Thread(target=change)
     writer.start()
-    seen = next(view)
-    while "b" not in seen.nodes or seen.pods["uid-p"].request.units != 9:
-        seen = next(view)
+    observed = next(view)
+    while "b" not in observed.nodes or observed.pods["uid-p"].request.units != 9:
+        observed = next(view)
     writer.join()
     os.write(opened[1], event("DELETED", pod("p", "a")))
     assert next(view).pods == {}

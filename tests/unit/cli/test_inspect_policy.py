@@ -1,4 +1,4 @@
-"""`--extender`: which policy ranks pods, as a real health listener with real metrics tells it."""
+"""`--extender`: the policy that ranks pods, from a real health listener with real metrics."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from gpushare.core.trial import Choice
 from gpushare.daemon.health import HealthServer
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.collect import read_extender
-from gpushare.doctor.facts import ExtenderSeen
+from gpushare.doctor.facts import ExtenderAnswers
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.held import encode_held
@@ -40,14 +40,14 @@ SAID = (
 
 
 @pytest.fixture
-def managed() -> ManagedResource:
+def resource() -> ManagedResource:
     return managed_resource()
 
 
 @pytest.fixture
-def extender(managed: ManagedResource) -> Iterator[str]:
+def extender(resource: ManagedResource) -> Iterator[str]:
     """Its URL."""
-    resources = ManagedResources((managed,))
+    resources = ManagedResources((resource,))
     # Each test reads once, so what the page keeps for a while is never old.
     server = HealthServer(
         "127.0.0.1",
@@ -68,9 +68,9 @@ def _cluster(kubectl: FakeKubectl) -> None:
 
 
 def test_the_choice_of_auto_is_one_more_line(
-    inspect: Inspect, extender: str, managed: ManagedResource
+    inspect: Inspect, extender: str, resource: ManagedResource
 ) -> None:
-    managed.choice = CHOICE
+    resource.choice = CHOICE
     for words in ((), ("-d",), ("-o", "wide")):
         code, out, err = inspect(*words, "--extender", extender)
         assert (code, err) == (0, "")
@@ -92,17 +92,17 @@ def test_a_shadow_policy_has_a_line_of_its_own(inspect: Inspect) -> None:
         _, out, _ = inspect("--extender", f"http://127.0.0.1:{server.port}")
     finally:
         server.stop()
-    said = (
+    text = (
         "Shadow: spread, another choice for 2 of 4 requests; of the pods that run it refused 0,"
         " of those refused it had room for 0\n"
     )
-    assert out.endswith(f"\nPolicy: binpack\n{said}")
+    assert out.endswith(f"\nPolicy: binpack\n{text}")
 
 
 def test_a_document_has_the_figures(
-    inspect: Inspect, extender: str, managed: ManagedResource
+    inspect: Inspect, extender: str, resource: ManagedResource
 ) -> None:
-    managed.choice = CHOICE
+    resource.choice = CHOICE
     _, out, _ = inspect("-o", "json", "--extender", extender)
     document = json.loads(out)
     assert yaml.safe_load(inspect("-o", "yaml", "--extender", f"{extender}/")[1]) == document
@@ -130,39 +130,39 @@ def test_a_policy_that_no_trial_chose_is_told_by_its_name(inspect: Inspect, exte
 
 
 def test_a_second_whose_lead_may_be_chance_is_told(
-    inspect: Inspect, extender: str, managed: ManagedResource
+    inspect: Inspect, extender: str, resource: ManagedResource
 ) -> None:
-    managed.choice = Choice("device-bestfit", 1.8e9, "fgd", -0.3, 0.4, {}, {})
+    resource.choice = Choice("device-bestfit", 1.8e9, "fgd", -0.3, 0.4, {}, {})
     assert "0.3 points (error 0.4) less than fgd\n" in inspect("--extender", extender)[1]
-    managed.choice = Choice("device-bestfit", 1.8e9, "", 0.0, 0.0, {}, {})
+    resource.choice = Choice("device-bestfit", 1.8e9, "", 0.0, 0.0, {}, {})
     assert inspect("--extender", extender)[1].endswith("since 2027-01-15T08:00:00Z\n")
 
 
 def test_a_lead_that_reads_as_none_is_told_as_no_difference(
-    inspect: Inspect, extender: str, managed: ManagedResource
+    inspect: Inspect, extender: str, resource: ManagedResource
 ) -> None:
-    managed.choice = Choice("device-bestfit", 1.8e9, "binpack", 0.0, 0.0, {}, {})
-    said = "; in the last trial there was no difference from binpack\n"
-    assert inspect("--extender", extender)[1].endswith(said)
+    resource.choice = Choice("device-bestfit", 1.8e9, "binpack", 0.0, 0.0, {}, {})
+    text = "; in the last trial there was no difference from binpack\n"
+    assert inspect("--extender", extender)[1].endswith(text)
 
 
 def test_without_an_answer_the_rest_is_shown_with_a_warning(
     inspect: Inspect, extender: str
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free_socket:
+        port = free_socket.getsockname()[1]
     cases = [
         ((f"http://127.0.0.1:{port}",), "does not answer"),
         ((f"{extender}/nowhere",), "does not answer: HTTP Error 404"),
         ((extender, "--resource", "example.com/npu-mem"), "tells nothing of example.com/npu-mem"),
     ]
-    for words, said in cases:
+    for words, text in cases:
         code, out, err = inspect("-o", "json", "--extender", *words)
         assert code == 0
         assert err.startswith("Warning: the policy is not known: ")
-        assert said in err
+        assert text in err
         assert json.loads(out)["policy"] is None
-        assert said in json.loads(out)["warnings"][-1]
+        assert text in json.loads(out)["warnings"][-1]
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,12 @@ def test_what_is_no_url_is_an_error(url: str, inspect: Inspect, kubectl: FakeKub
     assert not (kubectl.folder / "log").exists()
 
 
-def test_the_doctor_says_the_same(extender: str, managed: ManagedResource) -> None:
-    managed.choice = CHOICE
-    seen = read_extender(extender)
-    assert isinstance(seen, ExtenderSeen)
-    (finding,) = [each for each in check_extender(healthy(extender=seen)) if each.check == "policy"]
-    assert finding.what.startswith(f"pods of {MEM} are ranked by {SAID}; % of the memory")
-    assert finding.what.endswith("device-bestfit 81.2, binpack 80.0")
+def test_the_doctor_says_the_same(extender: str, resource: ManagedResource) -> None:
+    resource.choice = CHOICE
+    facts = read_extender(extender)
+    assert isinstance(facts, ExtenderAnswers)
+    (finding,) = [
+        item for item in check_extender(healthy(extender=facts)) if item.check == "policy"
+    ]
+    assert finding.message.startswith(f"pods of {MEM} are ranked by {SAID}; % of the memory")
+    assert finding.message.endswith("device-bestfit 81.2, binpack 80.0")

@@ -1,4 +1,4 @@
-"""What the command shows on a terminal, and what its own forms show beside the original's."""
+"""Output on a terminal, and the forms that the original does not have."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
 
 
 def shown(kubectl: FakeKubectl, *words: str, **environ: str) -> str:
-    """What the command writes to a terminal."""
+    """Return the output of the command on a terminal."""
     code = "import sys; from gpushare.cli.inspect import main; sys.exit(main(sys.argv[1:]))"
     environ = {**os.environ, **kubectl.environ, "TERM": "xterm", **environ}
     return on_terminal([sys.executable, "-c", code, *words], environ)
@@ -170,15 +170,15 @@ def test_pods_that_wait_are_shown_where_there_is_no_gpu(
 def test_who_may_not_read_config_maps_is_told_what_is_missing(
     cluster: FakeKubectl, inspect: Inspect
 ) -> None:
-    said = "Error from server (Forbidden): configmaps is forbidden: User u cannot list resource"
+    text = "Error from server (Forbidden): configmaps is forbidden: User u cannot list resource"
     cluster.does(
         "get --raw /api/v1/namespaces/kube-system/configmaps?limit=5000",
-        f"echo '{said}' >&2; exit 1",
+        f"echo '{text}' >&2; exit 1",
     )
     code, out, err = inspect("-o", "json")
-    told = f"devices that ConfigMaps close are not known: {said}"
-    assert (code, err) == (0, f"Warning: {told}\n")
-    assert json.loads(out)["warnings"] == [told]
+    output = f"devices that ConfigMaps close are not known: {text}"
+    assert (code, err) == (0, f"Warning: {output}\n")
+    assert json.loads(out)["warnings"] == [output]
 
 
 def test_a_config_map_that_cannot_be_read_is_told(kubectl: FakeKubectl, inspect: Inspect) -> None:

@@ -1,4 +1,4 @@
-"""What is sent through kubectl, and how its errors are told apart."""
+"""Writes through kubectl, and the kinds of kubectl's errors."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.unit.cli.fake_kubectl import FakeKubectl
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "status"),
+    ("text", "kind", "status"),
     [
         ("Error from server (TooManyRequests): no", ApiError, 429),
         ("Error from server (Conflict): no", ApiConflict, 409),
@@ -21,7 +21,7 @@ from tests.unit.cli.fake_kubectl import FakeKubectl
 )
 @pytest.mark.parametrize("verb", ["create", "replace"])
 def test_kubectl_sends_a_file_and_its_errors_are_told_apart(
-    kubectl: FakeKubectl, said: str, kind: type[GpuShareError], status: int, verb: str
+    kubectl: FakeKubectl, text: str, kind: type[GpuShareError], status: int, verb: str
 ) -> None:
     under_test = Kubectl(str(kubectl.path), ("--request-timeout=5s",), "", kubectl.environ)
     kubectl.otherwise('cat "$5" > "$(dirname "$0")/posted"')
@@ -31,7 +31,7 @@ def test_kubectl_sends_a_file_and_its_errors_are_told_apart(
     words = kubectl.log[-1].split()
     assert words[1:4] == [verb, "--raw", "/api/v1/x/eviction"]
     assert words[-2:] == ["--request-timeout=30s", "--request-timeout=5s"]
-    kubectl.otherwise(f"echo '{said}' >&2; exit 1")
+    kubectl.otherwise(f"echo '{text}' >&2; exit 1")
     with pytest.raises(kind) as raised:
         send("/api/v1/x/eviction", {})
     assert isinstance(raised.value, ApiError)

@@ -21,6 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from tests.support.figures import ROOT, renew, shown
 from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pending, pod
+from tests.unit.cli.whatif_codes import exit_code
 
 Inspect = Callable[..., tuple[int, str, str]]
 Capsys = pytest.CaptureFixture[str]
@@ -46,9 +47,9 @@ def need(capsys: Capsys, *words: str) -> tuple[int, str, str]:
 
 def document(capsys: Capsys, *words: str) -> dict[str, Any]:
     code, out, err = need(capsys, *words, "-o", "json")
-    assert (code, err) == (0, "")
-    found: dict[str, Any] = json.loads(out)
-    return found
+    answer: dict[str, Any] = json.loads(out)
+    assert (code, err) == (exit_code(answer), "")
+    return answer
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def tables(tmp_path: Path) -> list[str]:
 
 def test_tables_of_nodes_and_pods_are_answered(tables: list[str], capsys: Capsys) -> None:
     code, out, err = need(capsys, *tables)
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     assert out.splitlines()[:-5] == [
         "Now:      736 units of 736 units free on 12 devices of 2 nodes (aliyun.com/gpu-mem)",
         "Need:     2 nodes: 2 x like a100-1 (8 x 80 units); with one node fewer the pods do not all"
@@ -83,9 +84,9 @@ def test_tables_of_nodes_and_pods_are_answered(tables: list[str], capsys: Capsys
 
 def test_a_document_says_all_of_it(tables: list[str], capsys: Capsys) -> None:
     shape = "8x80,cpu=96,memory=768Gi,model=A100"
-    found = document(capsys, *tables, "--shape", shape)
-    assert found["needed"] == 2
-    assert found["shapes"] == [
+    answer = document(capsys, *tables, "--shape", shape)
+    assert answer["needed"] == 2
+    assert answer["shapes"] == [
         {
             "name": "8x80,cpu=96,memory=768Gi,model=A100",
             "devices": [80] * 8,
@@ -95,28 +96,28 @@ def test_a_document_says_all_of_it(tables: list[str], capsys: Capsys) -> None:
             "nodes": 2,
         }
     ]
-    assert [each["name"] for each in found["nodes"]] == ["new-1", "new-2"]
+    assert [item["name"] for item in answer["nodes"]] == ["new-1", "new-2"]
     full = {"index": 7, "total": 80, "allocated": 80, "free": 0}
-    assert found["nodes"][1]["devices"][7] == full
-    assert [(each["name"], each["pods"]) for each in found["podsLeftOut"]] == [
+    assert answer["nodes"][1]["devices"][7] == full
+    assert [(item["name"], item["pods"]) for item in answer["podsLeftOut"]] == [
         ("other", 1),
         ("giant", 1),
     ]
-    assert sum(each["fit"] for each in found["pods"]) == 4
-    assert found["largest"] == [{"devices": n, "units": 24} for n in range(1, 5)]
+    assert sum(item["fit"] for item in answer["pods"]) == 4
+    assert answer["largest"] == [{"devices": n, "units": 24} for n in range(1, 5)]
 
 
 def test_what_compute_strands_on_new_nodes_is_not_free(tables: list[str], capsys: Capsys) -> None:
     words = (*tables[:2], "--pods", "20 + 100% x 13", "--pods", "4 + 30% x 2", "--shape", "4x24")
-    found = document(capsys, *words)
+    answer = document(capsys, *words)
     # Each of the 12 existing devices takes one of the 13 pods, the smallest devices first.
-    assert found["needed"] == 1
-    (new,) = found["nodes"]
+    assert answer["needed"] == 1
+    (new,) = answer["nodes"]
     keys = ("allocated", "free", "strandedByCores", "coresAllocated")
-    shown = sorted([device[key] for key in keys] for device in new["devices"])
-    assert [20, 0, 4, 100] in shown
-    assert all(sum(device[:3]) == 24 for device in shown)
-    assert found["after"]["strandedByCores"] == 8 * 4 + 5 * 60
+    text = sorted([device[key] for key in keys] for device in new["devices"])
+    assert [20, 0, 4, 100] in text
+    assert all(sum(device[:3]) == 24 for device in text)
+    assert answer["after"]["strandedByCores"] == 8 * 4 + 5 * 60
     _, out, _ = need(capsys, *words)
     assert "; the largest pod without compute that still fits: 80 units on " in out
 
@@ -146,15 +147,15 @@ def test_the_page_shows_an_answer_as_it_is(
 def test_what_if_counts_the_pods_of_which_no_node_has_the_model(
     tables: list[str], capsys: Capsys
 ) -> None:
-    assert main([*tables]) == 0
+    assert main([*tables]) == 1
     out = capsys.readouterr().out
     assert "Left out: 1 pod: only a model that no node has would do: H100\n" in out
-    why = "2 another GPU model than the pod accepts, 1 no shared GPU"
-    assert f"Pods:     other: 0 of 1 fit; then: {why}\n" in out
-    assert main([*tables, "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["unknownModels"] == {"H100": 1}
-    assert [each["fit"] for each in found["pods"]] == [1, 0, 0, 0, 0, 1]
+    reason = "2 another GPU model than the pod accepts, 1 no shared GPU"
+    assert f"Pods:     other: 0 of 1 fit; then: {reason}\n" in out
+    assert main([*tables, "-o", "json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["unknownModels"] == {"H100": 1}
+    assert [item["fit"] for item in answer["pods"]] == [1, 0, 0, 0, 0, 1]
 
 
 def test_many_equal_rows_are_told_together(
@@ -163,8 +164,8 @@ def test_many_equal_rows_are_told_together(
     pods = tmp_path / "many.json"
     item = {"cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 20}
     pods.write_text(json.dumps([{"name": f"p{n}", **item} for n in range(50)]))
-    assert main([*tables[:2], "--pods", str(pods)]) == 0
-    lines = [each for each in capsys.readouterr().out.splitlines() if each.startswith("Pods:")]
+    assert main([*tables[:2], "--pods", str(pods)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Pods:")]
     assert lines[0] == "Pods:     36 of 50 fit"
     assert lines[1].startswith("Pods:     p0 and 49 like it: 36 of 50 fit (4 on a10-1, 32 on a100")
 
@@ -172,13 +173,13 @@ def test_many_equal_rows_are_told_together(
 def test_what_waits_is_taken_and_more_of_what_runs(kubectl: FakeKubectl, capsys: Capsys) -> None:
     running = [pod(f"r{n}", "a", 8, idx=str(n // 2)) for n in range(4)]
     kubectl.cluster([node("a")], [*running, pending("w1", 8), pending("w2", 16)], page=500)
-    found = document(capsys)
-    assert found["needed"] == 1
-    assert [each["name"] for each in found["waiting"]] == ["default/w1", "default/w2"]
-    found = document(capsys, "--more", "60%", "--pods", "16GiB x 2")
+    answer = document(capsys)
+    assert answer["needed"] == 1
+    assert [item["name"] for item in answer["waiting"]] == ["default/w1", "default/w2"]
+    answer = document(capsys, "--more", "60%", "--pods", "16GiB x 2")
     # 3 of 8 and 3 of 16 beside one of 8 that waits: 80 of 32 each.
-    assert found["needed"] == 3
-    assert [(each["name"], each["wanted"]) for each in found["pods"]] == [
+    assert answer["needed"] == 3
+    assert [(item["name"], item["wanted"]) for item in answer["pods"]] == [
         ("16GiB x 2", 2),
         ("more like default/r0", 3),
     ]
@@ -195,12 +196,12 @@ def test_a_saved_report_is_as_good_as_the_cluster(
     kubectl.cluster([node("a")], pods, page=5)
     file = tmp_path / "saved.json"
     file.write_text(inspect("-o", "json")[1])
-    asked = ("--shape", "2x16GiB", "--more", "100%")
-    saved = document(capsys, "--snapshot", str(file), *asked)
-    live = document(capsys, *asked)
+    options = ("--shape", "2x16GiB", "--more", "100%")
+    saved = document(capsys, "--snapshot", str(file), *options)
+    live = document(capsys, *options)
     assert saved.pop("notes") != live.pop("notes")
     assert saved == live
-    assert [(each["units"], each["devices"]) for each in live["waiting"]] == [(9, 1), (12, 2)]
+    assert [(item["units"], item["devices"]) for item in live["waiting"]] == [(9, 1), (12, 2)]
 
 
 def test_new_nodes_have_the_daemons_of_those_like_them(
@@ -209,29 +210,29 @@ def test_new_nodes_have_the_daemons_of_those_like_them(
     daemon = pod("daemon", "a", 0)
     daemon["metadata"]["labels"] = {"pod-template-generation": "1"}
     daemon["spec"]["containers"] = [{"resources": {"requests": {"cpu": "5"}}}]
-    waiting = [pending(f"w{n}") for n in range(4)]
-    for each in waiting:
-        each["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "2"
-    kubectl.cluster([node("a")], [daemon, *waiting], page=500)
+    pending_pods = [pending(f"w{n}") for n in range(4)]
+    for pending_pod in pending_pods:
+        pending_pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "2"
+    kubectl.cluster([node("a")], [daemon, *pending_pods], page=500)
     # Of 8 CPU a node has 3 left: one pod each.
-    found = document(capsys)
-    assert (found["needed"], found["shapes"][0]["cpu"]) == (3, 3000)
+    answer = document(capsys)
+    assert (answer["needed"], answer["shapes"][0]["cpu"]) == (3, 3000)
 
 
 def test_shapes_differ_by_the_labels_that_pods_name(kubectl: FakeKubectl, capsys: Capsys) -> None:
     nodes = [node(name) for name in ("a1", "a2", "b1")]
-    for each in nodes:
-        each["metadata"]["labels"] = {"zone": each["metadata"]["name"][0]}
+    for item in nodes:
+        item["metadata"]["labels"] = {"zone": item["metadata"]["name"][0]}
     full = [pod(f"r{n}", name, 16, idx=str(n)) for name in ("a1", "a2", "b1") for n in range(2)]
-    for number, each in enumerate(full):
-        each["metadata"]["uid"] = str(number)
+    for number, item in enumerate(full):
+        item["metadata"]["uid"] = str(number)
     late = pending("late", 8)
     kubectl.cluster(nodes, [*full, late], page=500)
-    assert [each["name"] for each in document(capsys)["shapes"]] == ["like a1"]
+    assert [item["name"] for item in document(capsys)["shapes"]] == ["like a1"]
     late["spec"]["nodeSelector"] = {"zone": "b"}
     kubectl.cluster(nodes, [*full, late], page=500)
     shapes = document(capsys)["shapes"]
-    assert [(each["name"], each["nodes"]) for each in shapes] == [("like a1", 0), ("like b1", 1)]
+    assert [(item["name"], item["nodes"]) for item in shapes] == [("like a1", 0), ("like b1", 1)]
 
 
 def test_nothing_is_needed_where_nothing_waits(kubectl: FakeKubectl, capsys: Capsys) -> None:
@@ -243,10 +244,10 @@ def test_nothing_is_needed_where_nothing_waits(kubectl: FakeKubectl, capsys: Cap
 
 def test_on_a_terminal_devices_have_bars_and_tries_are_shown(tables: list[str]) -> None:
     words = [sys.executable, "-m", "gpushare.cli.main", "whatif", "--need", *tables]
-    seen = on_terminal([*words, "--shape", "2x100"], os.environ | {"NO_COLOR": "1"}, 90)
-    assert "\rwhatif: try 1, of 0 more nodes [00:00]" in seen
-    assert "more nodes" not in seen.rpartition("\r")[2]
-    assert "######## 100/100  ........ 0/100  2x100\n" in seen
+    facts = on_terminal([*words, "--shape", "2x100"], os.environ | {"NO_COLOR": "1"}, 90)
+    assert "\rwhatif: try 1, of 0 more nodes [00:00]" in facts
+    assert "more nodes" not in facts.rpartition("\r")[2]
+    assert "######## 100/100  ........ 0/100  2x100\n" in facts
 
 
 @pytest.mark.parametrize(
@@ -272,13 +273,13 @@ def test_what_is_wrong_is_said_in_one_line(
     tables: list[str], capsys: Capsys, words: tuple[str, ...], text: str
 ) -> None:
     code, out, err = need(capsys, *tables[:2], *words)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert text in err
     assert len(err.splitlines()) == 1
 
 
 def test_shapes_without_the_question_are_refused(capsys: Capsys) -> None:
-    assert main(["--pods", "8GiB", "--shape", "8x80GiB"]) == 1
+    assert main(["--pods", "8GiB", "--shape", "8x80GiB"]) == 2
     assert "--shape and --more go with --need" in capsys.readouterr().err
 
 
@@ -295,12 +296,21 @@ def test_shapes_without_the_question_are_refused(capsys: Capsys) -> None:
 def test_a_shape_that_is_none_is_one_clear_line(text: str) -> None:
     books = ListedResource(ALIYUN, Ledger(), "GiB")
     books.ledger.node_changed(NodeSpec("gpu-a", (16,), (True,), ("",), ("",)))
-    said = ""
+    message = ""
     try:
         shape = shape_of_words(text, "--shape", books)
     except SettingsError as error:
-        said = str(error)
+        message = str(error)
     else:
         assert shape.units > 0
-    assert "\n" not in said
-    assert len(said) < 300
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+def test_no_node_is_needed_for_pods_that_no_shape_takes(
+    tables: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = need(capsys, *tables[:2], "--pods", "100 x 3")
+    assert code == 1
+    assert "Need:     0 nodes: more of these shapes take none of the pods that are left out" in out
+    assert "Pods:     0 of 3 fit" in out

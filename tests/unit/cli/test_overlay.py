@@ -1,4 +1,4 @@
-"""`gpushare whatif --need --overlay`: the nodes that are needed, as autoscalers hear of them."""
+"""`gpushare whatif --need --overlay`: the needed nodes, as documents for autoscalers."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 def overlay(capsys: Capsys, *words: str) -> tuple[list[dict[str, Any]], str]:
-    """The documents, read as kubectl reads them, and the text."""
+    """Return the documents and the text."""
     code = main(["--need", "--overlay", *words])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
@@ -39,9 +39,11 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
     tables: list[str], capsys: Capsys
 ) -> None:
     shapes = ("2x16GiB", "4x24GiB,cpu=64,memory=256Gi", "a")
-    found, out = overlay(capsys, *tables, *(word for each in shapes for word in ("--shape", each)))
-    assert len(found) == 2 * 3
-    karpenter, aws, cluster_api = found[3:]
+    answer, out = overlay(
+        capsys, *tables, *(word for shape in shapes for word in ("--shape", shape))
+    )
+    assert len(answer) == 2 * 3
+    karpenter, aws, cluster_api = answer[3:]
     assert karpenter == {
         "apiVersion": "karpenter.sh/v1alpha1",
         "kind": "NodeOverlay",
@@ -70,9 +72,9 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
             f"{CAPACITY}/labels": "gpushare.io/shape=8x80GiB,nvidia.com/gpu.product=A100",
         }
     }
-    assert found[0]["metadata"]["name"] == "gpushare-4x24gib-cpu-64-memory-256gi"
-    assert to_milli(found[2]["annotations"][f"{CAPACITY}/cpu"]) == 64_000
-    assert to_bytes(found[2]["annotations"][f"{CAPACITY}/memory"]) == 256 << 30
+    assert answer[0]["metadata"]["name"] == "gpushare-4x24gib-cpu-64-memory-256gi"
+    assert to_milli(answer[2]["annotations"][f"{CAPACITY}/cpu"]) == 64_000
+    assert to_bytes(answer[2]["annotations"][f"{CAPACITY}/memory"]) == 256 << 30
     titles = [line for line in out.splitlines() if re.match(r"# \d+ x ", line)]
     assert titles == ["# 1 x 4x24GiB,cpu=64,memory=256Gi", "# 1 x like a"]
 
@@ -80,13 +82,13 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
 def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(
     kubectl: FakeKubectl, capsys: Capsys
 ) -> None:
-    there = node("a", inventory=inventory(16, 24))
-    there["metadata"]["labels"] = {
+    existing = node("a", inventory=inventory(16, 24))
+    existing["metadata"]["labels"] = {
         INSTANCE_TYPE: "g5.x",
         "aliyun.accelerator/nvidia_name": "A10",
     }
-    waiting = [pending(f"w{n}", 20) for n in range(2)]
-    kubectl.cluster([there], waiting, page=500)
+    pending_pods = [pending(f"w{n}", 20) for n in range(2)]
+    kubectl.cluster([existing], pending_pods, page=500)
     (karpenter, aws, _), _ = overlay(capsys)
     (requirement,) = karpenter["spec"]["requirements"]
     assert requirement == {"key": INSTANCE_TYPE, "operator": "In", "values": ["g5.x"]}
@@ -100,12 +102,12 @@ def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(
 
 def test_where_nothing_is_needed_nothing_is_told(kubectl: FakeKubectl, capsys: Capsys) -> None:
     kubectl.cluster([node("a")], [], page=500)
-    found, out = overlay(capsys)
-    assert found == []
+    answer, out = overlay(capsys)
+    assert answer == []
     assert out == "# no node is needed: what is there has room\n"
 
 
 @pytest.mark.parametrize("words", [["--pods", "8GiB"], ["--need", "-o", "json"]])
 def test_it_goes_with_the_question_alone(words: list[str], capsys: Capsys) -> None:
-    assert main(["--overlay", *words]) == 1
+    assert main(["--overlay", *words]) == 2
     assert "--overlay goes with --need, and without -o" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`gpushare scheduler-config` prints what the ready-made files are, or one line."""
+"""`gpushare scheduler-config` prints the ready-made files, or one line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +24,10 @@ def test_a_shipped_file_is_what_the_command_prints(
 ) -> None:
     release, form, order = READY_MADE[name]
     assert main(["--kubernetes", release, "--form", form, "--order", order]) == 0
-    told = capsys.readouterr()
+    text = capsys.readouterr()
     again = "gpushare scheduler-config --all config/scheduler"
-    assert told.out == (SHIPPED / name).read_text(encoding="utf-8"), f"write it anew: {again}"
-    assert told.err == ""
+    assert text.out == (SHIPPED / name).read_text(encoding="utf-8"), f"write it anew: {again}"
+    assert text.err == ""
 
 
 @pytest.mark.parametrize("release", ["1.25", "1.27", "1.34.4", "1.37"])
@@ -50,9 +50,9 @@ def test_all_writes_every_ready_made_file(
 def test_address_resources_and_format_are_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--kubernetes", "1.22", "--format", "yaml", "--url", "http://127.0.0.1:7/x"]
     assert main([*words, "--resource", "a.io/b", "a.io/c", "--resource", "a.io/d"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("# For kube-scheduler 1.22: --policy-config-file=FILE.")
-    (extender,) = yaml.safe_load(told)["extenders"]
+    text = capsys.readouterr().out
+    assert text.startswith("# For kube-scheduler 1.22: --policy-config-file=FILE.")
+    (extender,) = yaml.safe_load(text)["extenders"]
     assert extender["urlPrefix"] == "http://127.0.0.1:7/x"
     assert [item["name"] for item in extender["managedResources"]] == ["a.io/b", "a.io/c", "a.io/d"]
 
@@ -73,9 +73,9 @@ def test_what_there_is_no_file_for_is_a_wrong_command_line(
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    first, last = told.err.splitlines()
+    text = capsys.readouterr()
+    assert text.out == ""
+    first, last = text.err.splitlines()
     assert first.startswith("gpushare scheduler-config: ")
     assert part in first
     assert last == "See 'gpushare scheduler-config --help' for usage."
@@ -85,10 +85,10 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--all", "/dev/null/x"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("gpushare scheduler-config: ")
-    assert "/dev/null/x" in told
-    assert told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert text.startswith("gpushare scheduler-config: ")
+    assert "/dev/null/x" in text
+    assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["--order", "theirs"], ["--kubernetes"]])
@@ -113,9 +113,9 @@ def test_the_release_is_that_of_the_connected_cluster(
     cluster: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(cluster) == 0
-    told = capsys.readouterr()
-    assert told.out == (SHIPPED / "kube-scheduler.yaml").read_text(encoding="utf-8")
-    assert told.err == "for 1.37, as the cluster is; --kubernetes names another release\n"
+    text = capsys.readouterr()
+    assert text.out == (SHIPPED / "kube-scheduler.yaml").read_text(encoding="utf-8")
+    assert text.err == "for 1.37, as the cluster is; --kubernetes names another release\n"
     assert main([*cluster, "--kubernetes", "1.23"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -126,6 +126,6 @@ def test_without_a_cluster_the_release_has_to_be_given(
     with pytest.raises(SystemExit) as end:
         main(["--kubeconfig", str(tmp_path / "nowhere")])
     assert end.value.code == 2
-    told = capsys.readouterr().err
-    assert "--kubernetes is needed" in told
-    assert "nowhere" in told
+    text = capsys.readouterr().err
+    assert "--kubernetes is needed" in text
+    assert "nowhere" in text

@@ -1,4 +1,4 @@
-"""Help comes without what the command itself needs: a bare Python and argparse."""
+"""Help needs the standard library alone, and not the imports of the command."""
 
 import argparse
 import contextlib
@@ -30,23 +30,25 @@ except SystemExit:
     pass
 print(json.dumps(sorted(set(sys.modules) & set({HEAVY!r}))), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"usage: gpushare {command}" in done.stdout
-    assert json.loads(done.stderr.splitlines()[-1]) == []
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert f"usage: gpushare {command}" in process.stdout
+    assert json.loads(process.stderr.splitlines()[-1]) == []
 
 
 @pytest.mark.parametrize("command", sorted(_PARSERS))
 def test_help_is_that_of_the_command(command: str) -> None:
-    shown = []
+    text = []
     module, maker = _PARSERS[command]
     parser: argparse.ArgumentParser = getattr(import_module(module), maker)(f"gpushare {command}")
     run: Callable[[list[str]], object] = import_module(_MODULES[command]).main
     for ask in (parser.parse_args, run):
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             ask(["-h"])
-        shown.append(out.getvalue())
-    assert shown[0] == shown[1]
-    assert shown[0]
+        text.append(out.getvalue())
+    assert text[0] == text[1]
+    assert text[0]
 
 
 def test_a_mistake_beside_help_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:

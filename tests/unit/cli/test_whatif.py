@@ -1,4 +1,4 @@
-"""`gpushare whatif`: words, manifests and saved reports; what is wrong with them, in one line."""
+"""`gpushare whatif`: words, manifests and saved reports, and mistakes in one line."""
 
 import json
 from collections.abc import Callable
@@ -36,17 +36,17 @@ NODE = NodeSpec("gpu-a", (16, 16), (True, False), ("T4", "T4"), ("a", "b"))
     ],
 )
 def test_pods_in_words(text: str, unit: str, request_: Request, count: int | None) -> None:
-    found = pods_of_words(text, unit, ALIYUN.resource)
-    assert found is not None
-    assert (found.request.units, found.request.devices) == (request_.units, request_.devices)
-    assert found.count == count
+    answer = pods_of_words(text, unit, ALIYUN.resource)
+    assert answer is not None
+    assert (answer.request.units, answer.request.devices) == (request_.units, request_.devices)
+    assert answer.count == count
 
 
 @pytest.mark.parametrize("text", ["8GiB + 30%", "8GiB+30% x 3", "8 GiB +30 % on 2 x 3"])
 def test_pods_in_words_may_ask_for_compute(text: str) -> None:
-    found = pods_of_words(text, "GiB", ALIYUN.resource)
-    assert found is not None
-    request = found.request
+    answer = pods_of_words(text, "GiB", ALIYUN.resource)
+    assert answer is not None
+    request = answer.request
     devices = 2 if "on 2" in text else 1
     assert (request.units, request.devices, request.cores) == (8, devices, 30)
     total = {MEM: 8 * devices, ALIYUN.cores: 30 * devices}
@@ -73,9 +73,9 @@ def test_pods_of_manifests() -> None:
         "metadata": {"name": "web"},
         "spec": {"replicas": 3, "template": pod_json("x", 6)},
     }
-    listed = {"kind": "List", "items": [pod_json("one", 4), deployment]}
-    found = pods_of_documents([None, listed], "pods.yaml", [ALIYUN])
-    assert [(each.name, each.request.units, each.count) for each in found.pods] == [
+    items = {"kind": "List", "items": [pod_json("one", 4), deployment]}
+    answer = pods_of_documents([None, items], "pods.yaml", [ALIYUN])
+    assert [(item.name, item.request.units, item.count) for item in answer.pods] == [
         ("pod/one", 4, 1),
         ("deployment/web", 6, 3),
     ]
@@ -114,13 +114,13 @@ def books_of(*nodes: NodeSpec) -> ListedResource:
 def test_nodes_that_come() -> None:
     words = ["3:8x80GiB", "1:gpu-a", "1:1x24GiB,cpu=8,memory=1Ki,model=NVIDIA A10"]
     books = books_of(NODE, replace(NODE, name="new-2"))
-    found = nodes_added(words, books, new_names({"gpu-a", "new-2"}))
-    *three, like, told = [spec for spec, _ in found]
+    answer = nodes_added(words, books, new_names({"gpu-a", "new-2"}))
+    *three, like, text = [spec for spec, _ in answer]
     assert [spec.name for spec in three] == ["new-1", "new-3", "new-4"]
     assert three[0].capacity == (80,) * 8
     assert (like.capacity, like.healthy, like.models) == ((16, 16), (True, True), ("T4", "T4"))
     assert not any(like.uuids)
-    assert (told.cpu, told.memory, told.models) == (8000, 1024, ("NVIDIA-A10",))
+    assert (text.cpu, text.memory, text.models) == (8000, 1024, ("NVIDIA-A10",))
 
 
 @pytest.mark.parametrize("text", ["8x80GiB", "0:8x80GiB", "2:nobody", "2:0x80GiB", "2:8x0GiB"])
@@ -137,7 +137,7 @@ def whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
 
 @pytest.fixture
 def saved(kubectl: FakeKubectl, inspect: Inspect, tmp_path: Path) -> Path:
-    """A report of a cluster with two devices, of which one has a pod of 4."""
+    """Return a report of a cluster with two devices, and a pod of 4 on one of them."""
     pods = [pod("p1", "a"), pod("lost", "a", 3, idx=None)]
     kubectl.cluster([node("a")], pods, page=5)  # or 500, or 5000
     code, out, _ = inspect("-o", "json")
@@ -154,9 +154,9 @@ def test_a_saved_report_is_as_good_as_the_cluster(
     assert code == 0
     code, live, _ = whatif(capsys, "--pods", "9GiB", "-o", "json")
     assert code == 0
-    one, other = json.loads(from_file), json.loads(live)
-    assert one.pop("notes") != other.pop("notes")  # it has no CPU and memory
-    assert one == other
+    one, second = json.loads(from_file), json.loads(live)
+    assert one.pop("notes") != second.pop("notes")  # it has no CPU and memory
+    assert one == second
     assert one["pods"][0]["fit"] == 2
 
 
@@ -172,19 +172,19 @@ def test_compute_keeps_pods_out_and_strands_memory(
     table.write_text(f"{header}\nsmall,0,0,1,1,40\nsmaller,0,0,1,1,\n")
     words = ("--pods", "4GiB + 100%", "--pods", "2GiB + 50% x 3", "--pods", str(table))
     kubectl.cluster([node("a")], pods, page=500)
-    for where in ((), ("--snapshot", str(file))):
-        told = json.loads(whatif(capsys, *where, *words, "-o", "json")[1])
-        assert [each["fit"] for each in told["pods"]] == [0, 2, 1, 0]
-        assert [each.get("cores") for each in told["pods"]] == [100, 50, 40, None]
-        assert "strandedByCores" not in told["before"]
+    for place in ((), ("--snapshot", str(file))):
+        text = json.loads(whatif(capsys, *place, *words, "-o", "json")[1])
+        assert [item["fit"] for item in text["pods"]] == [0, 2, 1, 0]
+        assert [item.get("cores") for item in text["pods"]] == [100, 50, 40, None]
+        assert "strandedByCores" not in text["before"]
         # 4 and 1 units are used of the first device, 4 and 4 of the second.
-        assert (told["after"]["free"], told["after"]["strandedByCores"]) == (0, 19)
+        assert (text["after"]["free"], text["after"]["strandedByCores"]) == (0, 19)
     lines = whatif(capsys, *words)[1].splitlines()
     assert (
         "Then:     0 GiB of 32 GiB free on 2 devices of 1 node, 19 GiB stranded by compute" in lines
     )
-    (why,) = (line for line in lines if "2GiB + 50% x 3" in line)
-    assert why.endswith("2 of 3 fit (2 on a); then: 1 Insufficient GPU Cores in one device")
+    (reason,) = (line for line in lines if "2GiB + 50% x 3" in line)
+    assert reason.endswith("2 of 3 fit (2 on a); then: 1 Insufficient GPU Cores in one device")
 
 
 def test_compute_that_a_node_advertises_is_counted_by_kube_scheduler_too(
@@ -195,8 +195,8 @@ def test_compute_that_a_node_advertises_is_counted_by_kube_scheduler_too(
     advertises["status"]["allocatable"][ALIYUN.cores] = "100"
     kubectl.cluster([plain, advertises], [], page=500)
     words = ("--pods", "1GiB + 60%", "--add", "1:advertises", "-o", "json")
-    told = json.loads(whatif(capsys, *words)[1])
-    assert {each["node"]: each["pods"] for each in told["pods"][0]["on"]} == {
+    text = json.loads(whatif(capsys, *words)[1])
+    assert {item["node"]: item["pods"] for item in text["pods"][0]["on"]} == {
         "advertises": 1,
         "new-1": 2,
     }
@@ -212,21 +212,21 @@ def test_a_saved_report_has_what_kube_schedulers_filters_look_at_in_nodes(
     kubectl.cluster([tainted, plain], [], page=500)
     file = tmp_path / "saved.json"
     file.write_text(inspect("-o", "json")[1])
-    wanted = pod_json("wanted", 9)
-    wanted["spec"] |= {"nodeSelector": {"pool": "y"}}
+    batches = pod_json("wanted", 9)
+    batches["spec"] |= {"nodeSelector": {"pool": "y"}}
     large = pod_json("large", 9)
     large["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1000"
     manifest = tmp_path / "pods.json"
-    manifest.write_text(json.dumps({"kind": "List", "items": [wanted, large]}))
+    manifest.write_text(json.dumps({"kind": "List", "items": [batches, large]}))
     words = ("--pods", "9GiB", "--pods", str(manifest), "-o", "json")
     (_, from_file, _), (_, live, _) = (
         whatif(capsys, *way, *words) for way in (("--snapshot", str(file)), ())
     )
-    one, other = json.loads(from_file), json.loads(live)
+    one, second = json.loads(from_file), json.loads(live)
     assert "has no CPU and memory of pods, and no pods that wait, so" in one.pop("notes")[0]
-    assert other.pop("notes") != []
-    assert one == other
-    assert [each["fit"] for each in one["pods"]] == [2, 0, 0]
+    assert second.pop("notes") != []
+    assert one == second
+    assert [item["fit"] for item in one["pods"]] == [2, 0, 0]
 
 
 def test_a_report_of_an_older_release_is_read(
@@ -236,9 +236,9 @@ def test_a_report_of_an_older_release_is_read(
     del document["nodes"][0]["scheduling"]
     saved.write_text(json.dumps(document))
     words = ("--snapshot", str(saved), "--pods", "9GiB", "-o", "json")
-    told = json.loads(whatif(capsys, *words)[1])
-    assert "no labels, taints and allocatable of some nodes" in told["notes"][0]
-    assert told["pods"][0]["fit"] == 2
+    text = json.loads(whatif(capsys, *words)[1])
+    assert "no labels, taints and allocatable of some nodes" in text["notes"][0]
+    assert text["pods"][0]["fit"] == 2
     document["nodes"][0]["leftOut"] = "cordoned"
     saved.write_text(json.dumps(document))
     assert json.loads(whatif(capsys, *words)[1])["pods"][0]["fit"] == 0
@@ -250,9 +250,9 @@ def test_a_split_pod_is_told_with_its_parts(
     file = tmp_path / "pods.json"
     file.write_text(json.dumps(pod_json("split", 40, annotations={SPLIT: "10+30"})))
     words = ("--snapshot", str(saved), "--pods", str(file), "--add", "1:2x32GiB", "-o", "json")
-    (found,) = json.loads(whatif(capsys, *words)[1])["pods"]
-    assert (found["units"], found["devices"], found["split"]) == (30, 2, [30, 10])
-    assert found["on"] == [{"node": "new-1", "pods": 1}]
+    (answer,) = json.loads(whatif(capsys, *words)[1])["pods"]
+    assert (answer["units"], answer["devices"], answer["split"]) == (30, 2, [30, 10])
+    assert answer["on"] == [{"node": "new-1", "pods": 1}]
     _, out, _ = whatif(capsys, *words[:2], "--gang", str(file))
     assert "needs 1 x 30 + 10 GiB at once: 0 fit now" in out
 
@@ -305,32 +305,34 @@ def test_nodes_that_kube_scheduler_leaves_out_fit_nothing(
     _, out, _ = whatif(capsys, "--pods", "4GiB")
     assert f"Pods:     4GiB: 0 fit; then: 1 cordoned, 1 {lacks}\n" in out
     code, out, _ = whatif(capsys, "--pods", "4GiB", "--priority", "9", "-o", "json")
-    found = json.loads(out)
-    assert [each["fit"] for each in (*found["waiting"], *found["pods"])] == [0, 0]
-    assert found["leftOut"][0] == {"node": "gpu-1", "why": "cordoned"}
-    assert found["pods"][0]["priority"] == 9
+    answer = json.loads(out)
+    assert [item["fit"] for item in (*answer["waiting"], *answer["pods"])] == [0, 0]
+    assert answer["leftOut"][0] == {"node": "gpu-1", "why": "cordoned"}
+    assert answer["pods"][0]["priority"] == 9
 
 
 def test_priorities_are_those_of_the_cluster() -> None:
-    named = pod_json("one", 4)
-    named["spec"]["priorityClassName"] = "high"
-    known = Priorities({"high": 1000}, 5)
-    found = pods_of_documents([named, pod_json("two", 4)], "f", [ALIYUN], known)
-    assert [each.priority for each in found.pods] == [1000, 5]
+    names = pod_json("one", 4)
+    names["spec"]["priorityClassName"] = "high"
+    expected = Priorities({"high": 1000}, 5)
+    answer = pods_of_documents([names, pod_json("two", 4)], "f", [ALIYUN], expected)
+    assert [item.priority for item in answer.pods] == [1000, 5]
     with pytest.raises(SettingsError, match="there is no PriorityClass 'high'"):
-        pods_of_documents([named], "f", [ALIYUN])
+        pods_of_documents([names], "f", [ALIYUN])
 
 
 def test_a_gang_is_answered_alike_on_a_cluster_and_on_a_saved_report(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for where in ((), ("--snapshot", str(saved))):
-        code, out, _ = whatif(capsys, *where, "--gang", "9GiB x 3", "--gang", "9GiB x 2")
-        assert code == 0
+    for place in ((), ("--snapshot", str(saved))):
+        code, out, _ = whatif(capsys, *place, "--gang", "9GiB x 3", "--gang", "9GiB x 2")
+        assert code == 1
         torn, whole = (line for line in out.splitlines() if line.startswith("Gang:"))
         assert torn.startswith("Gang:     9GiB x 3: needs 3 x 9 GiB at once: 2 fit now (2 on a);")
         assert whole == "Gang:     9GiB x 2: needs 2 x 9 GiB at once: 2 fit now (2 on a)"
-        code, out, _ = whatif(capsys, *where, "--gang", "9GiB x 3", "-o", "json")
+        code, out, _ = whatif(capsys, *place, "--gang", "9GiB x 3", "-o", "json")
+        assert code == 1
+        assert whatif(capsys, *place, "--gang", "9GiB x 2")[0] == 0
         document = json.loads(out)
         (gang,) = document["gangs"]
         assert (gang["fits"], gang["pods"][0]["wanted"], gang["pods"][0]["fit"]) == (False, 3, 2)
@@ -390,6 +392,6 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     del saved
     code, out, err = whatif(capsys, *words)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert text in err
     assert len(err.splitlines()) == 1

@@ -11,10 +11,11 @@ import yaml
 from gpushare.cli.whatif import main
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
+from tests.unit.cli.whatif_codes import exit_code
 from tests.unit.wire.dra.objects import DRIVER, device, exactly, stepped
 
 Json = dict[str, Any]
-Told = Callable[..., Json]
+DocumentOf = Callable[..., Json]
 CLASS = "gpushare.io"
 TOO_FEW = "no devices for its claims"
 
@@ -23,10 +24,10 @@ def user(
     name: str, *claims: str, node: str = "", cpu: str = "1", template: str = "", **spec: Any
 ) -> Json:
     """A pod in `team` with these claims, or with one that was made of a template."""
-    has = [{"name": f"c{at}", "resourceClaimName": each} for at, each in enumerate(claims)]
+    has = [{"name": f"c{at}", "resourceClaimName": item} for at, item in enumerate(claims)]
     if template:
         has = [{"name": "c0", "resourceClaimTemplateName": template}]
-    made = [{"name": "c0", "resourceClaimName": claims[0]}] if template and claims else []
+    changes = [{"name": "c0", "resourceClaimName": claims[0]}] if template and claims else []
     return {
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
         "spec": {
@@ -35,7 +36,7 @@ def user(
             **({"nodeName": node} if node else {}),
             **spec,
         },
-        "status": {"phase": "Running" if node else "Pending", "resourceClaimStatuses": made},
+        "status": {"phase": "Running" if node else "Pending", "resourceClaimStatuses": changes},
     }
 
 
@@ -58,15 +59,15 @@ def template(name: str, memory: str, **more: Any) -> Json:
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    """Runs it: the document."""
+def document_of(capsys: pytest.CaptureFixture[str]) -> DocumentOf:
+    """Return a function that runs the command and returns the document."""
 
     def run(*words: str) -> Json:
         code = main([*words, "-o", "json"])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
-        found: Json = json.loads(out)
-        return found
+        answer: Json = json.loads(out)
+        assert (code, err) == (exit_code(answer), "")
+        return answer
 
     return run
 
@@ -74,9 +75,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     def run(*words: str) -> list[str]:
-        code = main([*words])
+        assert main([*words]) in (0, 1)
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
+        assert err == ""
         return out.splitlines()
 
     return run
@@ -84,12 +85,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def wrong(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs what is wrong: the one line."""
+    """Return a function that runs a wrong command line and returns the error."""
 
     def run(*words: str) -> str:
         code = main([*words])
         out, err = capsys.readouterr()
-        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert (code, out, err.count("\n")) == (2, "", 1)
         return err
 
     return run
@@ -119,13 +120,15 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
 
 def fits(document: Json, part: str = "pods") -> list[tuple[str, int, Json]]:
     return [
-        (each["name"], each["fit"], {on["node"]: on["pods"] for on in each["on"]})
-        for each in document[part]
+        (item["name"], item["fit"], {on["node"]: on["pods"] for on in item["on"]})
+        for item in document[part]
     ]
 
 
 @pytest.mark.usefixtures("cluster")
-def test_pods_by_claims_are_placed_on_the_drivers_cards(told: Told, tmp_path: Path) -> None:
+def test_pods_by_claims_are_placed_on_the_drivers_cards(
+    document_of: DocumentOf, tmp_path: Path
+) -> None:
     file = manifest(
         tmp_path,
         template("large", "20Gi"),
@@ -133,22 +136,22 @@ def test_pods_by_claims_are_placed_on_the_drivers_cards(told: Told, tmp_path: Pa
         template("two", "10Gi", count=2),
         deployment("pairs", 3, user("x", template="two")),
     )
-    found = told("--pods", file)
-    assert (found["resource"], found["before"]) == (
+    answer = document_of("--pods", file)
+    assert (answer["resource"], answer["before"]) == (
         CLASS,
         {"nodes": 2, "devices": 3, "total": 128, "free": 118},
     )
-    assert fits(found) == [
+    assert fits(answer) == [
         ("deployment/web", 3, {"n1": 2, "n2": 1}),
         ("deployment/pairs", 2, {"n1": 2}),
     ]
-    assert found["pods"][1]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
-    assert found["after"]["free"] == 118 - 60 - 40
+    assert answer["pods"][1]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
+    assert answer["after"]["free"] == 118 - 60 - 40
 
 
 @pytest.mark.usefixtures("cluster")
 def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
-    lines: Callable[..., list[str]], told: Told, tmp_path: Path
+    lines: Callable[..., list[str]], document_of: DocumentOf, tmp_path: Path
 ) -> None:
     asks = pod("mixed", "", 16)
     asks["kind"] = "Pod"
@@ -156,9 +159,12 @@ def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
     file = manifest(
         tmp_path, asks, template("t", "24Gi"), deployment("w", 9, user("x", template="t"))
     )
-    found = told("--pods", file)
-    assert (found["resource"], fits(found)) == ("aliyun.com/gpu-mem", [("pod/mixed", 1, {"a": 1})])
-    (cards,) = found["others"]
+    answer = document_of("--pods", file)
+    assert (answer["resource"], fits(answer)) == (
+        "aliyun.com/gpu-mem",
+        [("pod/mixed", 1, {"a": 1})],
+    )
+    (cards,) = answer["others"]
     assert (cards["resource"], fits(cards)) == (
         CLASS,
         [("deployment/w", 4, {"n1": 3, "n2": 1})],
@@ -172,27 +178,29 @@ def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_words_are_of_claims_if_the_resource_says_so(told: Told, wrong: Callable[..., str]) -> None:
-    found = told("--resource", CLASS, "--pods", "24GiB", "--gang", "8GiB on 2 x 2")
-    assert fits(found) == [("24GiB", 4, {"n1": 3, "n2": 1})]
-    assert "others" not in found
-    assert (found["gangs"][0]["fits"], found["after"]["free"]) == (False, 118 - 96)
+def test_words_are_of_claims_if_the_resource_says_so(
+    document_of: DocumentOf, wrong: Callable[..., str]
+) -> None:
+    answer = document_of("--resource", CLASS, "--pods", "24GiB", "--gang", "8GiB on 2 x 2")
+    assert fits(answer) == [("24GiB", 4, {"n1": 3, "n2": 1})]
+    assert "others" not in answer
+    assert (answer["gangs"][0]["fits"], answer["after"]["free"]) == (False, 118 - 96)
     assert "no part of the compute" in wrong("--resource", CLASS, "--pods", "8GiB + 30%")
 
 
 def test_where_nothing_is_shared_by_annotation_words_are_of_claims(
-    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+    kubectl: FakeKubectl, document_of: DocumentOf, wrong: Callable[..., str]
 ) -> None:
     kubectl.cluster([node("n1", 0)], [], page=500, slices=SLICES[:1], claims=[])
-    found = told("--pods", "24GiB x 12", "--add", "2:n1")
-    assert fits(found) == [("24GiB x 12", 12, {"n1": 4, "new-1": 4, "new-2": 4})]
-    assert found["after"]["free"] == 3 * 104 - 12 * 24
+    answer = document_of("--pods", "24GiB x 12", "--add", "2:n1")
+    assert fits(answer) == [("24GiB x 12", 12, {"n1": 4, "new-1": 4, "new-2": 4})]
+    assert answer["after"]["free"] == 3 * 104 - 12 * 24
     text = wrong("--pods", "1GiB", "--add", "1:1x48GiB")
     assert "nodes for claims are named by a node with the same devices, as 3:gpu-a" in text
 
 
 def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver(
-    kubectl: FakeKubectl, told: Told
+    kubectl: FakeKubectl, document_of: DocumentOf
 ) -> None:
     """`both` has a device plug-in and slices: kube-scheduler allocates its devices."""
     kubectl.cluster(
@@ -202,14 +210,14 @@ def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver(
         slices=[slice_on("both", device(9)), *SLICES[:1]],
         claims=[],
     )
-    found = told("--pods", "8GiB")
-    assert fits(found) == [("8GiB", 2, {"a": 2})]
-    found = told("--resource", CLASS, "--pods", "24GiB x 9")
-    assert fits(found) == [("24GiB x 9", 7, {"n1": 4, "both": 3})]
+    answer = document_of("--pods", "8GiB")
+    assert fits(answer) == [("8GiB", 2, {"a": 2})]
+    answer = document_of("--resource", CLASS, "--pods", "24GiB x 9")
+    assert fits(answer) == [("24GiB x 9", 7, {"n1": 4, "both": 3})]
 
 
 def test_a_claim_takes_of_each_node_the_amount_that_its_driver_rounds_up_to(
-    kubectl: FakeKubectl, told: Told, tmp_path: Path
+    kubectl: FakeKubectl, document_of: DocumentOf, tmp_path: Path
 ) -> None:
     """n1 rounds up to 40, n2 to whole GiB."""
     slices = [slice_on("n1", stepped(1, 80, 40)), slice_on("n2", stepped(2, 24, 1))]
@@ -218,15 +226,15 @@ def test_a_claim_takes_of_each_node_the_amount_that_its_driver_rounds_up_to(
         tmp_path, template("t", "7Gi"), deployment("w", 9, user("x", template="t", cpu="0"))
     )
     for words in (("--pods", file), ("--resource", CLASS, "--pods", "7GiB x 9")):
-        found = told(*words)
-        assert fits(found)[0][1:] == (5, {"n1": 2, "n2": 3})
-        assert found["pods"][0]["units"] == 7
-        assert (found["before"]["free"], found["after"]["free"]) == (104, 3)
-        assert found["pods"][0]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
+        answer = document_of(*words)
+        assert fits(answer)[0][1:] == (5, {"n1": 2, "n2": 3})
+        assert answer["pods"][0]["units"] == 7
+        assert (answer["before"]["free"], answer["after"]["free"]) == (104, 3)
+        assert answer["pods"][0]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
 
 
 def test_claims_of_any_form_are_placed_as_kube_scheduler_would(
-    kubectl: FakeKubectl, told: Told, tmp_path: Path
+    kubectl: FakeKubectl, document_of: DocumentOf, tmp_path: Path
 ) -> None:
     slices = [
         slice_on("n1", device(1, allowMultipleAllocations=False), device(2, 24)),
@@ -252,15 +260,15 @@ def test_claims_of_any_form_are_placed_as_kube_scheduler_would(
         tolerates,
         deployment("tolerates", 3, user("x", template="tolerates", cpu="0")),
     )
-    found = told("--pods", file)
-    assert fits(found) == [
+    answer = document_of("--pods", file)
+    assert fits(answer) == [
         ("deployment/choice", 3, {"n1": 3}),
         ("deployment/tolerates", 2, {"n2": 2}),
     ]
 
 
 def test_cpu_and_node_selectors_keep_pods_with_claims_out(
-    kubectl: FakeKubectl, told: Told, tmp_path: Path
+    kubectl: FakeKubectl, document_of: DocumentOf, tmp_path: Path
 ) -> None:
     """Nodes have 8 cores, of which a pod without any device takes 5 on n1."""
     busy = user("busy", node="n1", cpu="5")
@@ -273,13 +281,13 @@ def test_cpu_and_node_selectors_keep_pods_with_claims_out(
         deployment("hungry", 9, user("x", template="t", cpu="3")),
         deployment("picky", 1, picky),
     )
-    hungry, none = fits(told("--pods", file))
+    hungry, none = fits(document_of("--pods", file))
     assert hungry == ("deployment/hungry", 3, {"n1": 1, "n2": 2})
     assert none[1] == 0
 
 
 def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
-    kubectl: FakeKubectl, told: Told
+    kubectl: FakeKubectl, document_of: DocumentOf
 ) -> None:
     kubectl.cluster(
         [node("n2", 0)],
@@ -301,16 +309,18 @@ def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
             claim("f", 1, deviceClassName="other"),
         ],
     )
-    found = told("--pods", "4GiB")
-    assert fits(found, "waiting") == [("team/late", 1, {"n2": 1}), ("team/later", 1, {"n2": 1})]
-    assert (found["gated"], fits(found)) == (1, [("4GiB", 1, {"n2": 1})])
-    note = next(each for each in found["notes"] if each.startswith("pods with claims are left out"))
+    answer = document_of("--pods", "4GiB")
+    assert fits(answer, "waiting") == [("team/late", 1, {"n2": 1}), ("team/later", 1, {"n2": 1})]
+    assert (answer["gated"], fits(answer)) == (1, [("4GiB", 1, {"n2": 1})])
+    note = next(
+        item for item in answer["notes"] if item.startswith("pods with claims are left out")
+    )
     assert "team/lost: there is no claim team/nobody" in note
     assert "team/foreign: there is no DeviceClass other" in note
 
 
 def test_pods_of_a_node_that_goes_take_their_claims_along(
-    kubectl: FakeKubectl, lines: Callable[..., list[str]], told: Told
+    kubectl: FakeKubectl, lines: Callable[..., list[str]], document_of: DocumentOf
 ) -> None:
     """`two` has two claims, which have to be on one node; `one` and `other` share theirs."""
     kubectl.cluster(
@@ -328,42 +338,44 @@ def test_pods_of_a_node_that_goes_take_their_claims_along(
             claim("shared", 6, ("n1", "gpu-2")),
         ],
     )
-    found = told("--without", "n1")
-    assert fits(found, "moved") == [
+    answer = document_of("--without", "n1")
+    assert fits(answer, "moved") == [
         ("team/one (2 pods that share a claim)", 1, {"n3": 1}),
         ("team/two", 1, {"n2": 1}),
     ]
-    assert (found["moved"][1]["units"], found["moved"][1]["split"]) == (16, [16, 8])
-    assert found["before"]["free"] - found["after"]["free"] == 80 + 24
+    assert (answer["moved"][1]["units"], answer["moved"][1]["split"]) == (16, [16, 8])
+    assert answer["before"]["free"] - answer["after"]["free"] == 80 + 24
     text = lines("--without", "n1", "--without", "n2")
     assert "Without:  n1, n2: 1 of 2 pods fit elsewhere" in text
 
 
-def test_the_memory_of_all_claims_of_a_pod_is_told(kubectl: FakeKubectl, told: Told) -> None:
+def test_the_memory_of_all_claims_of_a_pod_is_told(
+    kubectl: FakeKubectl, document_of: DocumentOf
+) -> None:
     small = claim("small", 5)
     small["spec"]["devices"]["requests"].append({"name": "more", "exactly": exactly("3Gi")})
     claims = [claim("large", 20), small]
     pods = [user("waits", "small", "large")]
     kubectl.cluster([node("n1", 0)], pods, page=500, slices=SLICES[:1], claims=claims)
-    (found,) = told("--resource", CLASS, "--pods", "1GiB")["waiting"]
-    assert (found["units"], found["devices"], found["split"]) == (20, 3, [20, 5, 3])
+    (answer,) = document_of("--resource", CLASS, "--pods", "1GiB")["waiting"]
+    assert (answer["units"], answer["devices"], answer["split"]) == (20, 3, [20, 5, 3])
 
 
 def test_what_a_node_lacks_for_all_claims_of_a_pod_is_said(
-    kubectl: FakeKubectl, told: Told, tmp_path: Path
+    kubectl: FakeKubectl, document_of: DocumentOf, tmp_path: Path
 ) -> None:
     kubectl.cluster([node("n2", 0)], [], page=500, slices=SLICES[1:], claims=[])
     both = user("x", "c1", "c2")
     claims = [claim("c1", 20), claim("c2", 20)]
     file = manifest(
-        tmp_path, *({"kind": "ResourceClaim", **each} for each in claims), {"kind": "Pod", **both}
+        tmp_path, *({"kind": "ResourceClaim", **item} for item in claims), {"kind": "Pod", **both}
     )
-    (placed,) = told("--pods", file)["pods"]
-    assert placed["reasons"] == [{"reason": TOO_FEW, "nodes": 1}]
+    (result,) = document_of("--pods", file)["pods"]
+    assert result["reasons"] == [{"reason": TOO_FEW, "nodes": 1}]
 
 
 def test_more_nodes_are_counted_for_pods_by_annotation_alone(
-    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+    kubectl: FakeKubectl, document_of: DocumentOf, wrong: Callable[..., str]
 ) -> None:
     kubectl.cluster(
         [node("a", inventory=inventory(16)), node("n2", 0)],
@@ -372,16 +384,16 @@ def test_more_nodes_are_counted_for_pods_by_annotation_alone(
         slices=SLICES[1:],
         claims=[claim("c", 20)],
     )
-    found = told("--need")
-    assert (found["needed"], found["shapes"][0]["name"]) == (2, "like a")
-    assert "others" not in found
-    assert "pods with claims do not count for --need" in found["notes"]
+    answer = document_of("--need")
+    assert (answer["needed"], answer["shapes"][0]["name"]) == (2, "like a")
+    assert "others" not in answer
+    assert "pods with claims do not count for --need" in answer["notes"]
     for words in (("--resource", CLASS), ("--shape", "n2")):
         assert "--need counts nodes for pods by annotation" in wrong("--need", *words)
 
 
 def test_a_table_has_no_devices_for_claims(
-    told: Told, wrong: Callable[..., str], tmp_path: Path
+    document_of: DocumentOf, wrong: Callable[..., str], tmp_path: Path
 ) -> None:
     table = tmp_path / "nodes.csv"
     table.write_text("name,cpu_milli,memory_mib,gpu,units,model\nn,8000,1024,2,24,A10\n")
@@ -406,10 +418,10 @@ def test_what_cannot_be_counted_is_said_in_one_line(
     assert "there is no ResourceClaimTemplate team/gone" in of(
         deployment("p", 1, user("p", template="gone"))
     )
-    other = template("other", "1Gi", deviceClassName="other")
+    second = template("other", "1Gi", deviceClassName="other")
     alien = {"kind": "Pod", **user("p", template="other")}
-    assert "there is no DeviceClass other" in of(other, alien)
-    assert "has no pods" in of(other)
+    assert "there is no DeviceClass other" in of(second, alien)
+    assert "has no pods" in of(second)
     broken = template("t", "1Gi") | {"spec": {"spec": "x"}}
     assert "ResourceClaimTemplate t: " in of(broken, alien)
     both = {"kind": "Pod", **user("p", template="t")}
@@ -422,25 +434,25 @@ def test_what_cannot_be_counted_is_said_in_one_line(
 
 
 def test_of_two_drivers_one_has_to_be_named(
-    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+    kubectl: FakeKubectl, document_of: DocumentOf, wrong: Callable[..., str]
 ) -> None:
-    other = slice_on("n2", device(3, 40))
-    other["spec"]["driver"] = "gpu.other.com"
+    second = slice_on("n2", device(3, 40))
+    second["spec"]["driver"] = "gpu.other.com"
     kubectl.cluster(
         [node("a"), node("n1", 0), node("n2", 0)],
         [],
         page=500,
-        slices=[SLICES[0], other],
+        slices=[SLICES[0], second],
         claims=[],
     )
     assert (
         "of the drivers gpu.example.com and gpu.other.com one has to be named by --claims"
         in wrong("--resource", CLASS, "--pods", "1GiB")
     )
-    found = told("--pods", "1GiB x 2")
-    assert any("one has to be named by --claims" in each for each in found["notes"])
-    named = ("--resource", CLASS, "--pods", "40GiB", "--claims", "gpu.other.com")
-    assert fits(told(*named)) == [("40GiB", 1, {"n2": 1})]
+    answer = document_of("--pods", "1GiB x 2")
+    assert any("one has to be named by --claims" in note for note in answer["notes"])
+    names = ("--resource", CLASS, "--pods", "40GiB", "--claims", "gpu.other.com")
+    assert fits(document_of(*names)) == [("40GiB", 1, {"n2": 1})]
     assert "no slice of nobody has a device with memory" in wrong(
         "--pods", "1GiB", "--claims", "nobody"
     )

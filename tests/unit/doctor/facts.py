@@ -1,4 +1,4 @@
-"""Facts of a healthy cluster, and parts to make it ill with. Knows no check."""
+"""Facts of a healthy cluster, and changes that break the cluster. Knows no check."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,14 @@ from gpushare.doctor.checks.server import (
 )
 from gpushare.doctor.facts import (
     ApiServer,
-    ClosedSeen,
-    ExtenderSeen,
+    ExtenderAnswers,
     Facts,
-    LeaseSeen,
-    NodeSeen,
-    PodSeen,
-    PodsSeen,
+    ListedLease,
+    ListedNode,
+    ListedPod,
+    ListedPods,
     SchedulerFile,
+    UnhealthyConfigMap,
 )
 from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import Fields, read_closed, read_node
@@ -104,20 +104,20 @@ def node_json(
     }
 
 
-def node(unit: str = "GiB", **parts: Any) -> NodeSeen:
-    """The node of `node_json`, as it is read."""
+def node(unit: str = "GiB", **parts: Any) -> ListedNode:
+    """Return the facts about the node of `node_json`."""
     return read_node(node_json(**parts), ALIYUN, unit)
 
 
-def closing(node: str = "n1", **data: str) -> ClosedSeen:
-    """A ConfigMap that closes devices of a node, as it is read."""
+def closing(node: str = "n1", **data: str) -> UnhealthyConfigMap:
+    """Return the facts about a ConfigMap that closes devices of a node."""
     body = {"metadata": {"name": f"{ALIYUN.unhealthy}{node}"}, "data": data}
-    closed = read_closed(body, ALIYUN)
-    assert closed is not None
-    return closed
+    unhealthy = read_closed(body, ALIYUN)
+    assert unhealthy is not None
+    return unhealthy
 
 
-def extender(**changes: Any) -> ExtenderSeen:
+def extender(**changes: Any) -> ExtenderAnswers:
     """An extender that is called."""
     samples = {
         f'gpushare_build_info{{version="{__version__}"}}': 1.0,
@@ -125,37 +125,37 @@ def extender(**changes: Any) -> ExtenderSeen:
         'gpushare_ranking_policy{policy="spread",resource="aliyun.com/gpu-mem"}': 1.0,
         'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}': 0.0,
     }
-    return replace(ExtenderSeen(200, 200, "ok\n", 0.0, samples), **changes)
+    return replace(ExtenderAnswers(200, 200, "ok\n", 0.0, samples), **changes)
 
 
-def lease(**changes: Any) -> LeaseSeen:
+def lease(**changes: Any) -> ListedLease:
     """A Lease that is held."""
-    return replace(LeaseSeen("kube-system", "pod-1", 15.0, NOW - 2, NOW - 1000), **changes)
+    return replace(ListedLease("kube-system", "pod-1", 15.0, NOW - 2, NOW - 1000), **changes)
 
 
-def bound(**changes: Any) -> PodSeen:
+def bound(**changes: Any) -> ListedPod:
     """A pod that our extender has bound in the leader's term."""
-    pod = PodSeen("default/a", "n1", age=120.0, bound=NOW - 100, placement=((0, 4),))
+    pod = ListedPod("default/a", "n1", age=120.0, bound_at=NOW - 100, placement=((0, 4),))
     return replace(pod, **{"assumed": True, "mapped": True, "assigned": True, **changes})
 
 
-def waiting(**changes: Any) -> PodSeen:
+def waiting(**changes: Any) -> ListedPod:
     """A pod that waits, and the extender has said why."""
     message = "0/1 nodes are available: 1 Insufficient GPU Memory in one device."
-    pod = PodSeen("default/w", age=120.0, reason="Unschedulable", message=message)
+    pod = ListedPod("default/w", age=120.0, reason="Unschedulable", message=message)
     return replace(pod, **changes)
 
 
 def healthy(**changes: Any) -> Facts:
-    """Everything as it should be, but for the changes."""
+    """Return the facts of a healthy cluster with these changes."""
     facts = Facts(
         now=NOW,
         api=ApiServer("v1.32.0", 32, 0.0),
         nodes=(node(),),
-        pods=PodsSeen((bound(), waiting())),
+        pods=ListedPods((bound(), waiting())),
         leases=(lease(),),
         rights=RIGHTS,
-        closed=(closing(gpus="1"),),
+        config_maps=(closing(gpus="1"),),
         scheduler=config(),
         extender=extender(),
         route=405,
@@ -165,7 +165,7 @@ def healthy(**changes: Any) -> Facts:
 
 
 def found(facts: Facts, check: str) -> Finding:
-    """What is found under that name."""
+    """Return the finding of the check."""
     findings = {finding.check: finding for finding in run_checks(facts)}
     assert check in findings, findings
     return findings[check]

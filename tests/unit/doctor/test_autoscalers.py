@@ -1,4 +1,4 @@
-"""The namespace of placeholders: there, theirs alone, and with the rights in it."""
+"""The namespace of placeholders exists, has no other pods, and the account has rights there."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.doctor.checks.autoscalers import placeholder_rights, placeholders_namespace
-from gpushare.doctor.facts import AsksSeen, ExtenderSeen, Facts, PodsSeen, Unread
+from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedPods, PlaceholderNamespace, Unread
 from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import read_pods
 from gpushare.doctor.report import run_checks
@@ -18,18 +18,20 @@ MAY = RIGHTS | dict.fromkeys(placeholder_rights("asks"), True)
 
 
 def asking(phase: str | Unread = "Active", **changes: Any) -> Facts:
-    seen = extender()
-    seen = replace(seen, samples={**seen.samples, ON: 0.0})
-    return healthy(**{"extender": seen, "rights": MAY, "asks": AsksSeen("asks", phase), **changes})
+    facts = extender()
+    facts = replace(facts, samples={**facts.samples, ON: 0.0})
+    return healthy(
+        **{"extender": facts, "rights": MAY, "asks": PlaceholderNamespace("asks", phase), **changes}
+    )
 
 
 def said(facts: Facts) -> list[Finding]:
-    return [each for each in run_checks(facts) if each.check == "placeholders"]
+    return [finding for finding in run_checks(facts) if finding.check == "placeholders"]
 
 
 def test_a_namespace_of_their_own_is_well_and_none_is_not_spoken_of() -> None:
     (finding,) = said(asking())
-    assert (finding.level, finding.what) == (
+    assert (finding.level, finding.message) == (
         "ok",
         "the namespace asks is there, for placeholders alone",
     )
@@ -43,14 +45,18 @@ def test_a_namespace_of_their_own_is_well_and_none_is_not_spoken_of() -> None:
         ("fail", "is Terminating", asking("Terminating")),
         ("skip", "403", asking(Unread("the namespace asks cannot be read: 403", "x", "skip"))),
         ("fail", "may not create pods in asks, delete pods in asks, patch", asking(rights=RIGHTS)),
-        ("fail", "no autoscaler counts them: asks/a", asking(pods=PodsSeen(gated=("asks/a",)))),
-        ("warn", "holds other pods, too: asks/web", asking(pods=PodsSeen(beside=("asks/web",)))),
+        ("fail", "no autoscaler counts them: asks/a", asking(pods=ListedPods(gated=("asks/a",)))),
+        (
+            "warn",
+            "holds other pods, too: asks/web",
+            asking(pods=ListedPods(neighbours=("asks/web",))),
+        ),
     ],
 )
 def test_what_is_wrong_with_it_is_said_once(level: str, words: str, facts: Facts) -> None:
     (finding,) = said(facts)
     assert finding.level == level, finding
-    assert words in finding.what
+    assert words in finding.message
     assert finding.todo
 
 
@@ -70,7 +76,7 @@ def test_the_rights_of_another_account_say_nothing() -> None:
     ],
 )
 def test_the_extender_says_which_it_is(sample: str, namespace: str) -> None:
-    assert placeholders_namespace(ExtenderSeen(200, 200, samples={sample: 1.0})) == namespace
+    assert placeholders_namespace(ExtenderAnswers(200, 200, samples={sample: 1.0})) == namespace
     assert placeholders_namespace(Unread("no answer")) == ""
     assert placeholders_namespace(None) == ""
 
@@ -84,6 +90,6 @@ def test_who_else_is_there_is_read_from_the_pods() -> None:
     pods.append({"metadata": {"namespace": "asks", "name": "gated"}, "spec": gated})
     pods.append({"metadata": {"namespace": "team", "name": "web"}, "spec": {}})
     pods[1]["metadata"]["name"] = "web"
-    seen = read_pods(pods, ALIYUN, NOW, "asks")
-    assert (seen.beside, seen.gated) == (("asks/web",), ("asks/gated",))
-    assert read_pods(pods, ALIYUN, NOW).beside == ()
+    facts = read_pods(pods, ALIYUN, NOW, "asks")
+    assert (facts.neighbours, facts.gated) == (("asks/web",), ("asks/gated",))
+    assert read_pods(pods, ALIYUN, NOW).neighbours == ()

@@ -12,10 +12,10 @@ from gpushare.doctor.checks.server import EXCESS, lease_rights, optional_rights
 from gpushare.doctor.facts import (
     ApiServer,
     Certificate,
-    NodeSeen,
-    PluginPodSeen,
-    PodSeen,
-    PodsSeen,
+    ListedNode,
+    ListedPod,
+    ListedPods,
+    PluginPod,
     Right,
     Unread,
 )
@@ -55,32 +55,33 @@ SICK = (
 )
 ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU-new"]}'
 OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
+TOO_LARGE = "1 GPU Memory request is larger than any healthy device"
 LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
-def handing(strategy: str, problem: str = "", **more: Any) -> NodeSeen:
-    """A node whose device plug-in tells how it hands devices over."""
+def handing(strategy: str, problem: str = "", **more: Any) -> ListedNode:
+    """Return a node with a device list of its device plug-in."""
     return replace(node(**more), device_list=DeviceList(strategy, "a reason", problem))
 
 
-def plugins(*gpu: PodSeen, **parts: Any) -> dict[str, Any]:
+def plugins(*gpu: ListedPod, **parts: Any) -> dict[str, Any]:
     """Pods that ask, and a pod of our device plug-in."""
-    pod = PluginPodSeen(**{"name": "kube-system/p", "node": "n1", **parts})
-    return {"pods": PodsSeen(gpu=gpu, plugins=(pod,))}
+    pod = PluginPod(**{"name": "kube-system/p", "node": "n1", **parts})
+    return {"pods": ListedPods(gpu=gpu, plugins=(pod,))}
 
 
-KEPT = {"nodes": (replace(node(), kept=True),)}
+KEPT = {"nodes": (replace(node(), is_kept=True),)}
 
 
 def option(metric: str) -> dict[str, Any]:
     """An extender with the option of this metric."""
-    seen = extender()
-    return {"extender": replace(seen, samples={**seen.samples, f"gpushare_{metric}": 1.0})}
+    facts = extender()
+    return {"extender": replace(facts, samples={**facts.samples, f"gpushare_{metric}": 1.0})}
 
 
 def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
-    return {"pods": PodsSeen(gpu, **more)}
+    return {"pods": ListedPods(gpu, **more)}
 
 
 def on_cards(**changes: Any) -> dict[str, Any]:
@@ -89,8 +90,8 @@ def on_cards(**changes: Any) -> dict[str, Any]:
 
 
 def samples(**changes: float) -> dict[str, Any]:
-    kept = {k: v for k, v in extender().samples.items() if "requests" not in k}
-    return {"extender": extender(samples=kept | changes)}
+    kept_nodes = {k: v for k, v in extender().samples.items() if "requests" not in k}
+    return {"extender": extender(samples=kept_nodes | changes)}
 
 
 def standing_by() -> dict[str, Any]:
@@ -115,12 +116,12 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def managing(*ignored: bool, **changes: Any) -> dict[str, Any]:
-    """An entry that manages compute too if anything is said of it."""
-    resources = [{"name": MEM}, *({"name": CORES, "ignoredByScheduler": each} for each in ignored)]
+    """Return an entry that manages compute too, with these changes."""
+    resources = [{"name": MEM}, *({"name": CORES, "ignoredByScheduler": item} for item in ignored)]
     return entry(managedResources=resources) | changes
 
 
-def asking(**changes: Any) -> PodSeen:
+def asking(**changes: Any) -> ListedPod:
     """A pod that waits and asks for compute."""
     return waiting(request=Request(4, 1, percents=compute(30)), **changes)
 
@@ -129,7 +130,7 @@ def without(*lacking: Right) -> dict[str, Any]:
     return {"rights": {right: right not in lacking for right in RIGHTS}}
 
 
-def many(nodes: int) -> tuple[NodeSeen, ...]:
+def many(nodes: int) -> tuple[ListedNode, ...]:
     return tuple(node(name=f"n{number}") for number in range(nodes))
 
 
@@ -137,8 +138,8 @@ def profiles(*percentages: int | None) -> dict[str, object]:
     """Profiles of a scheduler's file, each with a percentage of its own unless that is None."""
     return {
         "profiles": [
-            {"schedulerName": f"s{index}", "percentageOfNodesToScore": own}
-            for index, own in enumerate(percentages)
+            {"schedulerName": f"s{index}", "percentageOfNodesToScore": percentage}
+            for index, percentage in enumerate(percentages)
         ]
     }
 
@@ -440,23 +441,33 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("node-inventory", "warn", "not what the node", {"nodes": (node(inventory=OTHER),)}),
     ("node-inventory", "ok", "whole", {"nodes": (node(inventory=GIB),)}),
     ("closed-devices", "ok", "1 device closed by ConfigMaps on 1 node", {}),
-    ("closed-devices", "ok", "0 devices closed by ConfigMaps", {"closed": (closing(gpus=""),)}),
+    (
+        "closed-devices",
+        "ok",
+        "0 devices closed by ConfigMaps",
+        {"config_maps": (closing(gpus=""),)},
+    ),
     (
         "closed-devices",
         "fail",
         "unhealthy-gpu-n1: cannot be read (gpus: 'x'",
-        {"closed": (closing(gpus="0,x"),)},
+        {"config_maps": (closing(gpus="0,x"),)},
     ),
-    ("closed-devices", "fail", "no text under the key gpus", {"closed": (closing(gpu="0"),)}),
+    ("closed-devices", "fail", "no text under the key gpus", {"config_maps": (closing(gpu="0"),)}),
     (
         "closed-devices",
         "warn",
         "unhealthy-gpu-n2: there is no node n2",
-        {"closed": (closing("n2", gpus="0"),)},
+        {"config_maps": (closing("n2", gpus="0"),)},
     ),
-    ("closed-devices", "warn", "n1 has no device 2", {"closed": (closing(gpus="0,2,5"),)}),
-    ("closed-devices", "ok", "2 devices", {"closed": (closing(gpus="0,1"),), "nodes": FORBIDDEN}),
-    ("closed-devices", "warn", "403 forbidden", {"closed": replace(FORBIDDEN, level="warn")}),
+    ("closed-devices", "warn", "n1 has no device 2", {"config_maps": (closing(gpus="0,2,5"),)}),
+    (
+        "closed-devices",
+        "ok",
+        "2 devices",
+        {"config_maps": (closing(gpus="0,1"),), "nodes": FORBIDDEN},
+    ),
+    ("closed-devices", "warn", "403 forbidden", {"config_maps": replace(FORBIDDEN, level="warn")}),
     ("node-unit", "fail", "counted in MiB", {"nodes": (node(inventory=MIB),)}),
     ("node-unit", "warn", "counted in MiB?", {"nodes": (node(total="32768"),)}),
     (
@@ -491,12 +502,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"nodes": (node(labels={"nvidia.com/gpu.deploy.device-plugin": "false"}),)},
     ),
     ("device-plugin-pods", "ok", "none is ours", {}),
-    ("device-plugin-pods", "ok", "1 pod of", plugins(waiting="ContainerCreating", age=60.0)),
+    ("device-plugin-pods", "ok", "1 pod of", plugins(waiting_reason="ContainerCreating", age=60.0)),
     (
         "device-plugin-pods",
         "fail",
         "kube-system/p on n1: does not run (CrashLoopBackOff)",
-        plugins(waiting="CrashLoopBackOff", age=600.0),
+        plugins(waiting_reason="CrashLoopBackOff", age=600.0),
     ),
     ("runtime-class", "ok", "no GPU pod lacks one", plugins(runtime_class="nvidia")),
     (
@@ -576,13 +587,13 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "compute",
         "warn",
         "runs without any device",
-        managing(nodes=MIXED, pods=PodsSeen(cores_alone=(("default/c", ""),))),
+        managing(nodes=MIXED, pods=ListedPods(cores_alone=(("default/c", ""),))),
     ),
     (
         "compute",
         "fail",
         "without any device: default/c",
-        managing(nodes=MIXED, pods=PodsSeen(cores_alone=(("default/c", "n1"),))),
+        managing(nodes=MIXED, pods=ListedPods(cores_alone=(("default/c", "n1"),))),
     ),
     ("compute", "fail", "default/w: waits for ever", managing(False, **pods(asking()))),
     ("compute", "fail", "default/w: waits for ever", managing(**pods(asking()))),
@@ -621,14 +632,20 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         pods(waiting(reason="SchedulerError", message=LATE, age=3600.0)),
     ),
     ("pending-pods", "ok", "waits for room, as the extender has said: 0/1", pods(waiting())),
+    (
+        "pending-pods",
+        "warn",
+        "refused by the extender and kube-scheduler: 0/3",
+        pods(waiting(message=f"0/3 nodes are available: {TOO_LARGE}, 2 Insufficient {MEM}.")),
+    ),
     *[
         (
             "pending-pods",
             "warn",
             "refused by the extender: 0/1",
-            pods(waiting(message=f"0/1 {why}")),
+            pods(waiting(message=f"0/1 {reason}")),
         )
-        for why in (
+        for reason in (
             "GPU Memory request is larger than any healthy device",
             "gpushare.io/policy: no policy is called 'x'; there are: spread",
             "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them",
@@ -648,14 +665,14 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "pod-extras",
         "warn",
         "default/b: asks",
-        {"pods": PodsSeen(counting=(("default/b", "asks"),))},
+        {"pods": ListedPods(without_memory=(("default/b", "asks"),))},
     ),
     ("two-device-plugins", "warn", "n1: gives out nvidia.com/gpu", {"nodes": (BOTH,)}),
     (
         "two-device-plugins",
         "fail",
         "given; default/w hold whole cards",
-        {"nodes": (BOTH,), "pods": PodsSeen(whole=(("default/w", "n1"), ("default/x", "n2")))},
+        {"nodes": (BOTH,), "pods": ListedPods(whole=(("default/w", "n1"), ("default/x", "n2")))},
     ),
     (
         "node-allocatable",
@@ -676,29 +693,34 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("moved-devices", "warn", "default/a: bound to cards", on_cards(uuids=("GPU-gone",))),
     ("moved-devices", "warn", "default/a", on_cards(uuids=("GPU-a",), placement=((7, 4),))),
     ("moved-devices", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
-    ("unserved-pods", "ok", "none", pods(bound(bound=NOW - 301))),
-    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 299))),
-    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 301, placement=None))),
-    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 301, node="gone"))),
+    ("unserved-pods", "ok", "none", pods(bound(bound_at=NOW - 301))),
+    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound_at=NOW - 299))),
+    (
+        "unserved-pods",
+        "ok",
+        "none",
+        pods(bound(assigned=False, bound_at=NOW - 301, placement=None)),
+    ),
+    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound_at=NOW - 301, node="gone"))),
     ("unserved-pods", "ok", "none", pods(waiting(assigned=False))),
-    ("unserved-pods", "warn", "default/a: bound", pods(bound(assigned=False, bound=NOW - 301))),
+    ("unserved-pods", "warn", "default/a: bound", pods(bound(assigned=False, bound_at=NOW - 301))),
     (
         "unserved-pods",
         "ok",
         "none",  # the original's plug-in marks none on a node of one device
-        {"nodes": (node(count="1"),), **pods(bound(assigned=False, bound=NOW - 301))},
+        {"nodes": (node(count="1"),), **pods(bound(assigned=False, bound_at=NOW - 301))},
     ),
     (
         "unserved-pods",
         "warn",
         "(n1)",
-        {"nodes": (node(count="1", inventory=MARKS),), **pods(bound(assigned=False, bound=1.0))},
+        {"nodes": (node(count="1", inventory=MARKS),), **pods(bound(assigned=False, bound_at=1.0))},
     ),
     (
         "unserved-pods",
         "ok",
         "none",
-        {"api": ApiServer("v1.32.0", 32, -9.0), **pods(bound(assigned=False, bound=NOW - 301))},
+        {"api": ApiServer("v1.32.0", 32, -9.0), **pods(bound(assigned=False, bound_at=NOW - 301))},
     ),
     ("unserved-pods", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
     (
@@ -720,7 +742,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"leases": (lease(), lease(namespace="gpu", holder="pod-2"))},
     ),
     ("two-binders", "fail", "by somebody else", pods(bound(mapped=False))),
-    ("two-binders", "ok", "no sign", pods(bound(mapped=False, bound=NOW - 2000))),
+    ("two-binders", "ok", "no sign", pods(bound(mapped=False, bound_at=NOW - 2000))),
     ("two-binders", "ok", "no sign", pods(bound(mapped=False, assumed=False))),
     ("two-binders", "warn", "2 pods bound by another", alarmed()),
     ("two-binders", "skip", "not read", {"pods": FORBIDDEN}),
@@ -748,9 +770,9 @@ def test_a_fault_gives_its_finding(
 ) -> None:
     finding = found(healthy(**changes), check)
     assert finding.level == level, finding
-    assert words in finding.what, finding
+    assert words in finding.message, finding
     assert finding.todo or finding.level in ("ok", "skip")
-    assert "\n" not in finding.what + finding.todo
+    assert "\n" not in finding.message + finding.todo
 
 
 def test_every_finding_that_can_be_bad_has_been_provoked_and_says_what_to_do() -> None:
@@ -762,7 +784,7 @@ def test_every_finding_that_can_be_bad_has_been_provoked_and_says_what_to_do() -
 @pytest.mark.parametrize("field", ["api", "nodes", "pods", "leases", "rights", "extender"])
 def test_what_cannot_be_read_leaves_the_other_checks_alone(field: str) -> None:
     findings = run_checks(healthy(**{field: Unread("403 forbidden", "grant it")}))
-    assert any(finding.what == "403 forbidden" for finding in findings)
+    assert any(finding.message == "403 forbidden" for finding in findings)
     assert failed(findings)
     assert sum(finding.level == "ok" for finding in findings) > 12
 
@@ -777,12 +799,12 @@ def test_rights_that_are_only_useful_never_fail() -> None:
 
 
 def test_of_several_entries_ours_is_told_by_where_it_listens() -> None:
-    other = {"urlPrefix": "http://127.0.0.1:9/other", "filterVerb": "filter"}
+    second = {"urlPrefix": "http://127.0.0.1:9/other", "filterVerb": "filter"}
     mine = {"urlPrefix": "http://127.0.0.1:8/mine", "filterVerb": "filter"}
-    facts = healthy(scheduler=config(top={"extenders": [other, mine]}))
-    assert "give --listen" in found(facts, "extender-entry").what
+    facts = healthy(scheduler=config(top={"extenders": [second, mine]}))
+    assert "give --listen" in found(facts, "extender-entry").message
     facts = healthy(scheduler=facts.scheduler, listen=("127.0.0.1", 8))
-    assert "no bindVerb" in found(facts, "extender-entry").what
+    assert "no bindVerb" in found(facts, "extender-entry").message
 
 
 def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
@@ -793,8 +815,8 @@ def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
 
 def test_the_originals_label_says_nothing_of_another_resource() -> None:
     labelled = node(name="gpu-9", total=None, labels={"gpushare": "true"})
-    other = Names.for_resource("example.com/npu-mem")
-    findings = run_checks(healthy(nodes=(node(), labelled), names=other))
+    second = Names.for_resource("example.com/npu-mem")
+    findings = run_checks(healthy(nodes=(node(), labelled), names=second))
     assert "node-label" not in {finding.check for finding in findings}
 
 
@@ -812,40 +834,42 @@ def test_who_stops_the_original_is_told_of_its_service() -> None:
     assert "delete its Service" in found(healthy(**originals), "two-binders").todo
 
 
-def lines(check: str, *gpu: PodSeen) -> list[tuple[str, str]]:
+def lines(check: str, *gpu: ListedPod) -> list[tuple[str, str]]:
     """Level and text of each line about these pods under that name."""
-    findings = run_checks(healthy(pods=PodsSeen(gpu)))
-    return [(each.level, each.what) for each in findings if each.check == check]
+    findings = run_checks(healthy(pods=ListedPods(gpu)))
+    return [(finding.level, finding.message) for finding in findings if finding.check == check]
 
 
 def test_each_pod_that_waits_is_judged_by_itself_and_those_alike_share_a_line() -> None:
-    own = "0/1 nodes are available: 1 Insufficient cpu."
-    found = lines(
+    scheduler_message = "0/1 nodes are available: 1 Insufficient cpu."
+    answer = lines(
         "pending-pods",
         waiting(name="default/room"),
-        waiting(name="default/cpu", message=own),
+        waiting(name="default/cpu", message=scheduler_message),
         waiting(name="default/new", reason=None, age=3.0),
-        waiting(name="default/cpu-too", message=own),
+        waiting(name="default/cpu-too", message=scheduler_message),
         waiting(name="default/alone", reason=None, scheduler="gpu-sched"),
     )
-    assert found == [
+    assert answer == [
         ("fail", "default/alone: no scheduler has looked so far"),
         ("ok", f"default/room: waits for room, as the extender has said: {waiting().message}"),
         (
             "ok",
             "default/cpu, default/cpu-too: waits, as kube-scheduler's own filters leave no node:"
-            f" {own}",
+            f" {scheduler_message}",
         ),
         ("ok", "default/new: waits since a moment ago"),
     ]
 
 
 def test_each_amount_that_is_a_mistake_is_told_with_its_own_text() -> None:
-    found = lines("pods", *(waiting(name=f"default/{why}", broken=why) for why in ("one", "two")))
-    assert found == [("fail", "default/one: one"), ("fail", "default/two: two")]
+    answer = lines(
+        "pods", *(waiting(name=f"default/{reason}", broken=reason) for reason in ("one", "two"))
+    )
+    assert answer == [("fail", "default/one: one"), ("fail", "default/two: two")]
 
 
 def test_of_very_many_texts_the_last_ones_are_counted() -> None:
-    found = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
-    assert len(found) == 11
-    assert found[-1] == ("fail", "15 more, each of them for another reason")
+    answer = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
+    assert len(answer) == 11
+    assert answer[-1] == ("fail", "15 more, each of them for another reason")

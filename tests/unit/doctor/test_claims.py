@@ -1,4 +1,4 @@
-"""The checks of claims, by the objects of config/extender/claims and by what may be wrong there."""
+"""The checks of claims, with the objects of config/extender/claims and mistakes in them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,14 @@ from gpushare.doctor.claim_objects import (
     read_left_over,
     read_selectors,
 )
-from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, SchedulerFile, Unread
+from gpushare.doctor.facts import (
+    ApiServer,
+    Facts,
+    ListedClaims,
+    ListedDriver,
+    SchedulerFile,
+    Unread,
+)
 from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import read_node, read_pods
 from gpushare.wire.annotations import ALIYUN
@@ -62,7 +69,7 @@ def pod_json(name: str, scheduler: str = "default-scheduler", claim: str = "used
 
 
 class Cluster:
-    """The objects of a cluster whose claims are well, to be made ill."""
+    """The objects of a cluster with claims in order, and changes that break them."""
 
     def __init__(self) -> None:
         self.classes = [class_json("true", "another"), class_json("device.driver == 'a'")]
@@ -77,7 +84,7 @@ class Cluster:
         )
 
     def seen(self) -> Facts:
-        claims = ClaimsSeen(
+        claims = ListedClaims(
             selectors=read_selectors(self.classes),
             drivers=read_drivers(self.slices),
             claims=read_claims(self.claims),
@@ -96,23 +103,23 @@ class Cluster:
 
 
 def test_a_cluster_whose_claims_are_well_has_no_finding() -> None:
-    found = Cluster().findings()
-    assert {finding.level for finding in found.values()} == {"ok"}, found
-    assert "1 device of gpu.nvidia.com on 1 node" in found["claims-devices"].what
+    answer = Cluster().findings()
+    assert {finding.level for finding in answer.values()} == {"ok"}, answer
+    assert "1 device of gpu.nvidia.com on 1 node" in answer["claims-devices"].message
 
 
 def test_each_check_is_explained() -> None:
     text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `(claims-[a-z-]+)` \|", text, re.MULTILINE))
-    assert listed == {*Cluster().findings(), "claims-left-over"}
+    items = set(re.findall(r"^\| `(claims-[a-z-]+)` \|", text, re.MULTILINE))
+    assert items == {*Cluster().findings(), "claims-left-over"}
 
 
 def test_where_claims_are_not_used_nothing_is_said() -> None:
     assert list(check_claims(healthy())) == []
     unread = Unread("claims cannot be read: 403", level="warn")
     assert list(check_claims(healthy(claims=unread))) == []
-    others = ClaimsSeen(drivers=read_drivers([slice_json("GPU-1")]))
-    assert list(check_claims(healthy(claims=others))) == []
+    foreign_claims = ListedClaims(drivers=read_drivers([slice_json("GPU-1")]))
+    assert list(check_claims(healthy(claims=foreign_claims))) == []
 
 
 def test_claims_that_cannot_be_read_are_told_where_an_extender_ranks_for_them() -> None:
@@ -229,11 +236,11 @@ def test_what_is_wrong_is_said_by_one_check_alone(
 ) -> None:
     cluster = Cluster()
     harm(cluster)
-    found = cluster.findings()
-    ill = {name: finding.level for name, finding in found.items() if finding.level != "ok"}
+    answer = cluster.findings()
+    ill = {name: finding.level for name, finding in answer.items() if finding.level != "ok"}
     assert ill == {check: level}
-    assert text in found[check].what
-    assert found[check].todo
+    assert text in answer[check].message
+    assert answer[check].todo
 
 
 def test_the_command_that_removes_what_is_left_over_names_all_of_it() -> None:
@@ -247,8 +254,8 @@ def test_the_command_that_removes_what_is_left_over_names_all_of_it() -> None:
 
 
 def test_objects_that_are_left_over_are_told_without_the_class() -> None:
-    seen = ClaimsSeen(left_over=("validatingadmissionpolicybindings/gpushare-claims",))
-    (finding,) = check_claims(healthy(claims=seen))
+    facts = ListedClaims(left_over=("validatingadmissionpolicybindings/gpushare-claims",))
+    (finding,) = check_claims(healthy(claims=facts))
     assert (finding.check, finding.level) == ("claims-left-over", "fail")
 
 
@@ -273,15 +280,15 @@ def test_profiles_of_one_file_are_one_scheduler() -> None:
 def test_claims_of_other_drivers_and_claims_that_are_to_be_made_count_for_no_scheduler() -> None:
     cluster = Cluster()
     cluster.claims.append(claim_json("nic", class_name="nic", driver="nic.example.com"))
-    other = pod_json("with-nic", "volcano", "nic")
-    other["metadata"]["namespace"] = "elsewhere"
-    made = pod_json("made", "volcano", "")
-    made["metadata"]["namespace"] = "elsewhere"
-    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
-    cluster.pods += [other, made]
+    second = pod_json("with-nic", "volcano", "nic")
+    second["metadata"]["namespace"] = "elsewhere"
+    changes = pod_json("made", "volcano", "")
+    changes["metadata"]["namespace"] = "elsewhere"
+    changes["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    cluster.pods += [second, changes]
     assert cluster.findings()["claims-schedulers"].level == "ok"
-    made["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made-1"}]}
-    made["metadata"]["namespace"] = "team"
+    changes["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made-1"}]}
+    changes["metadata"]["namespace"] = "team"
     cluster.claims.append(claim_json("made-1"))
     assert cluster.findings()["claims-schedulers"].level == "warn"
 
@@ -295,11 +302,11 @@ def test_without_an_extender_the_driver_is_not_known() -> None:
 
 
 def test_kinds_that_may_not_be_listed_are_told() -> None:
-    seen = ClaimsSeen(selectors=("true",), forbidden=("namespaces",))
-    found = {finding.check: finding for finding in check_claims(healthy(claims=seen))}
-    assert found["claims-left-over"].level == "skip"
-    assert "may not list namespaces" in found["claims-left-over"].what
-    assert list(check_claims(healthy(claims=ClaimsSeen(forbidden=("namespaces",))))) == []
+    facts = ListedClaims(selectors=("true",), forbidden=("namespaces",))
+    answer = {finding.check: finding for finding in check_claims(healthy(claims=facts))}
+    assert answer["claims-left-over"].level == "skip"
+    assert "may not list namespaces" in answer["claims-left-over"].message
+    assert list(check_claims(healthy(claims=ListedClaims(forbidden=("namespaces",))))) == []
 
 
 def test_what_was_not_read_is_skipped() -> None:
@@ -314,5 +321,5 @@ def test_what_was_not_read_is_skipped() -> None:
 
 def test_devices_without_a_uuid_and_slices_of_many_nodes_are_counted() -> None:
     many = {"spec": {"driver": DRIVER, "allNodes": True, "devices": [{"name": "a"}]}}
-    seen = read_drivers([slice_json("", "GPU-1"), many])
-    assert seen == {DRIVER: DriverSeen({"n2": frozenset({"GPU-1"})}, 3, 0)}
+    facts = read_drivers([slice_json("", "GPU-1"), many])
+    assert facts == {DRIVER: ListedDriver({"n2": frozenset({"GPU-1"})}, 3, 0)}

@@ -10,8 +10,8 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding
 
 
 def test_the_tables_have_every_check_and_no_other() -> None:
-    listed = set(re.findall(r"^\| `([a-z]+(?:-[a-z]+)*)` \|", DOCUMENT, re.MULTILINE))
-    judged = {finding.check for finding in run_checks(healthy())}
-    of_claims = {check for check in listed if check.startswith("claims-")}  # see test_claims.py
+    items = set(re.findall(r"^\| `([a-z]+(?:-[a-z]+)*)` \|", DOCUMENT, re.MULTILINE))
+    line = {finding.check for finding in run_checks(healthy())}
+    of_claims = {check for check in items if check.startswith("claims-")}  # see test_claims.py
     asked_for = {"certificates", "rights-useful", "rights-moves", "placeholders"}
-    assert listed == judged | asked_for | of_claims
+    assert items == line | asked_for | of_claims

@@ -13,7 +13,7 @@ import pytest
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
-from gpushare.doctor.facts import PodsSeen
+from gpushare.doctor.facts import ListedPods
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_node, read_pods
@@ -36,11 +36,11 @@ gpushare_odd one
 
 
 def test_samples_are_summed_by_labels() -> None:
-    read = read_samples(METRICS)
-    assert total(read, "gpushare_requests_total", verb="filter") == 5.0
-    assert total(read, "gpushare_ready") == 1.0
-    assert total(read, "gpushare_odd") is None
-    assert total(read, "gpushare_requests") is None
+    decoded = read_samples(METRICS)
+    assert total(decoded, "gpushare_requests_total", verb="filter") == 5.0
+    assert total(decoded, "gpushare_ready") == 1.0
+    assert total(decoded, "gpushare_odd") is None
+    assert total(decoded, "gpushare_requests") is None
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def certificate(tmp_path: Path) -> Callable[[int], Path]:
         pytest.skip("there is no openssl here")
 
     def make(days: int) -> Path:
-        made = tmp_path / "cert.pem"
+        certificate_file = tmp_path / "cert.pem"
         words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(made)]
+        files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(certificate_file)]
         command = [openssl, *words, "-subj", "/CN=x", "-days", str(days), *files]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
-        return made
+        return certificate_file
 
     return make
 
@@ -74,8 +74,8 @@ def test_the_end_of_a_certificate_is_what_openssl_was_told(
     days: int, certificate: Callable[[int], Path]
 ) -> None:
     """20,000 days lie beyond 2050, where X.509 changes the form of the date."""
-    wanted = datetime.now(UTC).timestamp() + days * 86400
-    assert ends_at(certificate(days).read_text()) == pytest.approx(wanted, abs=120)
+    expected = datetime.now(UTC).timestamp() + days * 86400
+    assert ends_at(certificate(days).read_text()) == pytest.approx(expected, abs=120)
 
 
 def test_comments_around_a_certificate_may_be_in_any_language(
@@ -118,7 +118,7 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
             "status": {"phase": "Running"},
         }
 
-    seen = read_pods(
+    facts = read_pods(
         [
             pod("s", "registry.k8s.io/kube-scheduler:v1.30.2@sha256:0", namespace="kube-system"),
             pod("t", "tenant/kube-scheduler:v1.10.0"),
@@ -132,14 +132,14 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
         ALIYUN,
         NOW,
     )
-    assert seen.schedulers == ("v1.30.2",)
-    assert seen.originals == ("kube-system/o",)
-    assert seen.alike == ("ns/gpushare-schd-extender",)
-    assert [(pod.name, pod.scheduler, bool(pod.broken)) for pod in seen.gpu] == [
+    assert facts.schedulers == ("v1.30.2",)
+    assert facts.originals == ("kube-system/o",)
+    assert facts.alike == ("ns/gpushare-schd-extender",)
+    assert [(pod.name, pod.scheduler, bool(pod.broken)) for pod in facts.gpu] == [
         ("ns/gpu", "default-scheduler", False),
         ("ns/bad", "other", True),
     ]
-    assert seen.gpu[0].age == 60.0
+    assert facts.gpu[0].age == 60.0
 
 
 @pytest.mark.parametrize("labels", [{}, {"node-role.kubernetes.io/control-plane": ""}])
@@ -155,20 +155,20 @@ def test_a_static_pod_tells_of_the_control_plane_from_its_nodes_alone(
         return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
 
     pods = [static("s", "x/kube-scheduler:v1.10.0"), static("gpushare-schd-extender", "x")]
-    seen = read_pods(pods, ALIYUN, NOW)
-    assert (seen.originals, seen.alike) == ((), ("kube-system/gpushare-schd-extender",))
-    assert seen.schedulers == ()
+    facts = read_pods(pods, ALIYUN, NOW)
+    assert (facts.originals, facts.alike) == ((), ("kube-system/gpushare-schd-extender",))
+    assert facts.schedulers == ()
     node = read_node({"metadata": {"name": "n", "labels": labels}}, ALIYUN, "GiB")
-    told = found(healthy(pods=seen, nodes=(node,)), "scheduler-version")
-    assert (told.level, "1.10 runs here" in told.what) == (
+    finding = found(healthy(pods=facts, nodes=(node,)), "scheduler-version")
+    assert (finding.level, "1.10 runs here" in finding.message) == (
         ("fail" if labels else "ok"),
         bool(labels),
     )
 
 
-def placed(bound: str, **notes: str) -> PodsSeen:
+def placed(bound_pod: str, **notes: str) -> ListedPods:
     """A pod on a device, bound at that time, with those annotations."""
-    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound_pod}
     annotations = {ALIYUN.idx: "0", **{getattr(ALIYUN, name): text for name, text in notes.items()}}
     pod = {
         "metadata": {"namespace": "ns", "name": "p", "uid": "p", "annotations": annotations},
@@ -179,11 +179,11 @@ def placed(bound: str, **notes: str) -> PodsSeen:
 
 
 @pytest.mark.parametrize(
-    ("bound", "level"), [("2027-01-15T06:00:00Z", "ok"), ("2027-01-15T07:59:00Z", "fail")]
+    ("bound_pod", "level"), [("2027-01-15T06:00:00Z", "ok"), ("2027-01-15T07:59:00Z", "fail")]
 )
-def test_a_pod_served_late_was_bound_when_it_was_bound(bound: str, level: str) -> None:
+def test_a_pod_served_late_was_bound_when_it_was_bound(bound_pod: str, level: str) -> None:
     """The original's plug-in writes over the assume time when it serves the pod."""
-    pods = placed(bound, assigned="true", assume_time=str(int(NOW) * 10**9))
+    pods = placed(bound_pod, assigned="true", assume_time=str(int(NOW) * 10**9))
     assert found(healthy(pods=pods), "two-binders").level == level
 
 
@@ -239,14 +239,14 @@ def test_every_right_of_the_documents_is_asked_about() -> None:
 def asking(
     name: str, limits: dict[str, str], node: str = "n1", **container: object
 ) -> dict[str, object]:
-    made = {"name": "main", "resources": {"limits": limits}, **container}
+    pod_document = {"name": "main", "resources": {"limits": limits}, **container}
     meta = {"namespace": "default", "name": name, "uid": name}
-    return {"metadata": meta, "spec": {"nodeName": node, "containers": [made]}}
+    return {"metadata": meta, "spec": {"nodeName": node, "containers": [pod_document]}}
 
 
 def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    seen = read_pods(
+    facts = read_pods(
         [
             asking("whole", {"nvidia.com/gpu": "2"}),
             asking("count", {ALIYUN.count: "1"}),
@@ -259,14 +259,14 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
         ALIYUN,
         NOW,
     )
-    assert seen.whole == (("default/whole", "n1"), ("default/both", "n2"))
-    assert [name for name, _ in seen.counting] == ["default/count", "default/cores"]
-    assert "cores are asked for without aliyun.com/gpu-mem" in seen.counting[1][1]
-    assert seen.cores_alone == (("default/cores", "n1"),)
-    told = {pod.name: pod.misplaced for pod in seen.gpu}
-    assert "sets NVIDIA_VISIBLE_DEVICES itself" in told["default/env"]
-    assert "nvidia.com/gpu is asked for beside" in told["default/both"]
-    assert told["default/plain"] == ""
+    assert facts.whole == (("default/whole", "n1"), ("default/both", "n2"))
+    assert [name for name, _ in facts.without_memory] == ["default/count", "default/cores"]
+    assert "cores are asked for without aliyun.com/gpu-mem" in facts.without_memory[1][1]
+    assert facts.cores_alone == (("default/cores", "n1"),)
+    mistakes = {pod.name: pod.misplaced for pod in facts.gpu}
+    assert "sets NVIDIA_VISIBLE_DEVICES itself" in mistakes["default/env"]
+    assert "nvidia.com/gpu is asked for beside" in mistakes["default/both"]
+    assert mistakes["default/plain"] == ""
 
 
 def test_a_node_of_both_device_plugins_is_read_as_such() -> None:
@@ -283,9 +283,9 @@ def test_the_compute_that_a_node_advertises_is_read(field: str) -> None:
 
 def test_what_is_done_for_autoscalers_is_seen() -> None:
     notes = {"gpushare.io/scale-down-guard": "{}"}
-    kept = {"metadata": {"name": "n", "annotations": notes}}
-    assert read_node(kept, ALIYUN, "GiB").kept
-    assert not read_node({"metadata": {"name": "n"}}, ALIYUN, "GiB").kept
+    node = {"metadata": {"name": "n", "annotations": notes}}
+    assert read_node(node, ALIYUN, "GiB").is_kept
+    assert not read_node({"metadata": {"name": "n"}}, ALIYUN, "GiB").is_kept
     asks = {"namespace": "asks", "name": "for-a"}
     pods = [
         {"metadata": asks, "spec": {"schedulerName": "gpushare-placeholder"}},
@@ -295,7 +295,7 @@ def test_what_is_done_for_autoscalers_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "output"),
     [
         ('{"strategy":"cdi-cri","reason":"a"}', DeviceList("cdi-cri", "a")),
         ('{"strategy":1}', None),
@@ -303,25 +303,25 @@ def test_what_is_done_for_autoscalers_is_seen() -> None:
     ],
 )
 def test_how_devices_are_handed_over_is_read_of_the_node(
-    text: str | None, told: DeviceList | None
+    text: str | None, output: DeviceList | None
 ) -> None:
     annotations = {} if text is None else {DEVICE_LIST: text}
     node = {"metadata": {"name": "n", "annotations": annotations}}
-    assert read_node(node, ALIYUN, "GiB").device_list == told
+    assert read_node(node, ALIYUN, "GiB").device_list == output
 
 
 def test_a_pod_of_our_device_plugin_is_read_with_its_reason_to_wait() -> None:
     def pod(namespace: str, **labels: str) -> dict[str, Any]:
-        waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        pending = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
         meta = {"namespace": namespace, "name": "p", "labels": labels}
         return {
             "metadata": {**meta, "creationTimestamp": "2027-01-15T07:50:00Z"},
             "spec": {"nodeName": "n1", "runtimeClassName": "nvidia"},
-            "status": {"containerStatuses": [waiting]},
+            "status": {"containerStatuses": [pending]},
         }
 
-    ours = pod("kube-system", app="gpushare-device-plugin")
-    others = [pod("team", app="gpushare-device-plugin"), pod("kube-system", app="gpushare")]
-    (read,) = read_pods([ours, *others], ALIYUN, NOW).plugins
-    assert (read.name, read.node, read.runtime_class) == ("kube-system/p", "n1", "nvidia")
-    assert (read.waiting, read.age) == ("CrashLoopBackOff", 600.0)
+    plugin_pods = pod("kube-system", app="gpushare-device-plugin")
+    remaining = [pod("team", app="gpushare-device-plugin"), pod("kube-system", app="gpushare")]
+    (decoded,) = read_pods([plugin_pods, *remaining], ALIYUN, NOW).plugins
+    assert (decoded.name, decoded.node, decoded.runtime_class) == ("kube-system/p", "n1", "nvidia")
+    assert (decoded.waiting_reason, decoded.age) == ("CrashLoopBackOff", 600.0)

@@ -1,4 +1,4 @@
-"""The books of claims: what counts where, and that an incremental state equals a rebuilt one."""
+"""The books of claims: charges by node, and incremental states that equal rebuilt ones."""
 
 import random
 import threading
@@ -108,19 +108,19 @@ def test_a_tainted_card_is_closed_in_the_ledger(books: ClaimBooks) -> None:
 def test_partitions_of_a_card_count_as_parts_of_it(books: ClaimBooks) -> None:
     names = {"gpu-0": 81920, "gpu-0-mig-1": 9728, "gpu-0-mig-3": 40192}
     devices = [partition(name, mebibytes) for name, mebibytes in names.items()]
-    other = partition("gpu-1-mig-1", 9728, "1")
-    for item in partitioned_slices(*devices, other):
+    second_one = partition("gpu-1-mig-1", 9728, "1")
+    for item in partitioned_slices(*devices, second_one):
         books.slice_changed(item)
     snapshot = books.ledger.snapshot()
     assert snapshot.capacity[snapshot.row["n1"]].tolist() == [80, 80]
     books.claim_changed(allocated(1, holding("n1", "gpu-0-mig-1", None)))
     books.claim_changed(allocated(2, holding("n1", "gpu-0-mig-3", None)))
     assert used(books, "n1") == [9 + 39, 0]
-    first, second = books.card(devices[2].key), books.card(other.key)
+    first, second = books.card(devices[2].key), books.card(second_one.key)
     assert first is not None
     assert second is not None
     assert (first.key, first.uuid, first.is_shared) == (devices[0].key, "GPU-0", True)
-    assert (second.key, second.index, second.is_shared) == (other.key, 1, False)
+    assert (second.key, second.index, second.is_shared) == (second_one.key, 1, False)
     books.claim_gone("claim-uid-1")
     books.claim_changed(allocated(2, holding("n1", "gpu-0", None)))
     assert used(books, "n1") == [80, 0]
@@ -302,8 +302,8 @@ def _random_slice(chance: random.Random, node: str) -> Slice:
         device(f"gpu-{i}", chance.choice((40, 80)), node=node, driver=driver)
         for i in range(chance.randrange(4))
     ]
-    other = NodeChoice(f"n{chance.randrange(4)}")
-    choice = chance.choice((NodeChoice(node), NodeChoice(node), other, NodeChoice(all_nodes=True)))
+    second = NodeChoice(f"n{chance.randrange(4)}")
+    choice = chance.choice((NodeChoice(node), NodeChoice(node), second, NodeChoice(all_nodes=True)))
     number = chance.randrange(2)
     return Slice(
         name=f"{driver}-{node}-{number}",
@@ -334,7 +334,7 @@ def _random_claim(chance: random.Random) -> ClaimRecord:
 
 
 def _state(books: ClaimBooks) -> object:
-    """Return all that the books tell, without what names the moment."""
+    """Return all values of the books, without times."""
     view = books.ledger.view()
     nodes = {}
     for node in books.nodes():
@@ -380,13 +380,13 @@ def test_what_is_kept_of_a_claim() -> None:
 
 
 def test_nodes_of_which_the_driver_publishes_cards_are_told_once() -> None:
-    told: list[str] = []
-    books = ClaimBooks(DRIVER, GIB, published=told.append)
+    text: list[str] = []
+    books = ClaimBooks(DRIVER, GIB, published=text.append)
     books.slice_changed(slice_of("n1", device("nic-0", 1, driver="nic.example.com")))
-    assert told == []
+    assert text == []
     books.slice_changed(slice_of("n1", device("gpu-0", 40)))
     books.slice_changed(slice_of("n1", device("gpu-0", 80)))
-    assert told == ["n1"]
+    assert text == ["n1"]
 
 
 def test_a_slice_that_selects_nodes_by_labels_counts_on_nodes_with_slices_of_their_own() -> None:

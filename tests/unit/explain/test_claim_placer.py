@@ -57,13 +57,13 @@ def books_of(*claims: ClaimRecord, shared: bool = True, **cards: tuple[int, ...]
 
 
 def placer(
-    books: ClaimBooks, own: OwnFilters | None = None, policy: Policy = POLICY, **like: str
+    books: ClaimBooks, own_filters: OwnFilters | None = None, policy: Policy = POLICY, **like: str
 ) -> ClaimPlacer:
-    for name, known in like.items():
-        spec = books.ledger.entries_and_specs()[1][known]
+    for name, expected in like.items():
+        spec = books.ledger.entries_and_specs()[1][expected]
         books.ledger.node_changed(type(spec)(name, spec.capacity, spec.healthy))
     snapshot = books.ledger.snapshot()
-    filters = HostFilters(own or OwnFilters(), snapshot.names)
+    filters = HostFilters(own_filters or OwnFilters(), snapshot.names)
     return ClaimPlacer(snapshot, filters, policy, books=books, matches=always, like=like)
 
 
@@ -87,23 +87,23 @@ def test_the_policy_chooses_the_node_and_first_fit_the_device() -> None:
 def test_pods_are_placed_until_no_node_has_devices() -> None:
     books = books_of(allocated(1, holding("a", "gpu-0", 50)), a=(80,), b=(24,))
     placing = placer(books)
-    found = placing.placed(wants(books, 12, count=None))
-    assert (found.fit, found.on) == (4, {"b": 2, "a": 2})
-    assert found.reasons == {TOO_FEW: 2}
+    answer = placing.placed(wants(books, 12, count=None))
+    assert (answer.fit, answer.on) == (4, {"b": 2, "a": 2})
+    assert answer.reasons == {TOO_FEW: 2}
 
 
 def test_all_claims_of_a_pod_are_on_one_node_and_may_share_a_device() -> None:
     books = books_of(a=(16,), b=(24,))
     assert placer(books).placed(wants(books, 12, 12)).on == {"b": 1}
     books = books_of(a=(16,), c=(16, 16))
-    found = placer(books).placed(wants(books, 12, 12, count=2))
-    assert (found.on, found.all_fit) == ({"c": 1}, False)
+    answer = placer(books).placed(wants(books, 12, 12, count=2))
+    assert (answer.on, answer.all_fit) == ({"c": 1}, False)
 
 
 def test_a_device_that_is_not_shared_is_taken_whole() -> None:
     books = books_of(a=(80,), b=(24,), shared=False)
-    found = placer(books).placed(wants(books, 20, count=3))
-    assert (found.fit, dict(found.on)) == (2, {"b": 1, "a": 1})
+    answer = placer(books).placed(wants(books, 20, count=3))
+    assert (answer.fit, dict(answer.on)) == (2, {"b": 1, "a": 1})
 
 
 def test_a_group_is_placed_whole_or_not_at_all() -> None:
@@ -113,7 +113,7 @@ def test_a_group_is_placed_whole_or_not_at_all() -> None:
     gang = placing.placed_at_once([wants(books, 9, count=3)])
     assert (first.fit, gang.fits, gang.results[0].fit) == (1, False, 2)
     assert placing.view.used[placing.view.row["a"]].tolist()[:1] == [4]
-    # What was taken back is free again, and what came before it is not.
+    # Only the devices of pods that were taken back are free again.
     assert placing.placed(wants(books, 10, count=None)).fit == 2
 
 
@@ -135,24 +135,24 @@ def test_a_pod_without_claims_takes_cpu_alone() -> None:
 def test_what_keeps_a_node_from_pods_is_told_before_its_devices() -> None:
     books = books_of(a=(24,), b=(24,))
     states = NodeStates([NodeState("a", cordoned=True), NodeState("b")])
-    found = placer(books, OwnFilters(states)).placed(wants(books, 20, count=3))
-    assert found.reasons == {"cordoned": 1, TOO_FEW: 1}
-    closed = OwnFilters(NodeStates(NodeState(name, cordoned=True) for name in "ab"))
-    assert placer(books, closed).placed(PodBatch("plain", Request(cpu=1))).reasons == {
+    answer = placer(books, OwnFilters(states)).placed(wants(books, 20, count=3))
+    assert answer.reasons == {"cordoned": 1, TOO_FEW: 1}
+    config_map = OwnFilters(NodeStates(NodeState(name, cordoned=True) for name in "ab"))
+    assert placer(books, config_map).placed(PodBatch("plain", Request(cpu=1))).reasons == {
         "cordoned": 2
     }
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_node_without_modelled_devices_takes_nothing(*, gone: bool) -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_node_without_modelled_devices_takes_nothing(*, is_gone: bool) -> None:
     books = books_of(a=(24,))
-    wanted = wants(books, 1)
+    batches = wants(books, 1)
     snapshot = books.ledger.snapshot()
-    if gone:
+    if is_gone:
         books.replace_slices([])
     filters = HostFilters(OwnFilters(), snapshot.names)
     placing = ClaimPlacer(snapshot, filters, POLICY, books=books, matches=always, like={})
-    assert placing.placed(wanted).fit == (not gone)
+    assert placing.placed(batches).fit == (not is_gone)
 
 
 def test_devices_of_other_drivers_count_for_first_fit_and_not_in_units() -> None:
@@ -164,14 +164,14 @@ def test_devices_of_other_drivers_count_for_first_fit_and_not_in_units() -> None
     )
     books.claim_changed(nics)
     placing = placer(books)
-    wanted = wants(books, 20)
-    assert wanted.claims is not None
-    assert placing.placed(wanted).on == {"a": 1}
+    batches = wants(books, 20)
+    assert batches.claims is not None
+    assert placing.placed(batches).on == {"a": 1}
     # The next one takes the network card: it is all that is left.
     assert placing.placed(
         PodBatch("n", Request(), 2, claims=books.requests(pod_with(50)).claims)
     ).fit
-    assert isinstance(wanted.claims, PodClaims)
+    assert isinstance(batches.claims, PodClaims)
     assert placing.view.used[placing.view.row["a"]].max() <= 24
 
 
@@ -195,8 +195,8 @@ def test_a_partition_is_scored_by_the_part_of_its_card_that_it_takes() -> None:
     assert request is not None
     assert devices is not None
     claims = PodClaims((request,))
-    for held, parts in ((frozenset[DeviceKey](), [(0, 80)]), ({whole.key}, [(1, 9)])):
-        fit = first_fit(devices, claims, Use(held), always, Steps(100))
+    for holds, parts in ((frozenset[DeviceKey](), [(0, 80)]), ({whole.key}, [(1, 9)])):
+        fit = first_fit(devices, claims, Use(holds), always, Steps(100))
         assert isinstance(fit, Fit)
         assert [*parts_of(books, "n1", fit, claims)] == parts
 
@@ -206,5 +206,5 @@ def test_every_policy_fills_what_first_fit_lets_it(name: str) -> None:
     """Three pods of 8 on each card of 24, whatever the policy says of them."""
     books = books_of(a=(24, 24), b=(24,), c=(24, 24))
     placing = placer(books, policy=load_policy(name))
-    found = placing.placed(wants(books, 8, count=None))
-    assert (found.fit, found.on) == (15, {"a": 6, "b": 3, "c": 6})
+    answer = placing.placed(wants(books, 8, count=None))
+    assert (answer.fit, answer.on) == (15, {"a": 6, "b": 3, "c": 6})

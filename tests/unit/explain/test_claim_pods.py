@@ -1,4 +1,4 @@
-"""Pods with claims as pods to be placed: what each needs, and which are placed as one."""
+"""Pods with claims as batches: the needs of each pod, and pods that are placed as one."""
 
 import json
 from typing import Any
@@ -60,8 +60,10 @@ class Source:
         return frozenset(nodes) if nodes else None
 
 
-def pod(*claims: dict[str, str], made: dict[str, str | None] | None = None) -> ClaimsPod:
-    statuses = [{"name": name, "resourceClaimName": claim} for name, claim in (made or {}).items()]
+def pod(*claims: dict[str, str], changes: dict[str, str | None] | None = None) -> ClaimsPod:
+    statuses = [
+        {"name": name, "resourceClaimName": claim} for name, claim in (changes or {}).items()
+    ]
     body = {
         "metadata": {"name": "p", "namespace": "team", "uid": "u"},
         "spec": {
@@ -78,36 +80,36 @@ def read(pod: ClaimsPod, source: Source, *, anew: bool = False) -> ClaimsUser | 
 
 
 def test_a_pod_asks_by_each_of_its_claims_once() -> None:
-    named = {"resourceClaimName": "shared"}
-    found = read(pod(named, named, {"resourceClaimTemplateName": "t"}), Source("shared", "t"))
-    assert found is not None
-    assert found.request.cpu == 2000
-    assert [claim.key for claim in found.claims] == ["team/shared", ""]
+    names = {"resourceClaimName": "shared"}
+    answer = read(pod(names, names, {"resourceClaimTemplateName": "t"}), Source("shared", "t"))
+    assert answer is not None
+    assert answer.request.cpu == 2000
+    assert [claim.key for claim in answer.claims] == ["team/shared", ""]
 
 
 def test_of_a_template_the_claim_that_was_made_counts() -> None:
     of_template = {"resourceClaimTemplateName": "t"}
-    found = read(pod(of_template, made={"c0": "made"}), Source("made"))
-    assert found is not None
-    assert [claim.key for claim in found.claims] == [""]
-    assert read(pod(of_template, made={"c0": None}), Source()) is None
+    answer = read(pod(of_template, changes={"c0": "made"}), Source("made"))
+    assert answer is not None
+    assert [claim.key for claim in answer.claims] == [""]
+    assert read(pod(of_template, changes={"c0": None}), Source()) is None
     assert read(pod(), Source()) is None
 
 
 def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -> None:
     both = pod({"resourceClaimName": "has"}, {"resourceClaimName": "needs"})
     source = Source("needs", has=("b", "a"))
-    found = read(both, source)
-    assert found is not None
-    assert len(found.claims) == 1
+    answer = read(both, source)
+    assert answer is not None
+    assert len(answer.claims) == 1
     field = Requirement("metadata.name", "In", ("a", "b"))
-    assert found.demands.terms == (Term(fields=(field,)),)
-    found = read(both, source, anew=True)
-    assert found is not None
-    assert (len(found.claims), found.demands) == (2, Demands())
-    found = read(both, Source("needs", has=()))
-    assert found is not None
-    assert found.demands == Demands()
+    assert answer.demands.terms == (Term(fields=(field,)),)
+    answer = read(both, source, anew=True)
+    assert answer is not None
+    assert (len(answer.claims), answer.demands) == (2, Demands())
+    answer = read(both, Source("needs", has=()))
+    assert answer is not None
+    assert answer.demands == Demands()
 
 
 @pytest.mark.parametrize(
@@ -123,20 +125,20 @@ def test_what_is_not_there_is_said(claim: dict[str, str], text: str) -> None:
 
 
 def test_equal_pods_are_placed_one_by_one_with_their_claims() -> None:
-    (wanted,) = wanted_of([user("d", OpenClaim(asks(8)), OpenClaim(asks(4, 2)), count=3)], GIB)
-    assert (wanted.name, wanted.count) == ("d", 3)
-    assert wanted.request.parts == (8, 4, 4)
-    assert wanted.claims == PodClaims((asks(8), asks(4, 2)))
+    (batch,) = wanted_of([user("d", OpenClaim(asks(8)), OpenClaim(asks(4, 2)), count=3)], GIB)
+    assert (batch.name, batch.count) == ("d", 3)
+    assert batch.request.parts == (8, 4, 4)
+    assert batch.claims == PodClaims((asks(8), asks(4, 2)))
     assert wanted_of([user("has-all")], GIB) == []
 
 
 def test_pods_that_share_a_claim_are_placed_as_one() -> None:
-    shared, other = OpenClaim(asks(8), "n/shared"), OpenClaim(asks(4), "n/other")
+    shared, second = OpenClaim(asks(8), "n/shared"), OpenClaim(asks(4), "n/other")
     users = [
         user("a", shared, priority=1),
         user("b", OpenClaim(asks(1))),
-        user("c", other, OpenClaim(asks(2)), count=2),
-        user("d", shared, other, priority=5),
+        user("c", second, OpenClaim(asks(2)), count=2),
+        user("d", shared, second, priority=5),
     ]
     one, alone = wanted_of(users, GIB)
     assert (one.name, one.count, one.priority) == ("a (4 pods that share a claim)", 1, 5)

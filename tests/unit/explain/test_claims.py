@@ -1,4 +1,4 @@
-"""The explanation of a pod with claims: where its claims stand, and which claims have to end."""
+"""Explanations of pods with claims: the states of claims, and the claims that have to end."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -86,8 +86,8 @@ def said(books: ClaimBooks, *numbers: int, filters: OwnFilters | None = None) ->
 
 
 def lines(books: ClaimBooks, *numbers: int, filters: OwnFilters | None = None) -> list[str]:
-    found: list[str] = said(books, *numbers, filters=filters)["lines"]
-    return found
+    answer: list[str] = said(books, *numbers, filters=filters)["lines"]
+    return answer
 
 
 def test_a_pod_that_waits_is_told_which_claims_hold_the_devices() -> None:
@@ -126,7 +126,7 @@ def test_the_node_with_the_fewest_claims_that_have_to_end_is_named() -> None:
     )
     reading = said(books, 9)["claimDevices"]
     assert reading["remedy"]["node"] == "b"
-    assert [each["name"] for each in reading["remedy"]["ends"]] == ["claim-5"]
+    assert [end["name"] for end in reading["remedy"]["ends"]] == ["claim-5"]
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
@@ -136,8 +136,8 @@ def test_a_pod_that_fits_is_told_where() -> None:
     gated = pod_with(1)
     assert gated.spec is not None
     gated.spec.scheduling_gates = [{}]  # type: ignore[list-item]  # of which only the number counts
-    told = document(explain_claims(gated, books, own("a", "b", "c"), always, "GiB"))["lines"]
-    assert "Would fit:  on a and c once its scheduling gates are removed" in told
+    text = document(explain_claims(gated, books, own("a", "b", "c"), always, "GiB"))["lines"]
+    assert "Would fit:  on a and c once its scheduling gates are removed" in text
 
 
 def test_what_can_never_fit_is_said_so() -> None:
@@ -176,8 +176,8 @@ def test_an_attempt_that_ends_with_an_error_is_not_judged() -> None:
     request = ClaimRequest((Request("all", (everything,)),))
     ref = PodRef("default", "claim-1", "u")
     books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
-    (found,) = said(books, 1)["claimDevices"]["notJudged"]
-    assert found["reason"] in REASONS.values()
+    (answer,) = said(books, 1)["claimDevices"]["notJudged"]
+    assert answer["reason"] in REASONS.values()
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_claims_that_cannot_be_judged_say_why(claim: ClaimRecord | None, text: s
 def test_a_missing_claim_and_a_missing_class_are_told() -> None:
     books = books_of(open_claim(1, 10), a=(80,))
     books.replace_classes([])
-    told = lines(books, 1, 7)
-    assert "Claim:      default/claim-7 is not there" in told
+    text = lines(books, 1, 7)
+    assert "Claim:      default/claim-7 is not there" in text
     assert "not judged: a DeviceClass" in " ".join(lines(books, 1))
 
 
@@ -215,8 +215,8 @@ def test_an_amount_of_the_pod_that_cannot_be_read_is_told() -> None:
             },
         }
     )
-    found = document(explain_claims(pod, books, own("a"), always, "GiB"))
-    assert "1x" in found["claimDevices"]["detail"]
+    answer = document(explain_claims(pod, books, own("a"), always, "GiB"))
+    assert "1x" in answer["claimDevices"]["detail"]
 
 
 def test_a_claim_that_others_use_keeps_the_pod_on_its_nodes() -> None:
@@ -234,8 +234,8 @@ def test_a_claim_that_others_use_keeps_the_pod_on_its_nodes() -> None:
 
 
 def test_a_claim_whose_slice_is_gone_keeps_the_pod_nowhere() -> None:
-    gone = allocated(1, holding("gone", "gpu-0", 5), users=(("other", "u9"),))
-    books = books_of(gone, open_claim(2, 10), a=(80,))
+    is_gone = allocated(1, holding("gone", "gpu-0", 5), users=(("other", "u9"),))
+    books = books_of(is_gone, open_claim(2, 10), a=(80,))
     assert said(books, 1, 2)["claimDevices"]["fit"] == ["a"]
 
 
@@ -245,14 +245,14 @@ def test_a_pod_whose_claims_all_have_devices_needs_no_reading() -> None:
         allocated(2, holding("a", "nic-0", None, driver="net"), users=(("pod", "u"),)),
         a=(80, 24),
     )
-    found = said(books, 1, 2)
-    assert found["claimDevices"] is None
-    assert found["lines"][1:3] == [
+    answer = said(books, 1, 2)
+    assert answer["claimDevices"] is None
+    assert answer["lines"][1:3] == [
         "Claim:      default/claim-1 is allocated on a: 10 GiB of gpu-0 (GPU-a-gpu-0), all of gpu-1"
         " (GPU-a-gpu-1)",
         "Claim:      default/claim-2 is allocated: all of nic-0; reserved for pod",
     ]
-    assert found["claims"][0]["devices"][0] == {
+    assert answer["claims"][0]["devices"][0] == {
         "driver": DRIVER,
         "pool": "a",
         "device": "gpu-0",
@@ -266,17 +266,17 @@ def test_a_pod_that_is_bound_or_has_ended_is_not_judged() -> None:
     pod = pod_with(1)
     assert pod.spec is not None
     pod.spec.node_name = "a"
-    found = document(explain_claims(pod, books, own("a"), always, "GiB"))
-    assert (found["state"], found["node"], found["claimDevices"]) == ("bound", "a", None)
-    assert found["lines"][0] == "Pod:        default/pod is bound to a, and asks by claims"
+    answer = document(explain_claims(pod, books, own("a"), always, "GiB"))
+    assert (answer["state"], answer["node"], answer["claimDevices"]) == ("bound", "a", None)
+    assert answer["lines"][0] == "Pod:        default/pod is bound to a, and asks by claims"
     ended = decoded(
         {
             "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
             "status": {"phase": "Succeeded"},
         }
     )
-    found = document(explain_claims(ended, books, own("a"), always, "GiB"))
-    assert (found["state"], found["claims"]) == ("ended", None)
+    answer = document(explain_claims(ended, books, own("a"), always, "GiB"))
+    assert (answer["state"], answer["claims"]) == ("ended", None)
 
 
 def test_a_device_with_a_taint_is_no_device_for_the_pod() -> None:
@@ -299,9 +299,9 @@ def test_an_extended_resource_of_a_class_is_a_claim_that_kube_scheduler_makes() 
     assert by_claims(pod, ["aliyun.com/gpu-mem"], books.resources)
     assert not by_claims(pod, ["aliyun.com/gpu-mem"])
     states = NodeStates(NodeState(name, allocatable={"pods": 9}) for name in "ab")
-    found = document(explain_claims(pod, books, OwnFilters(states), always, "GiB"))
-    assert found["lines"][0] == "Pod:        default/pod is pending, and asks by claims"
-    assert (found["claims"], found["claimDevices"]["fit"]) == (None, ["b"])
+    answer = document(explain_claims(pod, books, OwnFilters(states), always, "GiB"))
+    assert answer["lines"][0] == "Pod:        default/pod is pending, and asks by claims"
+    assert (answer["claims"], answer["claimDevices"]["fit"]) == (None, ["b"])
 
 
 def test_by_claims_is_a_pod_without_a_managed_resource() -> None:
@@ -344,13 +344,13 @@ def test_requests_are_told_in_words() -> None:
     st.integers(1, 26),
 )
 def test_the_claims_that_are_named_are_enough_and_none_is_needless(
-    held: list[list[int]], wanted: int
+    holds: list[list[int]], units: int
 ) -> None:
     """Each node has two cards of 24; claims are where first fit had put them."""
-    names = "abc"[: len(held)]
-    books = books_of(open_claim(99, wanted), **dict.fromkeys(names, (24, 24)))
+    names = "abc"[: len(holds)]
+    books = books_of(open_claim(99, units), **dict.fromkeys(names, (24, 24)))
     number = 0
-    for node, sizes in zip(names, held, strict=True):
+    for node, sizes in zip(names, holds, strict=True):
         for gib in sizes:
             number += 1
             books.claim_changed(open_claim(number, gib))
@@ -359,8 +359,8 @@ def test_the_claims_that_are_named_are_enough_and_none_is_needless(
             assert devices is not None
             fit = first_fit(devices, claims, books.use(node), always, Steps(1000))
             held_now = [
-                Holding(taken.device.key, taken.consumed)
-                for taken in (fit.taken if isinstance(fit, Fit) else ())
+                Holding(amounts.device.key, amounts.consumed)
+                for amounts in (fit.taken if isinstance(fit, Fit) else ())
             ]
             if held_now:
                 books.claim_changed(allocated(number, *held_now))
@@ -373,12 +373,12 @@ def test_the_claims_that_are_named_are_enough_and_none_is_needless(
     def fits(node: str, without: set[str]) -> bool:
         devices = books.devices(node)
         assert devices is not None
-        keys = [each.key for each in devices.devices]
-        stay = [each for uid, each in books.allocated().items() if uid not in without]
+        keys = [item.key for item in devices.devices]
+        stay = [item for uid, item in books.allocated().items() if uid not in without]
         return isinstance(first_fit(devices, claims, use_of(stay, keys), always, Steps(1000)), Fit)
 
     assert reading.fit == tuple(node for node in names if fits(node, set()))
-    assert reading.never == (wanted > 24)
+    assert reading.never == (units > 24)
     if reading.fit or reading.never:
         assert reading.remedy is None
         return

@@ -56,22 +56,22 @@ def applied(
 
 
 def test_the_fewest_nodes_of_one_shape() -> None:
-    found = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 7)], SMALL)
-    assert found.counts == (3,)
-    assert [node.used for node in found.nodes] == [(20, 20), (20, 20), (20, 0)]
-    assert found.results[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
-    assert found.largest == (24, 4)
-    assert (found.before.nodes, found.after.nodes) == (1, 4)
+    result = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 7)], SMALL)
+    assert result.counts == (3,)
+    assert [node.used for node in result.nodes] == [(20, 20), (20, 20), (20, 0)]
+    assert result.results[0].on == {"a": 2, "new-1": 2, "new-2": 2, "new-3": 1}
+    assert result.largest == (24, 4)
+    assert (result.before.nodes, result.after.nodes) == (1, 4)
 
 
 def test_each_part_of_a_split_pod_is_counted() -> None:
     """A pod takes 20 of one device and 10 of another; with 10 on both, three would fit a node."""
-    found = answer(books(), [PodBatch("split", Request().of_parts([20, 10]), 3)], SMALL)
-    assert found.counts == (3,)
-    assert [node.used for node in found.nodes] == [(20, 10)] * 3
+    result = answer(books(), [PodBatch("split", Request().of_parts([20, 10]), 3)], SMALL)
+    assert result.counts == (3,)
+    assert [node.used for node in result.nodes] == [(20, 10)] * 3
     room = Shape("4x24", node("", 24, 24, 24, 24))
-    found = answer(books(), [PodBatch("split", Request().of_parts([20, 10]), 4)], room)
-    assert found.counts == (2,)
+    result = answer(books(), [PodBatch("split", Request().of_parts([20, 10]), 4)], room)
+    assert result.counts == (2,)
 
 
 def test_compute_is_counted() -> None:
@@ -80,15 +80,15 @@ def test_compute_is_counted() -> None:
         ledger = books(node("a", 24, 24))
         bind(ledger, "plain", Request(4, 1), "a")
         pods_with_compute = PodBatch("p", Request(1, 1, percents=compute(cores)), pods)
-        found = answer(ledger, [pods_with_compute], SMALL)
-        assert found.counts == (nodes,), cores
-        assert found.any_percents
-    assert found.largest == (24,)  # only one device has compute left
+        result = answer(ledger, [pods_with_compute], SMALL)
+        assert result.counts == (nodes,), cores
+        assert result.any_percents
+    assert result.largest == (24,)  # only one device has compute left
 
 
 def test_nothing_is_needed_where_all_fit() -> None:
-    found = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 2)], SMALL)
-    assert (found.counts, found.nodes, found.left_out) == ((0,), (), ())
+    result = answer(books(node("a", 24, 24)), [PodBatch("20GiB", Request(20, 1), 2)], SMALL)
+    assert (result.counts, result.nodes, result.left_out) == ((0,), (), ())
 
 
 def test_pods_that_no_node_takes_are_left_out_with_a_reason() -> None:
@@ -98,9 +98,9 @@ def test_pods_that_no_node_takes_are_left_out_with_a_reason() -> None:
         PodBatch("other", Request(8, 1, models=("H100",)), 4),
         PodBatch("fits", Request(20, 1), 2),
     ]
-    found = answer(books(node("a", 4)), requested, SMALL)
-    assert found.counts == (1,)
-    assert [(pods.batch.name, pods.count, dict(pods.reasons)) for pods in found.left_out] == [
+    result = answer(books(node("a", 4)), requested, SMALL)
+    assert result.counts == (1,)
+    assert [(pods.batch.name, pods.count, dict(pods.reasons)) for pods in result.left_out] == [
         ("large", 2, {"GPU Memory request is larger than any healthy device": 1}),
         ("wide", 1, {"fewer healthy devices of that size than requested": 1}),
         ("other", 4, {MODEL: 1}),
@@ -123,8 +123,8 @@ def test_a_pod_fits_on_a_node_that_is_there_once_others_go_to_new_ones() -> None
     """The H100 is taken by a pod that a new node could have; with one it is free for its own."""
     ledger = books(node("old", 80, models=("H100",)))
     h100 = PodBatch("h100", Request(70, 1, models=("H100",)))
-    found = answer(ledger, [PodBatch("any", Request(20, 1), 1), h100], SMALL)
-    assert (found.counts, found.left_out) == ((1,), ())
+    result = answer(ledger, [PodBatch("any", Request(20, 1), 1), h100], SMALL)
+    assert (result.counts, result.left_out) == ((1,), ())
 
 
 def test_what_kube_scheduler_would_refuse_is_not_counted() -> None:
@@ -134,9 +134,9 @@ def test_what_kube_scheduler_would_refuse_is_not_counted() -> None:
     ask = Request(4, 1, resources=((MEM, 4),))
     elsewhere = Demands((("zone", "b"),))
     requested = [PodBatch("here", ask, 3), PodBatch("there", ask, 1, elsewhere)]
-    found = answer(books(), requested, shape)
-    assert found.counts == (3,)  # a pod a node
-    (pods,) = found.left_out
+    result = answer(books(), requested, shape)
+    assert result.counts == (3,)  # a pod a node
+    (pods,) = result.left_out
     assert (pods.batch.name, pods.count) == ("there", 1)
     assert list(pods.reasons) == ["not what the pod's node selector or affinity asks for"]
 
@@ -147,10 +147,10 @@ def test_what_kube_scheduler_would_refuse_is_not_counted() -> None:
 )
 def test_so_much_more_is_no_less_than_asked(sizes: list[tuple[int, int]], share: Fraction) -> None:
     entries = [PodBatch(str(number), Request(*size)) for number, size in enumerate(sizes)]
-    found = more_of(entries, share)
-    pods = sum(batch.count or 0 for batch in found)
+    answer = more_of(entries, share)
+    pods = sum(batch.count or 0 for batch in answer)
     assert len(entries) * share <= pods < len(entries) * share + 1
-    units = sum(batch.request.total * (batch.count or 0) for batch in found)
+    units = sum(batch.request.total * (batch.count or 0) for batch in answer)
     assert units >= share * sum(batch.request.total for batch in entries)
 
 
@@ -203,8 +203,10 @@ def test_nodes_that_only_change_who_is_left_out_do_not_come() -> None:
         PodBatch("a", Request(16, 2)),
         PodBatch("b", Request(2, 2)),
     ]
-    found = answer(books(node("there", 24, 16)), [PodBatch("first", Request(2, 1), 3), *wide], TINY)
-    others = [
+    outcome = answer(
+        books(node("there", 24, 16)), [PodBatch("first", Request(2, 1), 3), *wide], TINY
+    )
+    remaining = [
         what_if(
             books(node("there", 24, 16)),
             [PodBatch("first", Request(2, 1), 3), *wide],
@@ -213,9 +215,9 @@ def test_nodes_that_only_change_who_is_left_out_do_not_come() -> None:
         )
         for count in range(6)
     ]
-    lost = [8 - sum(fitting(result)) for result in others]
-    assert sum(pods.count for pods in found.left_out) == min(lost)
-    assert found.counts[0] == lost.index(min(lost))
+    lost = [8 - sum(fitting(result)) for result in remaining]
+    assert sum(pods.count for pods in outcome.left_out) == min(lost)
+    assert outcome.counts[0] == lost.index(min(lost))
 
 
 @settings(max_examples=60, deadline=None)
@@ -235,10 +237,10 @@ def test_the_promise_is_kept_and_one_node_fewer_does_not_do(
     name: str,
 ) -> None:
     policy = load_policy(name)
-    found = answer(cluster(*nodes_and_pods), requested, *shapes, policy=policy)
-    fit = [result.fit for result in found.results]
-    pods = [result.batch.count or 0 for result in found.results]
-    assert sum(pods) - sum(fit) == sum(pods.count for pods in found.left_out)
+    outcome = answer(cluster(*nodes_and_pods), requested, *shapes, policy=policy)
+    fit = [result.fit for result in outcome.results]
+    pods = [result.batch.count or 0 for result in outcome.results]
+    assert sum(pods) - sum(fit) == sum(pods.count for pods in outcome.left_out)
 
     def fitting_with(counts: Sequence[int]) -> list[int]:
         return fitting(applied(cluster(*nodes_and_pods), requested, shapes, counts, policy))
@@ -247,7 +249,7 @@ def test_the_promise_is_kept_and_one_node_fewer_does_not_do(
         pairs = zip(fitting_with(counts), fit, strict=True)
         return any(fewer < before for fewer, before in pairs)
 
-    assert fitting_with(found.counts) == fit
-    for number, count in enumerate(found.counts):
+    assert fitting_with(outcome.counts) == fit
+    for number, count in enumerate(outcome.counts):
         if count:
-            assert does_not_do([n - (at == number) for at, n in enumerate(found.counts)])
+            assert does_not_do([n - (at == number) for at, n in enumerate(outcome.counts)])

@@ -22,17 +22,17 @@ def waits(ledger: Ledger, name: str, units: int, devices: int = 1, **more: Any) 
     ledger.pod_changed(ObservedPod(ref, request, created=1.0)._replace(**more))
 
 
-def wishes(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> list[Wish]:
-    return asked(ledger, *specs, most=most).wishes
+def wishes(ledger: Ledger, *specs: NodeSpec, limit: int = 10) -> list[Wish]:
+    return asked(ledger, *specs, limit=limit).wishes
 
 
-def why_not(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> dict[str, str]:
-    return asked(ledger, *specs, most=most).why_not
+def why_not(ledger: Ledger, *specs: NodeSpec, limit: int = 10) -> dict[str, str]:
+    return asked(ledger, *specs, limit=limit).why_not
 
 
-def asked(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> Wishes:
+def asked(ledger: Ledger, *specs: NodeSpec, limit: int = 10) -> Wishes:
     states = NodeStates(map(state_of, specs or (NODE,)))
-    return node_wishes(ledger.view(), OwnFilters(states, ledger.taken), POLICY, most)
+    return node_wishes(ledger.view(), OwnFilters(states, ledger.taken), POLICY, limit)
 
 
 def full(*specs: NodeSpec) -> Ledger:
@@ -41,13 +41,13 @@ def full(*specs: NodeSpec) -> Ledger:
     for spec in specs or (NODE,):
         units = spec.capacity[0] * 5 // 8
         for number in range(2):
-            most = Request(units, 1, resources=((MEM, units),))
-            bind(ledger, f"{spec.name}-{number}", most, spec.name)
+            limit = Request(units, 1, resources=((MEM, units),))
+            bind(ledger, f"{spec.name}-{number}", limit, spec.name)
     return ledger
 
 
-def names(found: list[Wish]) -> list[str]:
-    return [wish.ref.name for wish in found]
+def names(answer: list[Wish]) -> list[str]:
+    return [wish.ref.name for wish in answer]
 
 
 def test_of_a_split_pod_each_part_counts_by_itself() -> None:
@@ -61,9 +61,9 @@ def test_of_a_split_pod_each_part_counts_by_itself() -> None:
     assert why_not(ledger) == {
         "uid-never": "it would not fit an empty node like those that are there"
     }
-    waiting = full()
-    waiting.pod_changed(ObservedPod(PodRef("default", "f", "f"), split.of_parts((6, 4))))
-    assert asked(waiting) == Wishes()
+    pending = full()
+    pending.pod_changed(ObservedPod(PodRef("default", "f", "f"), split.of_parts((6, 4))))
+    assert asked(pending) == Wishes()
 
 
 def test_who_fits_by_the_sum_alone_needs_a_node() -> None:
@@ -113,8 +113,8 @@ def test_who_is_larger_than_any_device_never_has_one() -> None:
     ledger = books(NODE)
     waits(ledger, "giant", 20)
     assert wishes(ledger) == []
-    why = "it would not fit an empty node like those that are there"
-    assert why_not(ledger) == {"uid-giant": why}
+    reason = "it would not fit an empty node like those that are there"
+    assert why_not(ledger) == {"uid-giant": reason}
     ledger = full(NODE, larger := node("b", 32, 32))
     waits(ledger, "giant", 20)
     (wish,) = wishes(ledger, NODE, larger)
@@ -126,18 +126,20 @@ def test_no_more_are_told_than_asked_for() -> None:
     ledger = full()
     for number in range(5):
         waits(ledger, f"web-{number}", 8)
-    assert names(wishes(ledger, most=2)) == ["web-0", "web-1"]
-    why = "2 other pods that need one come first"
-    assert why_not(ledger, most=2) == dict.fromkeys(("uid-web-2", "uid-web-3", "uid-web-4"), why)
+    assert names(wishes(ledger, limit=2)) == ["web-0", "web-1"]
+    reason = "2 other pods that need one come first"
+    assert why_not(ledger, limit=2) == dict.fromkeys(
+        ("uid-web-2", "uid-web-3", "uid-web-4"), reason
+    )
 
 
 def test_of_very_many_nodes_only_those_that_mislead_are_listed() -> None:
-    others = [node(f"n{number}", 4) for number in range(MOST_NODES)]
+    remaining = [node(f"n{number}", 4) for number in range(MOST_NODES)]
     ledger = full()
-    for spec in others:
+    for spec in remaining:
         ledger.node_changed(spec)
     waits(ledger, "web", 8)
-    (wish,) = wishes(ledger, NODE, *others)
+    (wish,) = wishes(ledger, NODE, *remaining)
     assert wish.nodes == wish.full == {"a"}
     many = [node(f"m{number}", 16, 16) for number in range(MOST_NODES)]
     crowded = full(NODE, *many)

@@ -1,4 +1,4 @@
-"""Filters over many nodes at once: they say what the filters over one node say."""
+"""Filters over many nodes agree with the filters over one node."""
 
 from collections import Counter, defaultdict
 
@@ -38,7 +38,7 @@ pods = st.tuples(
         Demands,
         node_selector=st.sampled_from([(), (("zone", "a"),)]),
         tolerations=st.sampled_from([(), (Toleration(operator="Exists"),)]),
-        known=st.booleans(),
+        is_complete=st.booleans(),
     ),
 )
 
@@ -50,26 +50,28 @@ pods = st.tuples(
     st.frozensets(st.sampled_from(["cpu", MEM])),
 )
 def test_it_says_what_is_said_of_each_node(
-    shown: list[NodeState],
-    taken: dict[str, dict[str, int]],
+    node_states: list[NodeState],
+    used: dict[str, dict[str, int]],
     steps: list[tuple[tuple[Request, Demands], int, int]],
     ignored: frozenset[str],
 ) -> None:
-    own = OwnFilters(NodeStates(shown), lambda node: taken.get(node, {}), ignored)
+    own_filters = OwnFilters(NodeStates(node_states), lambda node: used.get(node, {}), ignored)
     names = ("d", "", "b", "a", "c", "e")
     rows = np.array([3, 2, 4, 0, 5])
-    room = HostRoom(HostFilters(own, names), rows)
+    room = HostRoom(HostFilters(own_filters, names), rows)
     more: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (taker, _), row, sign in steps:
         room.take(row, taker, sign)
         for resource, amount in amounts_of(taker).items():
             more[names[rows[row]]][resource] += sign * amount
         for (request, demands), *_ in steps:
-            seen = [
-                not own.obstacles(names[each], request, demands, more[names[each]])
-                for each in rows.tolist()
+            passes = [
+                not own_filters.obstacles(
+                    names[row_index], request, demands, more[names[row_index]]
+                )
+                for row_index in rows.tolist()
             ]
-            assert room.among(request, demands).tolist() == seen
+            assert room.among(request, demands).tolist() == passes
 
 
 def test_what_is_given_back_is_there_again() -> None:

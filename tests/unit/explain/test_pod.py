@@ -1,4 +1,4 @@
-"""What is said of pods in every state: the lines, and the document."""
+"""Explanations of pods in every state: lines and documents."""
 
 import json
 from typing import Any
@@ -23,9 +23,9 @@ from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
 
 
-def placed(name: str, units: int, where: str, idx: str, **annotations: str) -> dict[str, Any]:
-    """A bound pod whose annotations name its device."""
-    return pod_json(name, units, node=where, annotations={ALIYUN.idx: idx, **annotations})
+def placed(name: str, units: int, place: str, idx: str, **annotations: str) -> dict[str, Any]:
+    """Return a bound pod with a device in its annotations."""
+    return pod_json(name, units, node=place, annotations={ALIYUN.idx: idx, **annotations})
 
 
 def said_by_scheduler(pod: dict[str, Any], message: str) -> dict[str, Any]:
@@ -41,26 +41,26 @@ def said_by_scheduler(pod: dict[str, Any], message: str) -> dict[str, Any]:
 def filled(
     *nodes: NodeSpec, pods: tuple[dict[str, Any], ...] = (), pairing: Pairing = Pairing.OFF
 ) -> ManagedResource:
-    managed = managed_resource(pairing=pairing)
+    resource = managed_resource(pairing=pairing)
     for spec in nodes:
-        managed.ledger.node_changed(spec)
-    managed.filters = OwnFilters(NodeStates(map(state_of, nodes)), managed.ledger.taken)
+        resource.ledger.node_changed(spec)
+    resource.filters = OwnFilters(NodeStates(map(state_of, nodes)), resource.ledger.taken)
     for pod in pods:
-        managed.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
-    return managed
+        resource.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
+    return resource
 
 
-def told(pod: dict[str, Any], managed: ManagedResource, **more: bool) -> list[str]:
-    return lines(explain_pod(read_pod(pod), [managed], "GiB", **more))
+def told(pod: dict[str, Any], resource: ManagedResource, **more: bool) -> list[str]:
+    return lines(explain_pod(read_pod(pod), [resource], "GiB", **more))
 
 
 HALVES = (placed("half-1", 10, "gpu-a", "0"), placed("half-2", 10, "gpu-a", "1"))
 
 
 def test_a_pending_pod_is_explained_in_five_lines() -> None:
-    managed = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
+    resource = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
     message = FITS_NOT.format(3, "1 Insufficient GPU Memory in one device, 2 Insufficient cpu")
-    assert told(said_by_scheduler(pod_json("late", 8), message), managed) == [
+    assert told(said_by_scheduler(pod_json("late", 8), message), resource) == [
         "Pod:        team/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
         "Free now:   at most 6 GiB on gpu-a device 0",
         "Nodes:      0 of 2 have room on their devices: 1 Insufficient GPU Memory in one device,"
@@ -109,8 +109,8 @@ THIRTY_TEN = pod_json("late", 40, annotations={SPLIT: "10+30"})
     ],
 )  # fmt: skip
 def test_what_of_a_split_pods_parts_could_fit_is_told(spec: NodeSpec, line: str) -> None:
-    said = f"Never fits: even on an empty node it could only fit with at most {line}"
-    assert said in told(THIRTY_TEN, filled(spec))
+    text = f"Never fits: even on an empty node it could only fit with at most {line}"
+    assert text in told(THIRTY_TEN, filled(spec))
 
 
 def test_what_is_free_for_each_part_of_a_split_pod_is_told() -> None:
@@ -118,9 +118,9 @@ def test_what_is_free_for_each_part_of_a_split_pod_is_told() -> None:
     books = filled(node("a", 40, 12), node("b", 40, 40), pods=pods)
     free = "Free now:   at most 40 GiB on a device 0, and 30 + 7 GiB on 2 devices of one node"
     assert free in told(THIRTY_TEN, books)
-    said = document(explain_pod(read_pod(THIRTY_TEN), [books], "GiB"))["explanation"]
-    assert (said["partsNow"], said["mostParts"]) == ([30, 7], [30, 10])
-    assert (said["fitsNow"], said["devicesWithMemory"]) == (20, 3)
+    text = document(explain_pod(read_pod(THIRTY_TEN), [books], "GiB"))["explanation"]
+    assert (text["partsNow"], text["mostParts"]) == ([30, 7], [30, 10])
+    assert (text["fitsNow"], text["devicesWithMemory"]) == (20, 3)
     (line,) = [line for line in told(THIRTY_TEN, books) if line.startswith("Would fit")]
     assert line == "Would fit:  on a once team/x (5 GiB) ends"
     one = filled(node("a", 40, 12), pods=(placed("x", 12, "a", "1"),))
@@ -133,10 +133,10 @@ def test_what_is_free_for_each_part_of_a_split_pod_is_told() -> None:
 CORES, MODELS = ALIYUN.cores, ("A100-SXM4-80GB", "Tesla-T4")
 
 
-def sharing(name: str, units: int, cores: int, where: str = "", idx: str = "") -> dict[str, Any]:
+def sharing(name: str, units: int, cores: int, place: str = "", idx: str = "") -> dict[str, Any]:
     """A pod that asks for compute too, bound to a device or not."""
     annotations = {ALIYUN.idx: idx} if idx else {}
-    return pod_json(name, units, node=where, annotations=annotations, limits={CORES: cores})
+    return pod_json(name, units, node=place, annotations=annotations, limits={CORES: cores})
 
 
 @pytest.mark.parametrize(
@@ -157,22 +157,22 @@ def test_compute_that_keeps_a_pod_out_is_told_beside_memory(
     asks: dict[str, Any], reason: str, compute: str, help_: str
 ) -> None:
     pods = (sharing("half-1", 10, 60, "a", "0"), sharing("half-2", 4, 90, "a", "1"))
-    managed = filled(node("a", 14, 12), pods=pods)
-    told_lines = told(asks, managed)
+    resource = filled(node("a", 14, 12), pods=pods)
+    told_lines = told(asks, resource)
     assert f"Compute:    {compute}" in told_lines
     (nodes,) = [line for line in told_lines if line.startswith("Nodes")]
     assert nodes.endswith(reason)
     (would,) = [line for line in told_lines if line.startswith("Would fit")]
     assert help_ in would
-    found = explain_pod(read_pod(asks), [managed], "GiB").explanation
-    assert found is not None
-    assert f", but {compute}; it would fit on a once" in sentence(found, "GiB")
+    answer = explain_pod(read_pod(asks), [resource], "GiB").explanation
+    assert answer is not None
+    assert f", but {compute}; it would fit on a once" in sentence(answer, "GiB")
 
 
 def test_a_pod_without_compute_is_told_that_all_of_it_is_given() -> None:
-    managed = filled(node("a", 16), pods=(sharing("alone", 2, 100, "a", "0"),))
+    resource = filled(node("a", 16), pods=(sharing("alone", 2, 100, "a", "0"),))
     assert "Compute:    1 device has 4 GiB free, and all of its cores are given" in told(
-        pod_json("late", 4), managed
+        pod_json("late", 4), resource
     )
     free = filled(node("a", 16), pods=(sharing("half", 2, 40, "a", "0"),))
     assert not [line for line in told(pod_json("late", 15), free) if line.startswith("Compute")]
@@ -182,9 +182,9 @@ def test_over_several_devices_it_is_told_of_the_node() -> None:
     pods = (sharing("one", 2, 60, "a", "0"), sharing("two", 2, 60, "a", "1"))
     asks = sharing("late", 8, 100)
     asks["metadata"]["annotations"][ALIYUN.count] = "2"
-    managed = filled(node("a", 16, 16), pods=pods)
+    resource = filled(node("a", 16, 16), pods=pods)
     compute = "no node has 2 devices with the memory and also 50 % of its cores free"
-    assert f"Compute:    {compute}" in told(asks, managed)
+    assert f"Compute:    {compute}" in told(asks, resource)
 
 
 @pytest.mark.parametrize(
@@ -210,17 +210,17 @@ def test_wished_cards_that_nobody_has_are_told_with_the_models_that_there_are() 
         "Never fits: no device is one with h100 in the model's name; there are models"
         " A100-SXM4-80GB and Tesla-T4" in told(asks, filled(node("a", 16, 16, models=MODELS)))
     )
-    here = pod_json("late", 4, annotations={USE_MODELS: "T4"})
-    assert "Fits now:   on a" in told(here, filled(node("a", 16, 16, models=MODELS)))[3]
+    text = pod_json("late", 4, annotations={USE_MODELS: "T4"})
+    assert "Fits now:   on a" in told(text, filled(node("a", 16, 16, models=MODELS)))[3]
 
 
 def test_each_way_to_make_room_is_told() -> None:
-    managed = filled(
+    resource = filled(
         node("a", 16, 16, unhealthy=[1], cpu=2000, memory=0),
         pods=(placed("x", 10, "a", "0"), pod_json("host", node="a", limits={"cpu": 1})),
     )
     asks = pod_json("late", 8, limits={"cpu": 2})
-    (line,) = [line for line in told(asks, managed) if line.startswith("Would fit")]
+    (line,) = [line for line in told(asks, resource) if line.startswith("Would fit")]
     assert line == (
         "Would fit:  on a once team/x (10 GiB) ends (but the node would still have too little cpu);"
         " or on a once closed device 1 returns (but the node would still have too little cpu)"
@@ -228,22 +228,22 @@ def test_each_way_to_make_room_is_told() -> None:
 
 
 def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
-    managed = filled(
+    resource = filled(
         node("a", 16, 16),
         pods=(placed("x", 10, "a", "0"),),
         pairing=Pairing.ON,
     )
-    found = explain_pod(read_pod(pod_json("late", 10)), [managed], "GiB")
-    assert found.explanation is not None
-    assert found.explanation.reasons == {Reason.WAITS_FOR_PLUGIN: 1}
+    answer = explain_pod(read_pod(pod_json("late", 10)), [resource], "GiB")
+    assert answer.explanation is not None
+    assert answer.explanation.reasons == {Reason.WAITS_FOR_PLUGIN: 1}
     assert "Would fit:  on a once team/x has been given the device by the device plug-in" in lines(
-        found
+        answer
     )
 
 
 def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None:
-    managed = filled(node("a", 16))
-    assert told(pod_json("late", 8), managed)[3:] == [
+    resource = filled(node("a", 16))
+    assert told(pod_json("late", 8), resource)[3:] == [
         "Fits now:   on a",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
@@ -251,7 +251,7 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
     refused_before = said_by_scheduler(
         pod_json("late", 8), FITS_NOT.format(1, "1 Insufficient GPU Memory in one device")
     )
-    assert told(refused_before, managed)[3:] == [
+    assert told(refused_before, resource)[3:] == [
         "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
@@ -282,8 +282,8 @@ def test_a_pod_with_gates_waits_for_nobody() -> None:
 
 
 def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
-    managed = filled(node("gpu-a", 16, 16), node("gpu-b", 16), pods=HALVES)
-    first, score, devices, judged = told(HALVES[0], managed)
+    resource = filled(node("gpu-a", 16, 16), node("gpu-b", 16), pods=HALVES)
+    first, score, devices, line = told(HALVES[0], resource)
     assert (
         first
         == "Pod:        team/half-1 is bound to gpu-a: 10 GiB on device 0 (aliyun.com/gpu-mem)"
@@ -292,41 +292,41 @@ def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
     assert score.endswith("; nodes with room: 2")
     assert devices.startswith("Devices:    0 has 16 GiB free, value -")
     assert devices.endswith("; 1 has 6 GiB free, too little; the policy would take 0")
-    assert judged == (
+    assert line == (
         "Judged:     by policy device-bestfit, as the books are now without this pod; those of the"
         " time of its bind are gone"
     )
 
 
 def test_what_a_pod_says_itself_of_its_cards_is_told_while_it_waits_and_while_it_runs() -> None:
-    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
+    resource = filled(node("gpu-a", 16, 16), pods=HALVES)
     for pod in (pod_json("late", 8), placed("half-1", 10, "gpu-a", "0")):
-        assert not any(each.startswith("Mistake:") for each in told(pod, managed))
+        assert not any(item.startswith("Mistake:") for item in told(pod, resource))
         env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
         pod["spec"]["containers"][0]["env"] = env
-        (line,) = [each for each in told(pod, managed) if each.startswith("Mistake:")]
+        (line,) = [item for item in told(pod, resource) if item.startswith("Mistake:")]
         assert "sets NVIDIA_VISIBLE_DEVICES itself, which wins over" in line
-        assert document(explain_pod(read_pod(pod), [managed], "GiB"))["mistake"] in line
+        assert document(explain_pod(read_pod(pod), [resource], "GiB"))["mistake"] in line
 
 
 def test_a_pod_that_another_bound_is_told_so() -> None:
     lost = pod_json("lost", 4, node="gpu-a")
-    managed = filled(node("gpu-a", 16), pods=(lost,))
-    (line,) = told(lost, managed)
+    resource = filled(node("gpu-a", 16), pods=(lost,))
+    (line,) = told(lost, resource)
     assert "its devices are not known, so its memory counts on every device of the node" in line
-    (line,) = told(pod_json("new", 4, node="elsewhere"), managed)
+    (line,) = told(pod_json("new", 4, node="elsewhere"), resource)
     assert "team/new is bound to elsewhere and asks for 4 GiB on one device" in line
     assert "without gpushare" in line
-    gone = placed("gone", 4, "no-more", "0")
-    first, note = told(gone, filled(node("gpu-a", 16), pods=(gone,)))
+    is_gone = placed("gone", 4, "no-more", "0")
+    first, note = told(is_gone, filled(node("gpu-a", 16), pods=(is_gone,)))
     assert first.endswith("is bound to no-more: 4 GiB on device 0 (aliyun.com/gpu-mem)")
     assert note == "Note:       node 'no-more' shares no aliyun.com/gpu-mem now"
 
 
 def test_the_worst_node_that_fits_scores_0_and_still_fits() -> None:
     pods = (placed("x", 10, "gpu-1", "0"), placed("on2", 3, "gpu-2", "0"))
-    managed = filled(node("gpu-1", 16, 16), node("gpu-2", 16, 16), pods=pods)
-    _, score, *_ = told(pods[1], managed)
+    resource = filled(node("gpu-1", 16, 16), node("gpu-2", 16, 16), pods=pods)
+    _, score, *_ = told(pods[1], resource)
     assert score == "Node:       score 0 of 10 (gpu-1 has 10); nodes with room: 2"
 
 
@@ -337,20 +337,20 @@ def test_reasons_of_one_node_are_not_nodes() -> None:
 
 
 def test_what_has_to_become_of_a_node_is_told() -> None:
-    managed = filled(node("gpu-1", 16), node("gpu-2", 16))
+    resource = filled(node("gpu-1", 16), node("gpu-2", 16))
     states = [state_of(node("gpu-1", 16), cordoned=True)]
     states.append(state_of(node("gpu-2", 16), taints=(Taint("own", "", "NoSchedule"),)))
-    managed.filters = OwnFilters(NodeStates(states), managed.ledger.taken)
-    lines_ = told(pod_json("late", 8), managed)
+    resource.filters = OwnFilters(NodeStates(states), resource.ledger.taken)
+    lines_ = told(pod_json("late", 8), resource)
     assert lines_[2:4] == [
         "Nodes:      0 of 0 have room on their devices; kube-scheduler itself leaves out 2 more:"
         " 1 cordoned, 1 untolerated taint own",
         "Would fit:  on gpu-1 once it is uncordoned",
     ]
-    managed.ledger.pod_changed(observe_pod(read_pod(placed("x", 10, "gpu-1", "0")), ALIYUN))
-    managed.filters = OwnFilters(NodeStates(states[:1]), managed.ledger.taken)
-    managed.ledger.node_gone("gpu-2")
-    line = told(pod_json("late", 8), managed)[3]
+    resource.ledger.pod_changed(observe_pod(read_pod(placed("x", 10, "gpu-1", "0")), ALIYUN))
+    resource.filters = OwnFilters(NodeStates(states[:1]), resource.ledger.taken)
+    resource.ledger.node_gone("gpu-2")
+    line = told(pod_json("late", 8), resource)[3]
     assert line == "Would fit:  on gpu-1 once team/x (10 GiB) ends and it is uncordoned"
 
 
@@ -369,15 +369,15 @@ def test_a_policy_that_fails_leaves_the_place_untold() -> None:
 
 
 def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
-    managed = filled(node("a", 16))
+    resource = filled(node("a", 16))
     pod = pod_json("x", 4)
-    managed.ledger.assume(
+    resource.ledger.assume(
         pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0
     )
-    line, *_ = told(pod, managed)
+    line, *_ = told(pod, resource)
     assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
                          " (aliyun.com/gpu-mem)")  # fmt: skip
-    (line,) = told(pod_json("y", 4, node="a", phase="Succeeded"), managed)
+    (line,) = told(pod_json("y", 4, node="a", phase="Succeeded"), resource)
     assert line == "Pod:        team/y has ended and holds nothing"
 
 
@@ -386,8 +386,8 @@ def test_a_request_that_makes_no_sense_is_told_in_the_words_of_filter() -> None:
     (line,) = told(uneven, filled(node("a", 16)))
     assert "7 cannot be split evenly over 2 devices" in line
     both = pod_json("late", 4, limits={NPU.resource: 4})
-    said = explain_pod(read_pod(both), [managed_resource(), managed_resource(NPU)], "GiB")
-    assert (said.state, said.detail) == (
+    text = explain_pod(read_pod(both), [managed_resource(), managed_resource(NPU)], "GiB")
+    assert (text.state, text.detail) == (
         "refused",
         "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them alone",
     )
@@ -399,12 +399,12 @@ def test_a_pod_of_no_resource_is_an_error() -> None:
 
 
 def test_the_document_has_every_key_in_every_state() -> None:
-    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
+    resource = filled(node("gpu-a", 16, 16), pods=HALVES)
     pods = (pod_json("late", 8), HALVES[0], pod_json("late", 7, annotations={ALIYUN.count: "2"}))
-    found = [document(explain_pod(read_pod(pod), [managed], "GiB")) for pod in pods]
-    assert [each["state"] for each in found] == ["pending", "bound", "refused"]
-    assert len({tuple(each) for each in found}) == 1
-    pending, bound, _ = json.loads(json.dumps(found))
+    answer = [document(explain_pod(read_pod(pod), [resource], "GiB")) for pod in pods]
+    assert [device["state"] for device in answer] == ["pending", "bound", "refused"]
+    assert len({tuple(device) for device in answer}) == 1
+    pending, bound_pod, _ = json.loads(json.dumps(answer))
     assert pending["request"] == {
         "units": 8,
         "devices": 1,
@@ -418,9 +418,9 @@ def test_the_document_has_every_key_in_every_state() -> None:
     (remedy,) = pending["explanation"]["remedies"]
     assert (remedy["node"], remedy["opens"], remedy["serves"]) == ("gpu-a", [], [])
     assert remedy["ends"][0]["devices"] == [{"index": 0, "allocated": 10}]
-    assert bound["devices"] == [{"index": 0, "allocated": 10}]
-    assert bound["judgement"]["asOf"] == "now"
-    assert [each["index"] for each in bound["judgement"]["devices"]] == [0, 1]
+    assert bound_pod["devices"] == [{"index": 0, "allocated": 10}]
+    assert bound_pod["judgement"]["asOf"] == "now"
+    assert [device["index"] for device in bound_pod["judgement"]["devices"]] == [0, 1]
 
 
 @pytest.mark.parametrize(("unit", "text"), [("GiB", "8 GiB"), ("256MiB", "8 x 256MiB")])
@@ -429,24 +429,24 @@ def test_amounts_are_in_the_unit_of_the_cluster(unit: str, text: str) -> None:
 
 
 def test_an_events_text_names_no_pod_of_another_namespace() -> None:
-    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
-    found = explain_pod(read_pod(pod_json("x", 8)), [managed], "GiB").explanation
-    assert found is not None
-    assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB", "team")
-    assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB")
-    told = sentence(found, "GiB", "another")
-    assert "once a pod of another namespace (10 GiB) ends" in told
-    assert "half" not in told
-    assert "team" not in told
+    resource = filled(node("gpu-a", 16, 16), pods=HALVES)
+    answer = explain_pod(read_pod(pod_json("x", 8)), [resource], "GiB").explanation
+    assert answer is not None
+    assert "once team/half-1 (10 GiB) ends" in sentence(answer, "GiB", "team")
+    assert "once team/half-1 (10 GiB) ends" in sentence(answer, "GiB")
+    text = sentence(answer, "GiB", "another")
+    assert "once a pod of another namespace (10 GiB) ends" in text
+    assert "half" not in text
+    assert "team" not in text
 
 
 def test_what_is_free_on_the_wanted_cards_is_told_beside_the_rest() -> None:
-    managed = filled(
+    resource = filled(
         node("a", 32),
         node("b", 16, models=("Tesla-T4",)),
         pods=(placed("x", 12, "b", "0"),),
     )
     late = pod_json("late", 8, annotations={"gpushare.io/use-models": "t4"})
     free = "Free now:   at most 32 GiB on a device 0, and 4 GiB on the cards that it wants"
-    assert free in told(late, managed)
-    assert "Free now:   at most 32 GiB on a device 0" in told(pod_json("late", 8), managed)
+    assert free in told(late, resource)
+    assert "Free now:   at most 32 GiB on a device 0" in told(pod_json("late", 8), resource)

@@ -27,18 +27,18 @@ def staying(
     ledger: Ledger,
     demands: Mapping[str, Demands] | None = None,
     *,
-    own: OwnFilters | None = None,
+    own_filters: OwnFilters | None = None,
     protected: Collection[str] = (),
     last: Collection[str] = (),
 ) -> dict[str, str]:
     pods = {
-        uid: ObservedPod(ref(uid), ONE, demands=known) for uid, known in (demands or {}).items()
+        uid: ObservedPod(ref(uid), ONE, demands=demand) for uid, demand in (demands or {}).items()
     }
-    view = Books.of_pods(ledger.view(), own or OwnFilters(), pods)
+    view = Books.of_pods(ledger.view(), own_filters or OwnFilters(), pods)
     before = ledger.version()
-    found = must_stay([view], POLICY, staying=protected, last=last)
+    answer = must_stay([view], POLICY, staying=protected, last=last)
     assert ledger.version() == before
-    return found
+    return answer
 
 
 def cluster(**pods: tuple[int, ...]) -> Ledger:
@@ -87,26 +87,26 @@ def test_nobody_goes_where_its_pods_are_not_let_in() -> None:
     labels = {"a": "one", "b": "two"}
     specs = ledger.entries_and_specs()[1]
     states = NodeStates(state_of(specs[name], labels={"zone": labels[name]}) for name in labels)
-    own = OwnFilters(states, ledger.taken)
-    assert [*staying(ledger, own=own)] == ["b"]
+    own_filters = OwnFilters(states, ledger.taken)
+    assert [*staying(ledger, own_filters=own_filters)] == ["b"]
     wants = {"uid-a0": Demands(node_selector=(("zone", "one"),))}
-    assert [*staying(ledger, wants, own=own)] == ["a"]  # b, since a stays
+    assert [*staying(ledger, wants, own_filters=own_filters)] == ["a"]  # b, since a stays
 
 
 def test_a_pod_of_another_resource_keeps_a_node_too() -> None:
-    shared, other = cluster(a=(4,), b=(4,)), cluster(a=(16,), b=(16, 16))
-    both = [Books.of_pods(each.view(), OwnFilters(), {}) for each in (shared, other)]
-    found = must_stay(both, POLICY)
-    assert found["a"] == "default/a0 would have no device on another node"
+    shared, second = cluster(a=(4,), b=(4,)), cluster(a=(16,), b=(16, 16))
+    both = [Books.of_pods(item.view(), OwnFilters(), {}) for item in (shared, second)]
+    answer = must_stay(both, POLICY)
+    assert answer["a"] == "default/a0 would have no device on another node"
     # What was placed in the first books was taken back: b has its room there, and none here.
-    assert [*found] == ["a", "b"]
+    assert [*answer] == ["a", "b"]
 
 
 def by_claim(
     *claims: tuple[str, str, int, tuple[str, ...]],
     pod: Request = ONE,
     demands: Demands = NO_DEMANDS,
-    own: OwnFilters | None = None,
+    own_filters: OwnFilters | None = None,
 ) -> Books:
     """Books of three nodes of two cards of 16.
 
@@ -115,16 +115,16 @@ def by_claim(
     """
     ledger = books(*(node(name, 16, 16) for name in "abc"))
     running, reserved = dict[str, ObservedPod](), dict[str, list[str]]()
-    for name, where, units, users in claims:
+    for name, place, units, users in claims:
         snapshot = ledger.snapshot()
-        free = snapshot.free[snapshot.row[where]].tolist()
-        at = next(at for at, left in enumerate(free) if left >= units)
-        held = replace(ref(name), uid=f"uid-{name}/{where}")
-        ledger.pod_changed(ObservedPod(held, Request(units, 1), where, ((at, units),)))
-        reserved[f"uid-{name}"] = [f"uid-{each}" for each in users]
-        for each in {*users} - {"late"}:
-            running[f"uid-{each}"] = ObservedPod(ref(each), pod, where, demands=demands)
-    return Books.of_claims(ledger.view(), own or OwnFilters(), running, reserved)
+        free = snapshot.free[snapshot.row[place]].tolist()
+        at = next(at for at, remaining in enumerate(free) if remaining >= units)
+        claim_ref = replace(ref(name), uid=f"uid-{name}/{place}")
+        ledger.pod_changed(ObservedPod(claim_ref, Request(units, 1), place, ((at, units),)))
+        reserved[f"uid-{name}"] = [f"uid-{user}" for user in users]
+        for user in {*users} - {"late"}:
+            running[f"uid-{user}"] = ObservedPod(ref(user), pod, place, demands=demands)
+    return Books.of_claims(ledger.view(), own_filters or OwnFilters(), running, reserved)
 
 
 def test_a_pod_whose_claim_has_no_card_elsewhere_keeps_its_node() -> None:
@@ -139,11 +139,11 @@ def test_a_pod_whose_claim_has_no_card_elsewhere_keeps_its_node() -> None:
 
 def test_all_claims_of_a_pod_go_to_one_node() -> None:
     both = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("pa",))]
-    there = [("cb", "b", 8, ("pb",)), ("cc", "c", 8, ("pc",))]
-    found = must_stay([by_claim(*both, *there)], POLICY, staying=["b", "c"])
-    assert found == {"a": "default/pa would have no device on another node"}
+    existing = [("cb", "b", 8, ("pb",)), ("cc", "c", 8, ("pc",))]
+    answer = must_stay([by_claim(*both, *existing)], POLICY, staying=["b", "c"])
+    assert answer == {"a": "default/pa would have no device on another node"}
     apart = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("other",))]
-    assert must_stay([by_claim(*apart, *there)], POLICY, staying=["b", "c"]) == {}
+    assert must_stay([by_claim(*apart, *existing)], POLICY, staying=["b", "c"]) == {}
 
 
 def test_a_claim_that_pods_share_goes_with_all_of_them_and_once() -> None:
@@ -173,13 +173,15 @@ def test_a_pod_by_claim_goes_only_where_it_is_let_in_and_has_cpu() -> None:
         )
         for name, zone, cpu in (("a", "one", 4000), ("b", "two", 4000), ("c", "one", 150))
     )
-    own = OwnFilters(states, lambda _: {})
+    own_filters = OwnFilters(states, lambda _: {})
     claim = ("x", "a", 12, ("pa",))
 
     def stays(cpu: int, **zone: str) -> bool:
         demands = Demands(node_selector=tuple(zone.items()))
-        given = by_claim(claim, pod=Request(cpu=cpu), demands=demands, own=own)
-        return "a" in must_stay([given], POLICY, staying=["b", "c"])
+        claim_books = by_claim(
+            claim, pod=Request(cpu=cpu), demands=demands, own_filters=own_filters
+        )
+        return "a" in must_stay([claim_books], POLICY, staying=["b", "c"])
 
     assert not stays(4000)
     assert not stays(100, zone="one")
@@ -190,9 +192,9 @@ def packed(pods: Sequence[int], room: Sequence[int]) -> bool:
     """Whether the pods fit on the devices, by trying everything."""
     if not pods:
         return True
-    first, *rest = sorted(pods, reverse=True)
+    first, *remaining = sorted(pods, reverse=True)
     return any(
-        packed(rest, [left - first * (at == place) for at, left in enumerate(room)])
+        packed(remaining, [free - first * (at == place) for at, free in enumerate(room)])
         for place, size in enumerate(room)
         if size >= first and size not in room[:place]
     )
@@ -216,17 +218,17 @@ def test_all_that_may_go_can_go_at_once_and_whatif_agrees(
         return ledger
 
     ledger = made()
-    kept = staying(ledger, last=last)
-    gone = {*names} - kept.keys()
+    kept_nodes = staying(ledger, last=last)
+    is_gone = {*names} - kept_nodes.keys()
     entries = ledger.view().entries.values()
-    pods = [entry.request.total for entry in entries if entry.node in gone]
+    pods = [entry.request.total for entry in entries if entry.node in is_gone]
     view = ledger.snapshot()
-    assert packed(pods, [int(free) for name in kept for free in view.free[view.row[name]]])
+    assert packed(pods, [int(free) for name in kept_nodes for free in view.free[view.row[name]]])
     used = {name: sum(e.request.total for e in entries if e.node == name) for name in names}
     first = min(names, key=lambda name: (used[name] > 0, name in last, used[name], name))
-    for name in names if not gone else first:
-        moved = what_if(made(), [], POLICY, without=[name]).moved_results
-        assert (name in gone) == all(each.all_fit for each in moved)
+    for name in names if not is_gone else first:
+        moves = what_if(made(), [], POLICY, without=[name]).moved_results
+        assert (name in is_gone) == all(move.all_fit for move in moves)
 
 
 def filter_free(ledger: Ledger, name: str) -> range:

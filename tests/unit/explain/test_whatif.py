@@ -1,4 +1,4 @@
-"""What would be: pods placed on a copy of the books by the decisions of the extender."""
+"""What-if answers: pods placed on a copy of the books by the extender's decisions."""
 
 from typing import Any
 
@@ -26,28 +26,28 @@ NOTHING = {"cpu": 1000, "pods": 110, MEM: 0}
 
 
 def books(*nodes: NodeSpec) -> Ledger:
-    made = Ledger(Pairing.OFF)
+    changes = Ledger(Pairing.OFF)
     for spec in nodes:
-        made.node_changed(spec)
-    return made
+        changes.node_changed(spec)
+    return changes
 
 
-def bind(ledger: Ledger, name: str, request: Request, where: str) -> None:
+def bind(ledger: Ledger, name: str, request: Request, node_name: str) -> None:
     """Charge a pod as the extender does."""
-    allocation = place(ledger.snapshot(), where, request, Ranking(POLICY))
+    allocation = place(ledger.snapshot(), node_name, request, Ranking(POLICY))
     ledger.assume(PodRef("default", name, f"uid-{name}"), request, allocation, 0.0)
 
 
 def test_as_many_fit_as_there_is_room_for() -> None:
-    found = what_if(books(node("a", 16, 16)), [PodBatch("6GiB", Request(6, 1), None)], POLICY)
-    (placed,) = found.requested_results
-    assert (placed.fit, placed.on, placed.all_fit) == (4, {"a": 4}, True)
-    assert (found.before.free, found.after.free) == (32, 8)
+    answer = what_if(books(node("a", 16, 16)), [PodBatch("6GiB", Request(6, 1), None)], POLICY)
+    (result,) = answer.requested_results
+    assert (result.fit, result.on, result.all_fit) == (4, {"a": 4}, True)
+    assert (answer.before.free, answer.after.free) == (32, 8)
 
 
 def test_the_second_kind_finds_what_the_first_has_left() -> None:
-    wanted = [PodBatch("first", Request(10, 1), 2), PodBatch("second", Request(6, 2), 2)]
-    first, second = what_if(books(node("a", 16, 16)), wanted, POLICY).requested_results
+    batches = [PodBatch("first", Request(10, 1), 2), PodBatch("second", Request(6, 2), 2)]
+    first, second = what_if(books(node("a", 16, 16)), batches, POLICY).requested_results
     assert (first.fit, second.fit) == (2, 1)
     assert second.reasons == {"Insufficient GPU Memory in enough devices": 1}
 
@@ -55,29 +55,33 @@ def test_the_second_kind_finds_what_the_first_has_left() -> None:
 def test_pods_of_a_node_that_goes_are_placed_first() -> None:
     ledger = books(node("a", 16), node("b", 16))
     bind(ledger, "large", Request(12, 1), "a")
-    found = what_if(ledger, [PodBatch("8GiB", Request(8, 1))], POLICY, without=["a"])
-    assert [(each.batch.name, each.fit) for each in found.moved_results] == [("default/large", 1)]
-    assert [each.fit for each in found.requested_results] == [0]
-    assert (found.before.nodes, found.after.nodes) == (2, 1)
+    answer = what_if(ledger, [PodBatch("8GiB", Request(8, 1))], POLICY, without=["a"])
+    assert [(result.batch.name, result.fit) for result in answer.moved_results] == [
+        ("default/large", 1)
+    ]
+    assert [result.fit for result in answer.requested_results] == [0]
+    assert (answer.before.nodes, answer.after.nodes) == (2, 1)
 
 
 def test_nodes_that_come_take_pods() -> None:
-    found = what_if(books(), [PodBatch("8GiB", Request(8, 1), 3)], POLICY, added=[node("n", 16, 8)])
-    assert [(each.fit, each.on) for each in found.requested_results] == [(3, {"n": 3})]
+    answer = what_if(
+        books(), [PodBatch("8GiB", Request(8, 1), 3)], POLICY, added=[node("n", 16, 8)]
+    )
+    assert [(result.fit, result.on) for result in answer.requested_results] == [(3, {"n": 3})]
 
 
 def test_the_host_counts_where_it_is_known() -> None:
     ledger = books(node("a", 16, cpu=1000, memory=1000))
-    found = what_if(ledger, [PodBatch("p", Request(4, 1, cpu=600), 2)], POLICY)
-    (placed,) = found.requested_results
-    assert (placed.fit, placed.reasons) == (1, {HOST: 1})
+    answer = what_if(ledger, [PodBatch("p", Request(4, 1, cpu=600), 2)], POLICY)
+    (result,) = answer.requested_results
+    assert (result.fit, result.reasons) == (1, {HOST: 1})
 
 
 def test_no_more_are_placed_than_anybody_counts() -> None:
     large = node("a", *[100_000] * 2)
-    found = what_if(books(large), [PodBatch("1", Request(1, 1), None)], POLICY)
-    (placed,) = found.requested_results
-    assert placed.fit == MOST
+    answer = what_if(books(large), [PodBatch("1", Request(1, 1), None)], POLICY)
+    (result,) = answer.requested_results
+    assert result.fit == MOST
 
 
 def test_a_node_that_is_not_there_and_one_that_is_are_refused() -> None:
@@ -89,24 +93,24 @@ def test_a_node_that_is_not_there_and_one_that_is_are_refused() -> None:
 
 def test_a_gang_is_placed_whole_or_not_at_all() -> None:
     three, two = (PodBatch(f"10 x {n}", Request(10, 1), n) for n in (3, 2))
-    found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[[three], [two]])
-    torn, whole = found.gangs
+    answer = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[[three], [two]])
+    torn, whole = answer.gangs
     assert (torn.fits, torn.results[0].fit) == (False, 2)
     assert torn.results[0].reasons == {"Insufficient GPU Memory in one device": 1}
     assert (whole.fits, whole.results[0].on) == (True, {"a": 2})
-    assert found.after.free == 12
+    assert answer.after.free == 12
 
 
 def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() -> None:
     kinds = [PodBatch("small", Request(6, 1), 2), PodBatch("large", Request(12, 1), 2)]
-    rest = [PodBatch("large", Request(12, 1), 2)]
-    found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[kinds, rest])
-    assert [each.fit for each in found.gangs[0].results] == [2, 1]
-    assert [gang.fits for gang in found.gangs] == [False, True]
+    remaining = [PodBatch("large", Request(12, 1), 2)]
+    answer = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[kinds, remaining])
+    assert [result.fit for result in answer.gangs[0].results] == [2, 1]
+    assert [gang.fits for gang in answer.gangs] == [False, True]
 
 
 @pytest.mark.parametrize(
-    "beside",
+    "neighbour",
     [
         NodeState("b", cordoned=True),
         NodeState("b", {"pool": "train"}, (Taint("team", "other", "NoSchedule"),)),
@@ -115,12 +119,16 @@ def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() ->
     ],
     ids=["cordoned", "tainted", "not selected", "full"],
 )
-def test_a_gang_counts_the_nodes_alone_that_kube_scheduler_would_offer(beside: NodeState) -> None:
-    own = OwnFilters(NodeStates([NodeState("a", {"pool": "train"}), beside]), lambda _: {})
+def test_a_gang_counts_the_nodes_alone_that_kube_scheduler_would_offer(
+    neighbour: NodeState,
+) -> None:
+    own_filters = OwnFilters(
+        NodeStates([NodeState("a", {"pool": "train"}), neighbour]), lambda _: {}
+    )
     gang = [PodBatch("22 x 5", Request(22, 1, cpu=10), 5, Demands((("pool", "train"),)))]
     ledger = books(node("a", *[24] * 4), node("b", *[24] * 4))
-    (found,) = what_if(ledger, [], POLICY, gangs=[gang], filters=own).gangs
-    assert (found.fits, found.results[0].fit) == (False, 4)
+    (answer,) = what_if(ledger, [], POLICY, gangs=[gang], filters=own_filters).gangs
+    assert (answer.fits, answer.results[0].fit) == (False, 4)
 
 
 @given(
@@ -131,11 +139,11 @@ def test_a_gang_counts_the_nodes_alone_that_kube_scheduler_would_offer(beside: N
 def test_as_many_of_a_gang_fit_as_filter_counts(
     cards: list[list[int]], units: int, needed: int
 ) -> None:
-    ledger = books(*(node(f"n{number}", *each) for number, each in enumerate(cards)))
+    ledger = books(*(node(f"n{number}", *card) for number, card in enumerate(cards)))
     request = Request(units, 1)
-    counted = room_for(ledger.snapshot(), request, needed)
+    count = room_for(ledger.snapshot(), request, needed)
     (gang,) = what_if(ledger, [], POLICY, gangs=[[PodBatch("p", request, needed)]]).gangs
-    assert gang.results[0].fit == counted
+    assert gang.results[0].fit == count
 
 
 @settings(max_examples=40)
@@ -150,9 +158,9 @@ def test_what_it_says_is_what_the_extender_does(
     """As many pods as it says can be bound one after the other, and not one more."""
     nodes = [node(f"n{number}", *shape) for number, shape in enumerate(shapes)]
     request = Request(units, devices)
-    found = what_if(books(*nodes), [PodBatch("p", request, None)], POLICY)
-    (placed,) = found.requested_results
-    ledger, ranking, bound = books(*nodes), Ranking(POLICY), 0
+    answer = what_if(books(*nodes), [PodBatch("p", request, None)], POLICY)
+    (result,) = answer.requested_results
+    ledger, ranking, bound_pod = books(*nodes), Ranking(POLICY), 0
     while True:
         view = ledger.snapshot()
         fit = filter_nodes(view, [spec.name for spec in nodes], request).fit
@@ -160,30 +168,30 @@ def test_what_it_says_is_what_the_extender_does(
             break
         scores = ranking.scores(view, request).values
         best = min(fit, key=lambda name: (-scores[view.row[name]], view.order[view.row[name]]))
-        bind(ledger, f"p{bound}", request, best)
-        bound += 1
-    assert placed.fit == bound
+        bind(ledger, f"p{bound_pod}", request, best)
+        bound_pod += 1
+    assert result.fit == bound_pod
 
 
 def test_no_pod_is_promised_a_node_that_kube_scheduler_leaves_out() -> None:
     cordoned, empty = node("gpu-1", 16, 16), node("gpu-2", 16, 16)
     states = NodeStates([state_of(cordoned, cordoned=True), state_of(empty, allocatable=NOTHING)])
     ledger = books(cordoned, empty)
-    wanted = [PodBatch("4GiB", ASKS_4, None)]
-    found = what_if(ledger, wanted, POLICY, filters=OwnFilters(states, ledger.taken))
-    (placed,) = found.requested_results
+    batches = [PodBatch("4GiB", ASKS_4, None)]
+    answer = what_if(ledger, batches, POLICY, filters=OwnFilters(states, ledger.taken))
+    (result,) = answer.requested_results
     lacks = f"too little {MEM} even if empty"
-    assert (placed.fit, placed.reasons) == (0, {"cordoned": 1, lacks: 1})
+    assert (result.fit, result.reasons) == (0, {"cordoned": 1, lacks: 1})
 
 
 def test_what_is_placed_counts_against_what_is_allocatable() -> None:
     spec = node("a", 16, 16)
     states = NodeStates([state_of(spec, allocatable={"pods": 110, MEM: 20})])
     ledger = books(spec)
-    wanted = [PodBatch("4GiB", ASKS_4, None)]
-    found = what_if(ledger, wanted, POLICY, filters=OwnFilters(states, ledger.taken))
-    (placed,) = found.requested_results
-    assert (placed.fit, placed.reasons) == (5, {f"too little {MEM}": 1})
+    batches = [PodBatch("4GiB", ASKS_4, None)]
+    answer = what_if(ledger, batches, POLICY, filters=OwnFilters(states, ledger.taken))
+    (result,) = answer.requested_results
+    assert (result.fit, result.reasons) == (5, {f"too little {MEM}": 1})
 
 
 def waits(name: str, **more: Any) -> ObservedPod:
@@ -195,26 +203,26 @@ def test_pods_that_wait_already_take_their_places_first() -> None:
     for number in range(4):
         ledger.pod_changed(waits(f"p{number}"))
     ledger.pod_changed(waits("gated", demands=Demands(gated=True)))
-    found = what_if(ledger, [PodBatch("4GiB", ASKS_4, None)], POLICY)
-    assert [each.fit for each in found.pending_results] == [1] * 4
-    assert (found.gated, [each.fit for each in found.requested_results]) == (1, [0])
+    answer = what_if(ledger, [PodBatch("4GiB", ASKS_4, None)], POLICY)
+    assert [result.fit for result in answer.pending_results] == [1] * 4
+    assert (answer.gated, [result.fit for result in answer.requested_results]) == (1, [0])
 
 
 def test_the_higher_priority_is_placed_first() -> None:
     ledger = books(node("a", 16))
     ledger.pod_changed(waits("high", priority=10))
     ledger.pod_changed(waits("low"))
-    wanted = [PodBatch("first", ASKS_4, 9, priority=5), PodBatch("last", ASKS_4, 1)]
-    found = what_if(ledger, wanted, POLICY)
-    assert [(each.batch.name, each.fit) for each in found.pending_results] == [
+    batches = [PodBatch("first", ASKS_4, 9, priority=5), PodBatch("last", ASKS_4, 1)]
+    answer = what_if(ledger, batches, POLICY)
+    assert [(result.batch.name, result.fit) for result in answer.pending_results] == [
         ("default/high", 1),
         ("default/low", 0),
     ]
-    assert [each.fit for each in found.requested_results] == [3, 0]
+    assert [result.fit for result in answer.requested_results] == [3, 0]
 
 
 def test_no_node_is_left() -> None:
-    found = what_if(
+    answer = what_if(
         books(node("a", 16)), [PodBatch("8GiB", Request(8, 1), 3)], POLICY, without=["a"]
     )
-    assert [(each.fit, each.reasons) for each in found.requested_results] == [(0, {})]
+    assert [(result.fit, result.reasons) for result in answer.requested_results] == [(0, {})]

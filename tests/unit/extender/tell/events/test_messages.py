@@ -59,6 +59,29 @@ def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(
     assert extender.rejected["node not found"] == 3
 
 
+def test_a_full_node_that_kube_scheduler_leaves_out_may_take_the_pod_later(
+    extender: ScriptedExtender,
+) -> None:
+    """kube-scheduler calls about the nodes with enough units in sum: here not about `big`."""
+    for name in ("job-1", "job-2"):
+        extender.filter(pod_json(name, 16), ["big"])
+        assert extender.bind(pod_json(name, 16), "big") == ""
+    extender.heard.events.clear()
+    extender.filter(pod_json("web", 12), ["small", "tiny"])
+    ((_, _, note),) = extender.heard.events
+    assert note.startswith("0 of 2 nodes take the pod: 2 GPU Memory request is larger")
+    assert "never" not in note
+    assert note.endswith("; it would fit on big once team/job-1 (16 GiB) ends")
+
+
+def test_a_node_with_room_that_kube_scheduler_leaves_out_is_no_reason_to_say_never(
+    extender: ScriptedExtender,
+) -> None:
+    extender.filter(pod_json("web", 12), ["small", "tiny"])
+    ((_, _, note),) = extender.heard.events
+    assert "never" not in note
+
+
 def test_a_pod_that_its_nominated_node_refuses_may_fit_elsewhere_and_is_no_news(
     extender: ScriptedExtender,
 ) -> None:
