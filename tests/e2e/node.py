@@ -99,7 +99,7 @@ class Node:
     def start_kubelet(self) -> None:
         """Return when the kubelet is ready; a killed one goes on with its files.
 
-        The kubelet is started again where it ends by a race of its own: it mounts its folder, moves a new
+        The kubelet is started again where it ends by its own race: it mounts its folder, moves a new
         socket there, and then cannot. On a node systemd starts it again.
         """
         before = self._heartbeat()

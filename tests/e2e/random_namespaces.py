@@ -1,4 +1,4 @@
-"""Namespaces by chance, with labels, and with what selects pods in them.
+"""Namespaces by chance, with labels, and with objects that select pods there.
 
 Services, ReplicaSets, StatefulSets and ReplicationControllers: pods that belong to them are spread
 by default. PodDisruptionBudgets: pods of theirs are rather not evicted. Plain objects of the API,
@@ -44,7 +44,7 @@ def namespaces() -> list[Json]:
 
 
 def selecting() -> list[tuple[str, str, Json]]:
-    """What selects pods: the kind, the path to create it at, and the object."""
+    """An object that selects pods: the kind, the path to create it at, and the object."""
     random = Random(1)
     return [
         _made(random, kind, namespace, name)
@@ -56,7 +56,7 @@ def selecting() -> list[tuple[str, str, Json]]:
 
 
 def budgets() -> list[tuple[str, Json]]:
-    """What protects pods from preemption: the path to create it at, and the object."""
+    """An object that protects pods from preemption: the path to create it at, and the object."""
     random = Random(2)
     return [
         (
