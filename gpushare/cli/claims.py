@@ -101,11 +101,7 @@ class Claims:
         """Return the nodes that can use the devices of an allocated claim; None: not known."""
         metadata = claim.metadata or objects.ClaimMetadata()
         record = self.books.named(metadata.namespace or "", metadata.name or "")
-        holdings = record.holdings if record else ()
-        every_node = (frozenset(self.books.nodes_of(holding.key)) for holding in holdings)
-        # Of a device whose slice is gone nobody knows the nodes.
-        nodes = [names for names in every_node if names]
-        return frozenset.intersection(*nodes) if nodes else None
+        return self.books.common_nodes(record) if record else None
 
     def in_words(self, pods: PodBatch) -> PodBatch:
         """Return pods that ask for so many units as pods with one claim each of our class."""

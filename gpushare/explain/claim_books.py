@@ -19,7 +19,6 @@ from itertools import chain
 from types import MappingProxyType
 
 from gpushare.core.claims.model import (
-    THOUSANDTHS,
     Amounts,
     ClaimRequest,
     ClassRecord,
@@ -35,7 +34,7 @@ from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import MEMORY, Card, cards_of
+from gpushare.explain.claim_cards import Card, cards_of, memory_units
 from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.objects import ClaimsPod
@@ -226,6 +225,13 @@ class ClaimBooks:
     def nodes_of(self, key: DeviceKey) -> tuple[str, ...]:
         """Return the modelled nodes that can use a device."""
         return self._nodes_of.get(key, ())
+
+    def common_nodes(self, claim: ClaimRecord) -> frozenset[str] | None:
+        """Return the nodes that can use all devices of an allocated claim; None: not known."""
+        # The nodes of a device without a slice are unknown.
+        node_sets = [frozenset(self.nodes_of(holding.key)) for holding in claim.holdings]
+        node_sets = [nodes for nodes in node_sets if nodes]
+        return frozenset.intersection(*node_sets) if node_sets else None
 
     def use(self, node: str) -> Use:
         """Return the use of the devices of a node by claims."""
@@ -455,11 +461,8 @@ class ClaimBooks:
         """Return the units that a holding takes of a card, rounded up; all of the card or of the
         partition for a holding without an amount.
         """
-        consumed = holding.consumed or {}
-        amount = consumed.get(MEMORY, consumed.get(f"{self.driver}/{MEMORY}"))
-        if amount is None:
-            return card.parts.get(holding.key, card.units)
-        return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
+        units = memory_units(holding.consumed or {}, self.unit)
+        return card.parts.get(holding.key, card.units) if units is None else min(units, card.units)
 
 
 def _nodes_of(item: Slice) -> set[str]:

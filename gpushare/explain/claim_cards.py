@@ -6,7 +6,7 @@ Pure. Tested in `tests/unit/explain/test_claim_books.py`.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.core.claims.model import THOUSANDTHS, Device, DeviceKey, NodeDevices
+from gpushare.core.claims.model import THOUSANDTHS, Amounts, Device, DeviceKey, NodeDevices
 from gpushare.core.model import MAX_UNITS
 
 MEMORY = "memory"
@@ -85,6 +85,17 @@ def cards_of(node: str, devices: NodeDevices, driver: str, unit: int) -> Iterato
             ),
             parts=parts if card != device.key else {},
         )
+
+
+def memory_units(amounts: Amounts, unit: int) -> int | None:
+    """Return the units of memory among amounts of capacities, rounded up; None without memory.
+
+    unit: bytes of a memory unit.
+    """
+    for name, amount in amounts.items():
+        if name.rpartition("/")[2] == MEMORY:
+            return -(-amount // (unit * THOUSANDTHS))
+    return None
 
 
 def _units(unit: int, amount: int) -> int:

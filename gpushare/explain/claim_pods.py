@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpushare.core.claims.model import THOUSANDTHS, ClaimRequest, PodClaims
+from gpushare.core.claims.model import ClaimRequest, PodClaims
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import MEMORY
+from gpushare.explain.claim_cards import memory_units
 from gpushare.explain.placer import PodBatch
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
@@ -121,10 +121,9 @@ def memory_parts(claims: Iterable[ClaimRequest], unit: int) -> list[int]:
     for claim in claims:
         for request in claim.requests:
             first = request.alternatives[0]
-            for name, amount in first.amounts:
-                if name.rpartition("/")[2] == MEMORY:
-                    units = min(-(-amount // (unit * THOUSANDTHS)), MAX_UNITS)
-                    parts += [units] * (first.count or 1)
+            units = memory_units(dict(first.amounts), unit)
+            if units is not None:
+                parts += [min(units, MAX_UNITS)] * (first.count or 1)
     return parts
 
 

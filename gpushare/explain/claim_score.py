@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpushare.core.claims.model import THOUSANDTHS, Fit, Holding, PodClaims, Taken
+from gpushare.core.claims.model import Fit, Holding, PodClaims, Taken
 from gpushare.core.model import Request
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_cards import MEMORY, Card
+from gpushare.explain.claim_cards import Card, memory_units
 
 Part = tuple[int, int]
 """(index of a card on the node, units taken of the card)."""
@@ -42,9 +42,9 @@ def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, 
     """Return the units that a request asks of a card that is taken whole; 1 without an amount."""
     for request in claims.claims[device_taken.claim].requests:
         for alternative in request.alternatives:
-            amounts = dict(alternative.amounts)
-            if alternative.name == device_taken.request and MEMORY in amounts:
-                return max(min(-(-amounts[MEMORY] // (books.unit * THOUSANDTHS)), card.units), 1)
+            units = memory_units(dict(alternative.amounts), books.unit)
+            if alternative.name == device_taken.request and units is not None:
+                return max(min(units, card.units), 1)
     return 1
 
 

@@ -176,10 +176,9 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
         claim = books.named(ref.namespace, name)
         if claim is None or not claim.is_allocated or {uid for _, uid in claim.users} == {ref.uid}:
             continue
-        for holding in claim.holdings:
-            # Of a device whose slice is gone nobody knows the nodes.
-            if on := frozenset(books.nodes_of(holding.key)):
-                nodes = on if nodes is None else nodes & on
+        claim_nodes = books.common_nodes(claim)
+        if claim_nodes is not None:
+            nodes = claim_nodes if nodes is None else nodes & claim_nodes
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""JSON with the API server: calls on objects, and watches.
+"""A JSON client of the API server: calls on objects, and watches.
 
 Knows the API server's statuses; knows no resource.
 """
@@ -31,14 +31,13 @@ Json = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _PIECE = 1 << 16
-"""Bytes of a watch that are read at once."""
+"""Upper bound on the bytes of one read of a watch."""
 _ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 
 
 class ApiClient:
-    """JSON calls to the API server; answers that are no success raise errors of the Api family.
-
-    token and tls are for a server that asks who calls, as a real one does.
+    """JSON calls to the API server; unsuccessful answers raise subclasses of ApiError. token and
+    tls are for a server with authentication, such as a real one.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class ApiClient:
         return self._json("GET", path, query=query)
 
     def create(self, path: str, body: Json) -> Json:
-        """Create the object, and return it as stored (for a Binding: a Status)."""
+        """Create the object, and return the stored object (for a Binding: a Status)."""
         return self._json("POST", path, body)
 
     def patch(self, path: str, body: Json, content_type: str = STRATEGIC_PATCH) -> Json:
-        """Patch the object, and return it as stored."""
+        """Patch the object, and return the stored object."""
         return self._json("PATCH", path, body, content_type=content_type)
 
     def delete(
@@ -76,10 +75,10 @@ class ApiClient:
         uid: str | None = None,
         propagation: str = "",
     ) -> Json:
-        """Delete the object, with `uid` only if it still is that object; return it as deleted or
-        terminating.
+        """Delete the object, with `uid` only the object of this uid; return the deleted or
+        terminating object.
 
-        `propagation` is the policy for what it owns.
+        propagation: the policy for dependents.
         """
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
@@ -101,9 +100,11 @@ class ApiClient:
         timeout: float,
         not_after: float = math.inf,
     ) -> bytes:
-        """Return the body of an answer that is a success; `timeout` seconds are for all of it.
+        """Return the body of a successful answer within `timeout` seconds.
 
-        It is not begun after `not_after`, in seconds of the monotonic clock: ApiUnreachable.
+        not_after: the latest start, in seconds of the monotonic clock.
+
+        Raises ApiUnreachable for a later start.
         """
         if time.monotonic() > not_after:
             raise ApiUnreachable(f"{method} {path}: not sent: its time was over", 0)
@@ -119,7 +120,7 @@ class ApiClient:
         return answer.body
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":
-        """Open a stream of watch events. Raises ApiGone when the version is too old."""
+        """Open a stream of watch events. Raises ApiGone for a version that is too old."""
         full = _with_query(path, {**query, "watch": "true"})
         return Watch(self._http, full, read_timeout)
 
@@ -149,7 +150,9 @@ class ApiClient:
 
 
 class Watch:
-    """One watch: iterate it for `(type, object)`; `close()` from any thread ends it."""
+    """One watch; an iteration yields `(type, object)`, and `close()` from any thread ends the
+    watch.
+    """
 
     def __init__(self, client: HttpClient, path: str, read_timeout: float) -> None:
         self._client = client
@@ -160,8 +163,9 @@ class Watch:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """Yield events until the server ends the stream or `close()` is called; an ERROR event
-        raises.
+        """Yield events until the server ends the stream or `close()` is called.
+
+        Raises ApiError for an ERROR event.
         """
         with self._client.stream(
             self._path, timeout=self._timeout, opened=self._opened
@@ -171,7 +175,7 @@ class Watch:
             yield from self._events(response)
 
     def close(self) -> None:
-        """End the stream: a reader that is waiting for the next event returns at once."""
+        """End the stream; a reader in another thread returns at once."""
         with self._lock:
             self._closed = True
             if self._socket is not None:
@@ -186,8 +190,7 @@ class Watch:
             raise ConnectionAbortedError("the watch was closed")
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
-        # By chunks, each of whole lines or a part of one: readline() asks for the length of a chunk
-        # again and again.
+        # Reads pieces, since readline() parses the length of the chunk again for each line.
         partial = b""
         while piece := response.read1(_PIECE):
             *lines, partial = (partial + piece).split(b"\n")
@@ -204,7 +207,7 @@ class Watch:
 
 
 def api_error(method: str, path: str, answer: Response) -> ApiError:
-    """Return the error for an answer that is no success, with the server's own message."""
+    """Return the error for an unsuccessful answer, with the message of the server."""
     try:
         message = str(msgspec.json.decode(answer.body)["message"])
     except (ValueError, KeyError, TypeError):

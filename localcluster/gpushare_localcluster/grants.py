@@ -1,6 +1,6 @@
-"""Which devices a bound pod was given, as its annotations say: for logs, reports and expectations.
+"""The devices of a bound pod, by its annotations: for logs, reports and expectations.
 
-Reads what the extender wrote; it judges nothing. An annotation that cannot be read is no grant.
+Reads the annotations of the extender. A malformed annotation is no grant.
 """
 
 import json
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def granted(pod: Json) -> dict[int, int]:
-    """Return the units by device index that the pod was given."""
+    """Return the units of the pod by device index."""
     annotations = pod["metadata"].get("annotations") or {}
     try:
         request = request_of(PODS.decode(json.dumps(pod).encode()), ALIYUN)
@@ -26,7 +26,7 @@ def granted(pod: Json) -> dict[int, int]:
 
 
 def granted_devices(pod: Json) -> tuple[int, ...]:
-    """Return the device indices of the IDX annotation in order; empty when there is none usable."""
+    """Return the device indices of the IDX annotation, () for a missing or malformed one."""
     text = str((pod["metadata"].get("annotations") or {}).get(ALIYUN.idx, ""))
     indices = [strict_number(part) for part in text.split(",")] if text else []
     valid = [index for index in indices if index is not None]
@@ -39,7 +39,9 @@ def asked_units(pod: Json) -> int:
 
 
 def container_units(container: Json) -> int:
-    """Return the units of device memory in one container's limits; 0 for none or nonsense."""
+    """Return the units of device memory in one container's limits, 0 for a missing or malformed
+    limit.
+    """
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
         return to_units(limits.get(ALIYUN.resource, "0"))
@@ -48,11 +50,11 @@ def container_units(container: Json) -> int:
 
 
 def containers(pod: Json) -> list[Json]:
-    """Return the containers in the order in which they are admitted."""
+    """Return the containers in the order of admission."""
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
 def is_plain_init(pod: Json, container: Json) -> bool:
-    """Return whether it is an init container that ends before the next one starts."""
+    """Return whether the container is an init container and no sidecar."""
     inits = pod["spec"].get("initContainers") or ()
     return container in inits and container.get("restartPolicy") != "Always"

@@ -1,7 +1,7 @@
-"""The heartbeats of all nodes: a Lease for each, renewed, and the times of its conditions.
+"""The heartbeats of all nodes: the Lease of each node is renewed, with the times of its conditions.
 
-As kubelets do it: the Lease is in kube-node-lease, belongs to the node and goes with it. Facts:
-k8s.io/kubernetes pkg/kubelet (10 s between renewals of 40 s, 5 min between statuses).
+As with kubelets, the Lease is in kube-node-lease and the node owns it. Facts: k8s.io/kubernetes
+pkg/kubelet (10 s between renewals of 40 s, 5 min between statuses).
 """
 
 import logging
@@ -22,7 +22,7 @@ _STATUS_SECONDS = 300.0
 
 
 class Heartbeat:
-    """Beats for every node from `start` to `stop`, each `every` seconds; it closes `api`."""
+    """Renews the Lease of every node, each `interval` seconds; closes `api` at the end."""
 
     def __init__(self, api: ApiClient, *, interval: float = 10.0) -> None:
         self._api = api
@@ -36,12 +36,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeats."""
         self._informer.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End all threads; the Leases stay, and run out."""
+        """End all threads; the Leases expire."""
         self._informer.stop()
         self._stopping = True
         self._wake.set()
@@ -90,6 +90,6 @@ class Heartbeat:
         try:
             self._api.patch(f"{_LEASES}/{name}", lease, MERGE_PATCH)
         except ApiNotFound:
-            # A node that was deleted a moment ago must not get another Lease.
+            # A node that was just deleted must not get a new Lease.
             if self._api.get(f"/api/v1/nodes/{name}")["metadata"]["uid"] == uid:
                 self._api.create(_LEASES, lease)

@@ -1,7 +1,7 @@
 """HTTP calls and streams over a pool of kept-alive connections.
 
-Knows HTTP/1.1 and time limits; knows nothing of the API server. Every part of the cluster talks
-through this over real sockets, so that what a user sees is the true traffic.
+Knows HTTP/1.1 and time limits; knows nothing of the API server. All parts of the cluster use this
+client over real sockets, so that a user can watch real traffic.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Response:
-    """Status and body of one answer; the body is unpacked if it came as gzip."""
+    """Status and body of one answer; a gzip body is unpacked."""
 
     status: int
     body: bytes
@@ -29,8 +29,8 @@ class Response:
 class HttpClient:
     """Calls one server over a pool of kept-alive connections. Safe for many threads.
 
-    tls: how an https server is trusted; None for plain http. server_name: the name in its
-    certificate where that is not the host's.
+    tls: the trust in an https server; None for plain http. server_name: the name in the
+    certificate, if not the host name.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class HttpClient:
         timeout: float,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send a call and return the answer, whatever its status. Raises OSError or
-        http.client.HTTPException for none.
+        """Send a call and return the answer with any status.
+
+        Raises OSError or http.client.HTTPException if no answer came.
 
         `timeout` (seconds) covers everything from connecting to the end of the body.
         """
@@ -89,10 +90,10 @@ class HttpClient:
     def stream(
         self, path: str, *, timeout: float, opened: Callable[[socket.socket], None]
     ) -> Iterator[http.client.HTTPResponse]:
-        """Open a GET on a connection of its own, and yield its answer.
+        """Open a GET on a new connection, and yield the answer.
 
-        `opened` gets the socket before anything is waited for, so that another thread can shut it
-        down. `timeout` is for connecting and for each read.
+        opened: called with the socket before the first wait, so that another thread can shut the
+        socket down. timeout: seconds for connecting and for each read.
         """
         connection = self._connect(timeout)
         try:
@@ -104,7 +105,7 @@ class HttpClient:
             connection.close()
 
     def close(self) -> None:
-        """Close the idle connections; calls under way finish and close theirs."""
+        """Close the idle connections; running calls close their connections at the end."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -146,7 +147,7 @@ class HttpClient:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Sends head and body of a request in one write, so that the server wakes once."""
+    """Sends head and body of a request in one write, so that the server wakes up once."""
 
     def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- the base's
         """Send a request."""
@@ -160,9 +161,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _dropped(connection: http.client.HTTPConnection) -> bool:
-    """Return whether the server closed an idle connection: it is readable although nothing was
-    asked.
-    """
+    """Return whether the server closed an idle connection, which is readable then."""
     if connection.sock is None:
         return True
     # poll, since select knows no descriptor above 1023.
@@ -172,9 +171,9 @@ def _dropped(connection: http.client.HTTPConnection) -> bool:
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:
-    """Let the socket wait for so many seconds, or a ninth longer at most.
+    """Limit the waits of the socket to so many seconds, or a ninth more.
 
-    To set it is a system call, for which a busy thread loses the interpreter to another one.
+    A new limit is a system call, at which a busy thread loses the interpreter to another one.
     """
     now = sock.gettimeout()
     if now is None or not 0.9 * now <= seconds <= now:
@@ -186,7 +185,7 @@ def _read_until(
     response: http.client.HTTPResponse,
     deadline: float,
 ) -> bytes:
-    """Return the whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
+    """Return the whole body. Raises TimeoutError at the deadline, even while bytes arrive."""
     chunks: list[bytes] = []
     while not response.isclosed():
         remaining = deadline - time.monotonic()

@@ -1,7 +1,7 @@
-"""Informer: lists one resource, then watches it, and hands every change to a handler, for ever.
+"""An informer: lists and watches one resource, and calls a handler for every change.
 
-Knows list, resourceVersion, bookmarks and 410; knows no resource. The handler hears of each object
-once per change, with the state before; objects that vanished while nobody watched are reported too.
+Knows list, resourceVersion, bookmarks and 410; knows no resource. The handler is called once per
+change of an object, with the old state, also for objects that were deleted between two watches.
 """
 
 import http.client
@@ -14,7 +14,7 @@ from gpushare_localcluster.client import ApiClient, Json, Watch
 
 log = logging.getLogger(__name__)
 
-# What the handler gets: the object before (None: new) and after (None: deleted).
+# The arguments of a handler: the old object (None: created) and the new one (None: deleted).
 Handler = Callable[[Json | None, Json | None], None]
 
 _SERVER_TIMEOUT = 300
@@ -22,7 +22,7 @@ _RETRY_SECONDS = 0.2
 
 
 class Informer:
-    """Keeps a copy of one resource. `start()` runs it in a thread of its own."""
+    """Keeps a copy of one resource, in its own thread after `start()`."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class Informer:
         self._thread.start()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait for the first list; return whether it was handed over within `timeout` seconds."""
+        """Wait for the first list; return whether the handler got the list within `timeout`
+        seconds.
+        """
         return self._synced.wait(timeout)
 
     def stop(self) -> None:
@@ -72,7 +74,7 @@ class Informer:
             except (ApiError, OSError, http.client.HTTPException, ValueError) as error:
                 if not self._stopping.is_set():
                     log.info("watch interrupted path=%s error=%s", self._path, error)
-            # A server that ends each stream at once must not be asked in a hot loop.
+            # A server that ends each stream at once must not cause a hot loop.
             self._stopping.wait(_RETRY_SECONDS)
 
     def _relist(self) -> None:
@@ -116,7 +118,7 @@ class Informer:
         try:
             self._handler(before, after)
         except Exception:
-            # One object that the handler cannot take must not blind it to the others.
+            # An error with one object must not keep the handler from other objects.
             log.exception("change not handled path=%s", self._path)
 
 

@@ -1,12 +1,11 @@
 """The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
 
-Where nodes have device plug-ins it asks them, by their own protocol (`devices/`). Where they have
-none it takes their place: pods with devices are marked served, as plug-ins mark them.
+The device plug-ins of nodes are called by the device plug-in protocol (`devices/`). On a node
+without one the kubelet annotates pods with devices as assigned, as a plug-in does.
 
-Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
-kubelet's: a pod that asks for more than its node has left fails, for devices of a plug-in with
+Containers are no processes here: only the status of a pod is "Running". Admission is that of the
+real kubelet: a pod that requests more than is free fails, for devices of a plug-in with
 UnexpectedAdmissionError (pkg/kubelet/cm/devicemanager), for other resources with OutOf<resource>.
-Pods are seen by a watch and written through the API server, as everything in the cluster does it.
 """
 
 import logging
@@ -38,25 +37,26 @@ from gpushare_localcluster.work_loop import WorkLoop
 log = logging.getLogger(__name__)
 
 RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
-"""Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started; `never`:
-it does not.
-"""
+"""Pod annotation: the seconds from the start of the pod to its end (Succeeded), or `never`."""
 _JOB_SECONDS = 5.0
-"""After which the pods of a Job end that do not say when."""
+"""Seconds from start to end of a Job's pod without RUN_SECONDS."""
 
 _STOP_SECONDS = 0.25
-"""That containers take to stop. A client that deletes a pod and then waits for its end has begun to
-watch by then: kubectl would wait for good where a pod of the same name came before that."""
+"""Seconds that containers take to stop.
+
+By then a client that deletes a pod and waits has started to watch: kubectl would wait for ever if a
+pod of the same name came before.
+"""
 _AGAIN_SECONDS = 0.1
-"""Until a pod is looked at again whose device plug-in is not ready."""
+"""Seconds until the next try for a pod without a ready device plug-in."""
 _NODE = "node/"
-"""What keys of nodes begin with; those of pods are their uids."""
+"""Prefix of the keys of nodes; the keys of pods are uids."""
 
 
 class Kubelet:
-    """Runs the pods of all nodes in one thread; their output goes to `logs`.
+    """Runs the pods of all nodes in one thread; `logs` gets the output.
 
-    It closes `api` at its end. devices: None where no node has a device plug-in.
+    Closes `api` at the end. devices: None if no node has a device plug-in.
     """
 
     def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
@@ -68,7 +68,7 @@ class Kubelet:
         self._pods: dict[str, Json] = {}
         self._nodes: dict[str, NodeInfo] = {}
         self._unlabelled: dict[str, dict[str, str]] = {}
-        """Labels that nodes lack."""
+        """Missing labels, by node."""
         self._admitted: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._stopped_at: dict[str, float] = {}
@@ -146,7 +146,7 @@ class Kubelet:
             return None
 
     def _step(self, uid: str, pod: Json) -> float | None:
-        """Bring one pod one step further, and return the seconds until its next one, if any."""
+        """Bring one pod one step further; return the seconds until the next step, if any."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp"):
             return self._end(uid, pod, phase)
@@ -162,8 +162,8 @@ class Kubelet:
         return None
 
     def _report(self, name: str) -> None:
-        """Write on the node what kubelets label it with, how many units its device plug-in tells
-        of, and how many are well.
+        """Write the labels of kubelets, and the units of the device plug-in, healthy ones as
+        allocatable.
         """
         amounts = self._devices.amounts(name)
         with self._lock:
@@ -183,7 +183,7 @@ class Kubelet:
             self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def _end(self, uid: str, pod: Json, phase: str) -> float | None:
-        """Stop the containers of a pod that is being deleted, then confirm its deletion."""
+        """Stop the containers of a terminating pod, then confirm the deletion."""
         now = time.monotonic()
         if phase == "Running":
             stopped = self._stopped_at.setdefault(uid, now + _STOP_SECONDS)
@@ -211,7 +211,7 @@ class Kubelet:
             if variables is None:
                 return _AGAIN_SECONDS
             if granted_devices(pod) and not variables:
-                # As a device plug-in does when the kubelet has it serve the pod.
+                # As a device plug-in does when it serves the pod.
                 served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
                 self._api.patch(_path(pod), served, MERGE_PATCH)
             self._hold(uid, view)
@@ -222,7 +222,7 @@ class Kubelet:
         return None
 
     def _hold(self, uid: str, pod: PodView) -> None:
-        """Count the pod on its node from now on."""
+        """Count the pod on the node from now on."""
         with self._lock:
             node = self._nodes.get(pod.node_name)
             if node is not None and uid in self._pods and uid not in self._admitted:
@@ -232,12 +232,12 @@ class Kubelet:
                 self._release(uid)
 
     def _address(self, uid: str) -> str:
-        """Return the pod's address; nothing listens there."""
+        """Return the address of the pod; no process listens there."""
         number = self._numbers.setdefault(uid, len(self._numbers))
         return f"10.244.{number // 250 % 250}.{number % 250 + 1}"
 
     def _end_when_due(self, pod: Json) -> float | None:
-        """End a pod that has run for as long as it asked; return the seconds that are left."""
+        """End a pod that has run for its time; return the remaining seconds."""
         seconds = _run_seconds(pod)
         started = (pod.get("status") or {}).get("startTime")
         if seconds is None or started is None:
@@ -260,12 +260,12 @@ class Kubelet:
 
 
 def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
-    """Return the reason and message when the node has not what the pod asks for; None when it has.
+    """Return the reason and message of a shortage on the node, None if the pod fits.
 
-    An extended resource that the node does not list at all is not checked, as the kubelet does it.
+    As in the kubelet, an extended resource that the node does not list is not checked.
     """
     requests = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
-    # Devices are allocated before anything else is looked at.
+    # Devices are allocated before other resources are checked.
     for name in sorted(requests, key=lambda name: "/" not in name):
         amount, free = requests[name], node.free(name)
         if name not in node.node.allocatable or amount <= free:
@@ -286,7 +286,7 @@ def _unexpected(reason: str) -> tuple[str, str]:
 
 
 def _labels(node: str) -> Iterator[tuple[str, str]]:
-    """Yield the labels that every kubelet gives its node."""
+    """Yield the labels that every kubelet adds to the node."""
     yield "kubernetes.io/hostname", node
     yield "kubernetes.io/os", "linux"
     yield "kubernetes.io/arch", "amd64"

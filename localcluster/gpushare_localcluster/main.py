@@ -1,7 +1,7 @@
 """`gpushare demo`: the composition root. A whole cluster on this machine, and scenarios on it.
 
 Starts the API server, the kubelet, the real extender process and the scheduler, all speaking HTTP;
-runs scenarios; and ends everything, whatever happens. YAML is read and written here.
+runs scenarios; and always ends all parts. YAML is read and written here.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from gpushare_localcluster.scheduler.trace import CycleTrace
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
-    for bad input.
+    """Run the demo, and return the exit code: 0 if all expectations held, 1 if one failed, 2 for
+    bad input.
     """
     arguments = _arguments(argv)
     if arguments.list:
@@ -143,8 +143,10 @@ def _run(
     write: Tracer,
     configuration: dict[str, object],
 ) -> int:
-    """Run the parts. write: takes what the scheduler thinks; configuration: that of the scheduler,
-    {} for the demo's own.
+    """Run the parts.
+
+    write: called with each scheduling cycle. configuration: of the scheduler, {} for the default of
+    the demo.
     """
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
@@ -162,7 +164,7 @@ def _run(
     ) as cluster:
         if arguments.scheduler_config:
             report.line(f"the scheduler's file: {arguments.scheduler_config}")
-            for text in cluster.told:
+            for text in cluster.remarks:
                 report.line(f"  {text}")
         if arguments.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
@@ -185,7 +187,7 @@ def _run(
             report.line(verdict)
             _keep(cluster)
     if not arguments.keep:
-        report.line(verdict)  # nothing more is told of pods: the cluster has ended
+        report.line(verdict)  # the cluster has ended: no line about pods can follow
     return 0 if good else 1
 
 
@@ -196,7 +198,7 @@ def _run_part(cluster: DemoCluster, part: Part) -> bool:
             return cluster.runner.run(part.content)
         return _run_program(cluster, part, part.content)
     except ApiError:
-        # If the extender died, its log says more than a call that found nobody there.
+        # If the extender died, its log says more than a failed call.
         cluster.check()
         raise
 
@@ -204,7 +206,7 @@ def _run_part(cluster: DemoCluster, part: Part) -> bool:
 def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
     """Run a program; return whether it ended without an exception.
 
-    An assertion is its expectation.
+    Assertions are its expectations.
     """
     from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
 
@@ -227,10 +229,10 @@ def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
 
 
 def _keep(cluster: DemoCluster) -> None:
-    """Wait for Ctrl-C. Raises GpuShareError if the extender dies meanwhile."""
+    """Wait for Ctrl-C. Raises GpuShareError if the extender dies."""
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
-        # Who has read these lines may end the demo at once.
+        # A reader of these lines may end the demo at once.
         doctor = f"--extender {cluster.extender.health_url} --scheduler-config {cluster.settings}"
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
@@ -238,7 +240,7 @@ def _keep(cluster: DemoCluster) -> None:
         if cluster.autoscaling.is_on:
             words = "create configmap node-groups --from-literal=more=2x16GiB,max=3"
             cluster.report.line(f"nodes for the autoscaler: kubectl -n kube-system {words}")
-        if cluster.extender.ui_url:  # it was told before the scenarios, which may be long
+        if cluster.extender.ui_url:  # the line before the scenarios may be far above
             cluster.report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         while not pause.wait(0.5):
             cluster.check()
@@ -247,7 +249,7 @@ def _keep(cluster: DemoCluster) -> None:
 def _end_by_signal() -> Callable[[], None]:
     """Make SIGTERM, and a terminal that is closed, end the demo as Ctrl-C does.
 
-    The function returned undoes that. Under nohup a closed terminal ends nothing.
+    The returned function undoes this. Under nohup a closed terminal ends nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

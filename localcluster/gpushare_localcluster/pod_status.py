@@ -1,6 +1,6 @@
-"""What the kubelet reports of a pod: the status of each phase of its life, and its logs.
+"""The reports of the kubelet about a pod: the status in each phase, and logs.
 
-Pure: documents in, documents out; times are RFC 3339 texts handed in.
+Pure: documents in, documents out; times are RFC 3339 texts.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ Json = dict[str, Any]
 
 
 def pod_name(item: Json) -> str:
-    """Return `namespace/name`, or the name alone of what has no namespace."""
+    """Return `namespace/name`, or the name of a cluster-wide object."""
     meta = item["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
 def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> str:
-    """Return the first log lines of a container, with the devices it was given. variables: those of
-    the device plug-in, {} for none.
+    """Return the first log lines of a container, with the devices it was given.
+
+    variables: those of the device plug-in, {} for none.
 
     As in a kubelet, a variable of the pod wins.
     """
@@ -46,7 +47,7 @@ def container_log(pod: Json, container: Json, variables: Mapping[str, str]) -> s
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
-    """Return the status of a pod whose containers have all started at `now`."""
+    """Return the status of a pod with all containers started at `now`."""
     return {
         "phase": "Running",
         "startTime": now,
@@ -60,7 +61,7 @@ def running_status(pod: Json, address: str, now: str) -> Json:
 
 
 def succeeded_status(pod: Json, started: str, now: str) -> Json:
-    """Return the status of a pod whose containers have all ended well at `now`."""
+    """Return the status of a pod with all containers succeeded at `now`."""
     return {
         "phase": "Succeeded",
         "conditions": _conditions(now, ready="False", reason="PodCompleted"),
@@ -69,7 +70,7 @@ def succeeded_status(pod: Json, started: str, now: str) -> Json:
 
 
 def failed_status(reason: str, message: str, now: str) -> Json:
-    """Return the status of a pod that its node refused."""
+    """Return the status of a pod that was refused by its node."""
     return {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
 
 
@@ -88,9 +89,8 @@ def _conditions(now: str, *, ready: str, reason: str | None = None) -> list[Json
 
 
 def _container_statuses(pod: Json, state: Json, started: str, now: str) -> Json:
-    """Return the statuses of all containers; those that come first have ended, sidecars have not.
-
-    state: of the containers, and of sidecars with them.
+    """Return the statuses of all containers; init containers have ended, sidecars have not. state:
+    of containers and sidecars.
     """
     states = [
         (item, _ended(started, now) if is_plain_init(pod, item) else state)

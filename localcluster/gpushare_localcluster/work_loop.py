@@ -1,7 +1,7 @@
-"""Informers that name what has changed, and one thread that looks at it: client-go's workqueue.
+"""A work queue as in client-go: informers add keys of changed objects, one thread handles each key.
 
-A key waits once, however often it is named; a step that fails is repeated after a moment. The
-kubelet and the controllers are such loops.
+A queued key is not added twice; a failed step is repeated after a moment. The kubelet and the
+controllers are such loops.
 """
 
 import heapq
@@ -25,8 +25,8 @@ _RETRY_SECONDS = 0.5
 class WorkLoop(Generic[KeyT]):
     """Calls `step` for each key that was added, from `start` to `stop`.
 
-    `step` returns after how many seconds the key is looked at again, None: when it is added again.
-    ApiError and WireError mean half a second.
+    `step` returns the seconds until the next step with the key, None for no step before it is added
+    again. ApiError and WireError mean half a second.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class WorkLoop(Generic[KeyT]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to follow and to work."""
+        """Start the informers and the thread."""
         for informer in self._informers:
             informer.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End all threads; the step under way is finished."""
+        """End all threads; the running step is finished."""
         for informer in self._informers:
             informer.stop()
         self._inbox.put(None)
@@ -56,7 +56,7 @@ class WorkLoop(Generic[KeyT]):
             self._thread.join(5)
 
     def add(self, key: KeyT) -> None:
-        """Have the key looked at soon; any thread may call this."""
+        """Queue the key; any thread may call this."""
         with self._lock:
             if key in self._waiting:
                 return
@@ -73,7 +73,7 @@ class WorkLoop(Generic[KeyT]):
                 log.info("not done loop=%s key=%s error=%s", self._thread.name, key, error)
                 later = _RETRY_SECONDS
             except Exception:
-                # One object that cannot be understood must not stop the others.
+                # An error with one object must not stop the loop.
                 log.exception("not done loop=%s key=%s", self._thread.name, key)
                 continue
             if later is not None:
@@ -81,7 +81,7 @@ class WorkLoop(Generic[KeyT]):
                 heapq.heappush(self._due, (self._times[key], key))
 
     def _next(self) -> KeyT | None:
-        """Return the next key to look at, None when stopping."""
+        """Return the next key, None at the end."""
         while True:
             now = time.monotonic()
             while self._due and self._due[0][0] <= now:

@@ -1,4 +1,4 @@
-"""cluster-autoscaler's rules, held to what the real one was seen to do in each scene.
+"""cluster-autoscaler's rules, compared with the real one's behaviour in each scene.
 
 The scenes are those of docs/autoscalers.md, and those in which a pod stood in for one that waits.
 """
@@ -52,7 +52,7 @@ def node(name: str, mem: int = 32, annotations: dict[str, str] | None = None) ->
 
 def pod(name: str, mem: int, on: str = "", device: int = 0, **spec: Any) -> Object:
     """A pod of a controller, which runs on a device, or was found unschedulable."""
-    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     resources = {"limits": {MEM: str(mem)}, "requests": {MEM: str(mem), "cpu": "100m"}}
     return {
         "metadata": {
@@ -63,7 +63,10 @@ def pod(name: str, mem: int, on: str = "", device: int = 0, **spec: Any) -> Obje
             "annotations": {ALIYUN.idx: str(device), ALIYUN.pod: str(mem)} if on else {},
         },
         "spec": {"nodeName": on, "containers": [{"name": "main", "resources": resources}], **spec},
-        "status": {"phase": "Running" if on else "Pending", "conditions": [] if on else [refused]},
+        "status": {
+            "phase": "Running" if on else "Pending",
+            "conditions": [] if on else [condition],
+        },
     }
 
 
@@ -73,17 +76,17 @@ def annotated(item: Object, **annotations: str) -> Object:
 
 
 def told(nodes: list[Object], pods: list[Object]) -> list[Object]:
-    """The nodes with what the scale-down guard writes on them."""
+    """The nodes with the annotations of the scale-down guard."""
     ledger = Ledger()
-    found = [NODES.decode(json.dumps(each).encode()) for each in nodes]
-    ledger.replace_nodes(node_spec(each, ALIYUN, "GiB") for each in found)
-    running = [PODS.decode(json.dumps(each).encode()) for each in pods]
-    ledger.replace_pods(observe_pod(each, ALIYUN) for each in running)
-    own = OwnFilters(NodeStates(map(node_state, found)), ledger.taken)
-    stay = must_stay([Books.of_pods(ledger.view(), own, {})], load_policy("device-bestfit"))
+    decoded = [NODES.decode(json.dumps(item).encode()) for item in nodes]
+    ledger.replace_nodes(node_spec(item, ALIYUN, "GiB") for item in decoded)
+    running = [PODS.decode(json.dumps(item).encode()) for item in pods]
+    ledger.replace_pods(observe_pod(item, ALIYUN) for item in running)
+    own_filters = OwnFilters(NodeStates(map(node_state, decoded)), ledger.taken)
+    stay = must_stay([Books.of_pods(ledger.view(), own_filters, {})], load_policy("device-bestfit"))
     return [
-        annotated(each, **{DISABLED: "true"}) if each["metadata"]["name"] in stay else each
-        for each in nodes
+        annotated(item, **{DISABLED: "true"}) if item["metadata"]["name"] in stay else item
+        for item in nodes
     ]
 
 
@@ -121,14 +124,14 @@ def from_zero_ignored() -> None:
 
 def taken_away() -> None:
     assert gone(TWO, BESIDE) == Removal("a", ("ten-0", "ten-1"))
-    kept = told(TWO, BESIDE)
-    assert gone(kept, BESIDE) is None
-    assert {each["metadata"]["annotations"].get(DISABLED) for each in kept} == {"true"}
+    marked_nodes = told(TWO, BESIDE)
+    assert gone(marked_nodes, BESIDE) is None
+    assert {item["metadata"]["annotations"].get(DISABLED) for item in marked_nodes} == {"true"}
 
 
 def made_again() -> None:
-    there = [pod("eight", 8, "b", 0), pod("ten-2", 10, "b", 1), pod("ten-3", 10)]
-    assert SUMS.scale_up([node("b")], there).new == {}
+    running = [pod("eight", 8, "b", 0), pod("ten-2", 10, "b", 1), pod("ten-3", 10)]
+    assert SUMS.scale_up([node("b")], running).new == {}
 
 
 def told_to_stay() -> None:
@@ -161,32 +164,32 @@ def test_the_page_has_these_scenes() -> None:
         assert row.startswith(scene)
 
 
-def stand_in(name: str, mem: int, *refused: str) -> Object:
+def stand_in(name: str, mem: int, *nodes: str) -> Object:
     """A pod that nobody binds, and that may not be where the waiting pod was refused."""
-    wanted = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [*refused]}
-    required = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    requirement = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [*nodes]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    return pod(name, mem, affinity=affinity if refused else {})
+    return pod(name, mem, affinity=affinity if nodes else {})
 
 
 def test_a_stand_in_of_a_whole_node_brings_a_second_one() -> None:
     waits, whole = pod("waits", 8), stand_in("whole", 32)
     assert SUMS.scale_up([node("a")], [*FULL, waits, whole]).new == {"gpu": 1}
-    bound = pod("waits", 8, "new", 0)
-    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, whole]).new == {"gpu": 1}
+    bound_pod = pod("waits", 8, "new", 0)
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound_pod, whole]).new == {"gpu": 1}
 
 
 def test_a_stand_in_like_the_pod_but_elsewhere_brings_one_node() -> None:
     waits, alike = pod("waits", 8), stand_in("alike", 8, "a")
     assert SUMS.scale_up([node("a")], [*FULL, waits, alike]).new == {"gpu": 1}
-    bound = pod("waits", 8, "new", 0)
-    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, alike]).new == {}
+    bound_pod = pod("waits", 8, "new", 0)
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound_pod, alike]).new == {}
 
 
 def test_several_stand_ins_are_packed_by_sums() -> None:
     alike = [stand_in(f"s{n}", 10, "a") for n in range(4)]
     assert SUMS.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 2}  # of three a node, by sums
-    few = Autoscaler([Group("gpu", node("template"), most=2)])
+    few = Autoscaler([Group("gpu", node("template"), max_size=2)])
     assert few.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 1}
 
 
@@ -223,10 +226,10 @@ def test_who_was_not_found_unschedulable_brings_no_node(change: Object) -> None:
 
 
 def test_a_group_does_not_grow_beyond_its_most() -> None:
-    full = Autoscaler([Group("gpu", node("template"), most=1)])
-    found = full.scale_up([node("a")], [*FULL, pod("waits", 13), pod("large", 33)])
-    assert found.new == {}
-    assert found.why == {
+    full = Autoscaler([Group("gpu", node("template"), max_size=1)])
+    result = full.scale_up([node("a")], [*FULL, pod("waits", 13), pod("large", 33)])
+    assert result.new == {}
+    assert result.outcomes == {
         "team/waits": "gpu: max node group size reached",
         "team/large": "gpu: Insufficient aliyun.com/gpu-mem",
     }
@@ -235,14 +238,14 @@ def test_a_group_does_not_grow_beyond_its_most() -> None:
 def test_of_each_waiting_pod_it_says_what_becomes_of_it() -> None:
     groups = [Group("cpu", node("c", 0)), Group("gpu", node("g"))]
     pods = [*FULL, pod("fits", 8), pod("grows", 13), pod("never", 33)]
-    found = Autoscaler(groups).scale_up([node("a")], pods)
-    assert found.new == {"gpu": 1}
-    assert found.why == {
+    result = Autoscaler(groups).scale_up([node("a")], pods)
+    assert result.new == {"gpu": 1}
+    assert result.outcomes == {
         "team/fits": "fits a",
         "team/grows": "gpu grows",
         "team/never": "; ".join(f"{name}: Insufficient {MEM}" for name in ("cpu", "gpu")),
     }
-    assert Autoscaler([]).scale_up([node("a")], pods).why["team/never"] == "there is no group"
+    assert Autoscaler([]).scale_up([node("a")], pods).outcomes["team/never"] == "there is no group"
 
 
 def of_controller(item: Object, **change: Any) -> Object:
@@ -259,7 +262,7 @@ BUDGET = {
 
 
 @pytest.mark.parametrize(
-    ("reason", "change", "allowed"),
+    ("reason", "change", "allowed_count"),
     [
         ("NotReplicated", {"metadata": {"ownerReferences": []}}, 0),
         ("UnmovableKubeSystemPod", {"metadata": {"namespace": "kube-system"}}, 0),
@@ -283,14 +286,14 @@ BUDGET = {
     ],
 )
 def test_a_pod_that_may_not_be_evicted_keeps_its_node(
-    reason: str, change: dict[str, Any], allowed: int
+    reason: str, change: dict[str, Any], allowed_count: int
 ) -> None:
-    there = of_controller(pod("ten", 10, "a"), **change)
-    budget = {**BUDGET, "status": {"disruptionsAllowed": allowed}}
-    found = SUMS.scale_down(TWO, [there, pod("one", 1, "b")], [budget])
-    where = there["metadata"]["namespace"]
-    assert found.stays == ({"a": f"BlockedByPod {where}/ten {reason}"} if reason else {})
-    assert found.may_go[-1] == Removal("b", ("one",))
+    running = of_controller(pod("ten", 10, "a"), **change)
+    budget = {**BUDGET, "status": {"disruptionsAllowed": allowed_count}}
+    result = SUMS.scale_down(TWO, [running, pod("one", 1, "b")], [budget])
+    namespace = running["metadata"]["namespace"]
+    assert result.stays == ({"a": f"BlockedByPod {namespace}/ten {reason}"} if reason else {})
+    assert result.may_go[-1] == Removal("b", ("one",))
 
 
 def test_of_each_node_that_stays_it_says_why() -> None:
@@ -315,11 +318,11 @@ def test_of_each_node_that_stays_it_says_why() -> None:
     }
 
 
-@pytest.mark.parametrize(("least", "stays"), [(1, {}), (2, "NodeGroupMinSizeReached")])
-def test_a_group_keeps_its_least(least: int, stays: object) -> None:
-    kept = Autoscaler([Group("gpu", node("template"), least=least)])
-    found = kept.scale_down(TWO, [])
-    assert found.stays == (dict.fromkeys("ab", stays) if stays else {})
+@pytest.mark.parametrize(("min_size", "stays"), [(1, {}), (2, "NodeGroupMinSizeReached")])
+def test_a_group_keeps_its_least(min_size: int, stays: object) -> None:
+    autoscaler = Autoscaler([Group("gpu", node("template"), min_size=min_size)])
+    result = autoscaler.scale_down(TWO, [])
+    assert result.stays == (dict.fromkeys("ab", stays) if stays else {})
 
 
 @pytest.mark.parametrize(
@@ -332,12 +335,12 @@ def test_a_group_keeps_its_least(least: int, stays: object) -> None:
     ids=["of a DaemonSet", "static", "ended"],
 )
 def test_pods_that_need_no_other_place_do_not_keep_a_node(change: dict[str, Any]) -> None:
-    there = pod("whole", 32, "a")
-    there["status"]["phase"] = change.pop("phase", "Running")
-    assert gone([node("a")], [of_controller(there, **change)]) == Removal("a", ())
+    running = pod("whole", 32, "a")
+    running["status"]["phase"] = change.pop("phase", "Running")
+    assert gone([node("a")], [of_controller(running, **change)]) == Removal("a", ())
 
 
 def test_the_guard_leaves_a_node_that_can_be_emptied() -> None:
     pods = [pod("ten-0", 10, "a", 0), pod("eight", 8, "b", 0)]
-    kept = told(TWO, pods)
-    assert gone(kept, pods) == Removal("b", ("eight",))
+    marked_nodes = told(TWO, pods)
+    assert gone(marked_nodes, pods) == Removal("b", ("eight",))

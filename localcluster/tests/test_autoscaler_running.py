@@ -1,4 +1,4 @@
-"""The autoscaler runs on an API server: nodes come and go, by what is there at each look."""
+"""The running autoscaler on an API server: each check adds or removes nodes by current objects."""
 
 import json
 import time
@@ -65,9 +65,9 @@ class World:
 
     def node(self, name: str, **annotations: str) -> None:
         (group,) = read({"gpu": "0-9"})
-        made = group.node(name)
-        made["metadata"]["annotations"] = annotations
-        self.api.create("/api/v1/nodes", made)
+        created = group.node(name)
+        created["metadata"]["annotations"] = annotations
+        self.api.create("/api/v1/nodes", created)
 
     def pod(self, name: str, units: int, on: str = "", **labels: str) -> None:
         resources = {"limits": {MEM: str(units)}, "requests": {MEM: str(units), "cpu": "1m"}}
@@ -79,32 +79,32 @@ class World:
         if on:
             poll(lambda: self.phase(name) == "Running", "it runs")
             return
-        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        status = {"status": {"conditions": [refused]}}
+        error = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        status = {"status": {"conditions": [error]}}
         self.api.patch(f"{PODS}/{name}/status", status, MERGE_PATCH)
 
     def phase(self, name: str) -> str:
         return str((self.api.get(f"{PODS}/{name}").get("status") or {}).get("phase"))
 
     def nodes(self) -> list[str]:
-        return sorted(each["metadata"]["name"] for each in self.api.get("/api/v1/nodes")["items"])
+        return sorted(item["metadata"]["name"] for item in self.api.get("/api/v1/nodes")["items"])
 
     def pods(self) -> list[str]:
-        return sorted(each["metadata"]["name"] for each in self.api.get(PODS)["items"])
+        return sorted(item["metadata"]["name"] for item in self.api.get(PODS)["items"])
 
     def status(self) -> Object:
         try:
-            found: Object = json.loads(self.api.get(f"{MAPS}/{STATUS}")["data"]["status"])
+            result: Object = json.loads(self.api.get(f"{MAPS}/{STATUS}")["data"]["status"])
         except ApiNotFound:
             return {}
-        return found
+        return result
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.stop()
+    created = World()
+    yield created
+    created.stop()
 
 
 def test_a_waiting_pod_brings_one_node_and_is_told_so(world: World) -> None:
@@ -112,10 +112,10 @@ def test_a_waiting_pod_brings_one_node_and_is_told_so(world: World) -> None:
     world.groups(gpu="0-9")
     poll(lambda: world.nodes() == ["gpu-1"], "a node comes")
     poll(lambda: world.status().get("pods") == {"default/waits": "fits gpu-1"}, "it fits by sums")
-    (made,) = world.api.get("/api/v1/nodes")["items"]
-    assert made["metadata"]["labels"][GROUP] == "gpu"
+    (created,) = world.api.get("/api/v1/nodes")["items"]
+    assert created["metadata"]["labels"][GROUP] == "gpu"
     events = world.api.get("/api/v1/namespaces/default/events")["items"]
-    assert [(each["reason"], each["involvedObject"]["name"]) for each in events] == [
+    assert [(item["reason"], item["involvedObject"]["name"]) for item in events] == [
         ("TriggeredScaleUp", "waits")
     ]
     assert world.told == ["node gpu-1 comes, for default/waits"]
@@ -127,8 +127,8 @@ def test_a_node_whose_pods_fit_no_other_one_stays(world: World) -> None:
     world.pod("ten", 10, "a")
     world.pod("most", 30, "b")
     world.groups(gpu="0-9")
-    why = dict.fromkeys("ab", "NoPlaceToMovePods")
-    poll(lambda: world.status().get("nodes") == why, "both stay")
+    reason = dict.fromkeys("ab", "NoPlaceToMovePods")
+    poll(lambda: world.status().get("nodes") == reason, "both stay")
     assert world.told == []
 
 
@@ -139,12 +139,12 @@ def test_a_node_in_little_use_is_emptied_and_goes(world: World) -> None:
     world.pod("two", 2, "b")
     world.groups(gpu="1-9")
     poll(lambda: "is gone" in str(world.told), "one goes")
-    gone = ({"a", "b"} - {*world.nodes()}).pop()
-    assert world.pods() == ["two" if gone == "a" else "ten"]
-    evicted = "ten" if gone == "a" else "two"
+    is_gone = ({"a", "b"} - {*world.nodes()}).pop()
+    assert world.pods() == ["two" if is_gone == "a" else "ten"]
+    evicted = "ten" if is_gone == "a" else "two"
     assert world.told == [
-        f"node {gone} goes, and {evicted} has to leave it",
-        f"node {gone} is gone",
+        f"node {is_gone} goes, and {evicted} has to leave it",
+        f"node {is_gone} is gone",
     ]
     poll(lambda: "NodeGroupMinSizeReached" in str(world.status()), "the other one stays")
 

@@ -1,4 +1,4 @@
-"""Claims in the local cluster: what may be written, who makes and frees them, and first fit."""
+"""Claims in the local cluster: permitted writes, the controller of claims, and first fit."""
 
 from collections.abc import Iterator
 
@@ -94,12 +94,12 @@ def bound(api: Api, name: str, to: str = "") -> None:
     until(lambda: on(api, name) in ((to,) if to else ("n", "m")), f"{name} is bound {to}")
 
 
-def waits(api: Api, name: str, why: str) -> None:
+def waits(api: Api, name: str, reason: str) -> None:
     def told() -> bool:
         conditions = api.get(f"{PODS}/{name}").body["status"].get("conditions") or ()
-        return any(why in str(each.get("message")) for each in conditions)
+        return any(reason in str(item.get("message")) for item in conditions)
 
-    until(told, f"{name} waits: {why}")
+    until(told, f"{name} waits: {reason}")
     assert not on(api, name)
 
 
@@ -111,7 +111,7 @@ def devices(api: Api, name: str) -> list[str]:
 
 def reserved(api: Api, name: str) -> list[str]:
     status = api.get(f"{CLAIMS}/{name}").body.get("status") or {}
-    return [each["name"] for each in status.get("reservedFor") or ()]
+    return [item["name"] for item in status.get("reservedFor") or ()]
 
 
 def given(request: str = "gpu", **more: object) -> Json:
@@ -120,20 +120,20 @@ def given(request: str = "gpu", **more: object) -> Json:
 
 
 def test_of_a_claim_s_status_only_what_a_real_server_checks_is_checked(api: Api) -> None:
-    made = claim(api, "c", 10).body
-    assert made["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] == "ExactCount"
+    created = claim(api, "c", 10).body
+    assert created["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] == "ExactCount"
     status = f"{CLAIMS}/c/status"
 
     def patch(change: Json, at: str = status) -> Reply:
         return api.patch(at, change, MERGE)
 
     pods = [{"resource": "pods", "name": "p", "uid": "u"}]
-    refused: list[tuple[Json, str]] = [
+    error: list[tuple[Json, str]] = [
         ({"allocation": given("other")}, "must be the name of a request"),
         ({"allocation": given(shareID="X")}, "must be a lowercase UUID"),
         ({"reservedFor": pods}, "may not be specified when `allocated` is not set"),
     ]
-    for change, sentence in refused:
+    for change, sentence in error:
         reply = patch({"status": change})
         assert reply.status == 422
         assert sentence in reply.body["message"]
@@ -141,13 +141,13 @@ def test_of_a_claim_s_status_only_what_a_real_server_checks_is_checked(api: Api)
     answer = patch({"metadata": {"finalizers": [FINALIZER]}, **whole})
     assert answer.status == 200
     assert "finalizers" not in answer.meta
-    other = patch({"status": {"allocation": given(device="gpu-1")}})
-    assert (other.status, "cannot be modified once set" in other.body["message"]) == (422, True)
+    second = patch({"status": {"allocation": given(device="gpu-1")}})
+    assert (second.status, "cannot be modified once set" in second.body["message"]) == (422, True)
     assert patch({"status": {"allocation": None}}).status == 422
     assert patch({"status": {"allocation": None, "reservedFor": None}}).status == 200
     assert patch({"status": {"allocation": given()}}, f"{CLAIMS}/c").body["status"] == {}
     assert patch({"spec": claim_spec(20)}, f"{CLAIMS}/c").status == 422
-    stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}}
+    stale = {"metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}}
     assert patch({**stale, "status": {"allocation": given()}}).status == 409
 
 
@@ -198,7 +198,7 @@ def test_each_request_of_a_claim_has_a_device_of_its_own(cluster: Api) -> None:
     pod(cluster, "p", named="c")
     bound(cluster, "p")
     results = cluster.get(f"{CLAIMS}/c").body["status"]["allocation"]["devices"]["results"]
-    assert [(each["request"], each["device"]) for each in results] == [
+    assert [(item["request"], item["device"]) for item in results] == [
         ("small", "gpu-0"),
         ("large", "gpu-1"),
     ]
@@ -232,8 +232,8 @@ def test_a_claim_from_a_template_goes_with_its_pod(cluster: Api) -> None:
     waits_for_template(cluster)
     cluster.create(TEMPLATES, {"metadata": {"name": "t"}, "spec": spec})
     bound(cluster, "first")
-    (made,) = cluster.get(CLAIMS).body["items"]
-    meta = made["metadata"]
+    (created,) = cluster.get(CLAIMS).body["items"]
+    meta = created["metadata"]
     assert meta["name"].startswith("first-gpu-")
     assert meta["labels"] == {"of": "t"}
     assert meta["annotations"] == {"resource.kubernetes.io/pod-claim-name": "gpu"}
@@ -309,7 +309,7 @@ def test_an_allocation_of_another_scheduler_is_bound_and_counts(cluster: Api) ->
 
 
 def test_an_allocation_that_its_pod_cannot_use_is_taken_back(cluster: Api) -> None:
-    """The CPU of the node is taken, so the pod's devices there are of no use to it."""
+    """The CPU of the node is used up, so the pod cannot use the devices there."""
     node(cluster, "n", 80)
     claim(cluster, "first", 20)
     pod(cluster, "first", "6", named="first")
@@ -358,7 +358,7 @@ def test_selectors_alternatives_and_taint_rules_count(cluster: Api) -> None:
     results = cluster.get(f"{CLAIMS}/alternative").body["status"]["allocation"]["devices"][
         "results"
     ]
-    assert [(each["request"], each["device"]) for each in results] == [("gpu/any", "gpu-0")]
+    assert [(item["request"], item["device"]) for item in results] == [("gpu/any", "gpu-0")]
     taint = {"key": "sick", "effect": "NoSchedule"}
     spec = {"deviceSelector": {"driver": DRIVER, "device": "gpu-0"}, "taint": taint}
     cluster.create(f"{API}/devicetaintrules", {"metadata": {"name": "r"}, "spec": spec})
@@ -399,7 +399,7 @@ def test_a_claim_of_two_pods_is_allocated_once(cluster: Api) -> None:
 
 
 def until_told(api: Api, name: str) -> bool:
-    """Whether a pod is bound, once it is, or has been refused."""
+    """Wait until a pod is bound or rejected; return whether it is bound."""
 
     def settled() -> bool:
         status = api.get(f"{PODS}/{name}").body["status"]

@@ -1,4 +1,4 @@
-"""The HTTP client: what each answer means, and that nothing waits longer than it was allowed to."""
+"""The HTTP client: the error for each answer, and time limits on all waits."""
 
 import contextlib
 import fcntl
@@ -27,7 +27,7 @@ Handle = Callable[[socket.socket, bytes], None]
 
 @contextlib.contextmanager
 def serving(handle: Handle) -> Iterator[str]:
-    """A server that gives each connection's first bytes to `handle`, and its URL."""
+    """The URL of a server that passes each connection's first bytes to `handle`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threads: list[threading.Thread] = []
 
@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there_is_an_unknown_outcome() -> None:
 def test_a_dripping_answer_ends_at_the_deadline() -> None:
     def drip(connection: socket.socket, request: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while True:  # until nobody takes it
+        while True:  # until the buffers are full
             connection.sendall(b" ")
             time.sleep(0.02)
 
@@ -132,19 +132,19 @@ def test_a_dripping_answer_ends_at_the_deadline() -> None:
 
 
 def test_a_connection_the_server_closed_meanwhile_is_not_used_again() -> None:
-    closed = threading.Event()
+    closed_nodes = threading.Event()
 
     def answer_and_close(connection: socket.socket, request: bytes) -> None:
         connection.sendall(reply(b"{}"))
         connection.shutdown(socket.SHUT_RDWR)
-        closed.set()
+        closed_nodes.set()
 
     with serving(answer_and_close) as url:
         client = HttpClient(url)
         for _ in range(3):
             assert client.call("POST", "/x", b"{}", timeout=30).status == 200
-            assert closed.wait(30)
-            closed.clear()
+            assert closed_nodes.wait(30)
+            closed_nodes.clear()
         client.close()
 
 
@@ -154,17 +154,17 @@ def test_closing_a_watch_wakes_its_reader_at_once() -> None:
     with serving(answering(head + event)) as url:
         client = ApiClient(url, user_agent="test")
         watch = client.watch("/pods", {}, read_timeout=30)
-        seen: list[str] = []
+        collected: list[str] = []
 
         def read() -> None:
-            seen.extend(kind for kind, _ in watch)
+            collected.extend(kind for kind, _ in watch)
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        poll(lambda: seen)
+        poll(lambda: collected)
         watch.close()
         reader.join(20)
-        assert seen == ["ADDED"]
+        assert collected == ["ADDED"]
         assert not reader.is_alive()
         client.close()
 
@@ -223,9 +223,13 @@ def test_a_request_leaves_in_one_write() -> None:
 
 
 def test_a_connection_is_kept_whatever_the_number_of_its_descriptor() -> None:
-    """With many nodes they are above 1023, which select cannot watch."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1500)) as high:
+    """With many nodes descriptors exceed 1023, the limit of select."""
+    our_value, theirs = socket.socketpair()
+    with (
+        our_value,
+        theirs,
+        socket.socket(fileno=fcntl.fcntl(our_value, fcntl.F_DUPFD, 1500)) as high,
+    ):
         connection = http.client.HTTPConnection("localhost")
         connection.sock = high
         assert not _dropped(connection)

@@ -1,4 +1,4 @@
-"""The demo's autoscaler: what its groups may say, and that what is left after it is found."""
+"""The demo's autoscaler: descriptions of groups, and objects left behind."""
 
 import re
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ KEPT = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
 
 def test_a_group_is_a_shape_and_its_bounds() -> None:
-    small, told = read_groups({"told": "2x16GiB,min=1,max=3", "small": "1x8"})
-    assert (told.name, told.least, told.most) == ("told", 1, 3)
-    assert (small.name, small.least, small.most) == ("small", 0, 10)
-    allocatable = told.node("told-1")["status"]["allocatable"]
+    small, text = read_groups({"told": "2x16GiB,min=1,max=3", "small": "1x8"})
+    assert (text.name, text.min_size, text.max_size) == ("told", 1, 3)
+    assert (small.name, small.min_size, small.max_size) == ("small", 0, 10)
+    allocatable = text.node("told-1")["status"]["allocatable"]
     assert (allocatable[MEM], allocatable["aliyun.com/gpu-count"]) == ("32", "2")
     (untold,) = read_groups({"untold": "0x16GiB"})
     assert MEM not in untold.node("untold-1")["status"]["allocatable"]
@@ -51,7 +51,7 @@ def test_what_is_no_group_is_refused_with_an_example(text: str) -> None:
 
 
 class NoExtender(ExtenderProcess):
-    """One that does nothing; its starts are counted."""
+    """An extender process that only counts its starts."""
 
     def __init__(self) -> None:
         super().__init__(Path(), Path(), Path(), 0)
@@ -63,18 +63,18 @@ class NoExtender(ExtenderProcess):
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    made = ApiServer(Store())
-    made.start()
-    yield made
-    made.stop()
+    created = ApiServer(Store())
+    created.start()
+    yield created
+    created.stop()
 
 
 def test_switched_off_it_says_what_the_extender_has_left(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoscaling, "_PATIENCE", 0.2)
-    api, extender, told = ApiClient(server.url, user_agent="test"), NoExtender(), list[str]()
-    under_test = Autoscaling(api, server.url, extender, told.append)
+    api, extender, text = ApiClient(server.url, user_agent="test"), NoExtender(), list[str]()
+    under_test = Autoscaling(api, server.url, extender, text.append)
     under_test.on()
     under_test.on()
     assert under_test.is_on
@@ -84,9 +84,9 @@ def test_switched_off_it_says_what_the_extender_has_left(
     pods = f"/api/v1/namespaces/{PLACEHOLDERS}/pods"
     pod = {"metadata": {"name": "for-x", "labels": {FOR: "x"}}, "spec": {"containers": [container]}}
     api.create(pods, pod)
-    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    api.patch(f"{pods}/for-x/status", {"status": {"conditions": [refused]}})
-    poll(lambda: told == ["node gpu-1 comes, for placeholders/for-x"], "the autoscaler runs")
+    error = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    api.patch(f"{pods}/for-x/status", {"status": {"conditions": [error]}})
+    poll(lambda: text == ["node gpu-1 comes, for placeholders/for-x"], "the autoscaler runs")
     api.patch("/api/v1/nodes/gpu-1", {"metadata": {"annotations": {KEPT: "true"}}})
     assert under_test.off() == f"placeholder for-x, {KEPT} of node gpu-1"
     assert not under_test.is_on

@@ -64,8 +64,8 @@ def test_a_pod_has_by_its_claim_what_it_would_have_by_its_limits() -> None:
 
 
 def test_a_class_selects_the_devices_of_a_driver() -> None:
-    found = [class_document(name)["spec"]["selectors"] for name in ("gpushare.io", "x.com")]
-    assert found == [
+    result = [class_document(name)["spec"]["selectors"] for name in ("gpushare.io", "x.com")]
+    assert result == [
         [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
         [{"cel": {"expression": "device.driver == 'x.com'"}}],
     ]
@@ -76,7 +76,7 @@ def test_a_network_card_has_a_slice_of_its_own_and_counts_as_no_gpu() -> None:
     gpus, nic = slice_documents(with_nic)
     assert (gpus["spec"]["driver"], nic["spec"]["driver"]) == (NODE.driver, NIC_DRIVER)
     devices = template_document(replace(POD, nic=True), "default")["spec"]["spec"]["devices"]
-    assert [each["exactly"]["deviceClassName"] for each in devices["requests"]] == [
+    assert [item["exactly"]["deviceClassName"] for item in devices["requests"]] == [
         "gpushare.io",
         NIC_DRIVER,
     ]
@@ -84,7 +84,7 @@ def test_a_network_card_has_a_slice_of_its_own_and_counts_as_no_gpu() -> None:
     results = both["status"]["allocation"]["devices"]["results"]
     results.append({"driver": NIC_DRIVER, "pool": "n", "device": "nic-0"})
     (node,) = claim_books([gpus, nic], [both])
-    assert [each["usedGPU"] for each in node["devs"]] == [10, 0]
+    assert [item["usedGPU"] for item in node["devs"]] == [10, 0]
     assert given(both) == {0: 10}
 
 
@@ -104,7 +104,7 @@ def test_the_books_have_each_card_with_the_pods_of_its_claims() -> None:
     books = claim_books(slice_documents(NODE), claims)
     (node,) = books
     assert (node["name"], node["totalGPU"]) == ("n", 104)
-    assert [(each["usedGPU"], each["totalGPU"]) for each in node["devs"]] == [(14, 80), (4, 24)]
+    assert [(item["usedGPU"], item["totalGPU"]) for item in node["devs"]] == [(14, 80), (4, 24)]
     assert node["devs"][1]["pods"] == [{"name": "b, c", "usedGPU": 4}]
     assert given(claims[1]) == {0: 4, 1: 4}
     assert given(claims[2]) == {}

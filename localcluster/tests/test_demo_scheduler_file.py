@@ -1,4 +1,4 @@
-"""The demo's scheduler file: whose entries stay, and what is told of them."""
+"""The demo's scheduler file: the entries that stay, and the remarks on each."""
 
 from typing import Any
 
@@ -19,21 +19,21 @@ OTHER: dict[str, Any] = {"urlPrefix": "http://127.0.0.1:9/", "filterVerb": "filt
 
 
 def entries(whole: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = whole["extenders"]
-    return found
+    result: list[dict[str, Any]] = whole["extenders"]
+    return result
 
 
 def test_without_a_file_the_extender_outweighs_all_others_and_nothing_is_told() -> None:
-    whole, told = with_extender({}, 7)
+    whole, text = with_extender({}, 7)
     entry = entries(whole)[0]
-    assert (entry["urlPrefix"], entry["weight"], told) == (URL, 150, [])
+    assert (entry["urlPrefix"], entry["weight"], text) == (URL, 150, [])
 
 
 def test_an_entry_of_ours_stays_as_it_is_but_for_where_it_is_called() -> None:
-    whole, told = with_extender({"extenders": [OTHER, MINE]}, 7)
-    kept = {key: value for key, value in MINE.items() if key != "enableHTTPS"}
-    assert whole["extenders"] == [OTHER, {**kept, "urlPrefix": URL}]
-    assert told == [
+    whole, text = with_extender({"extenders": [OTHER, MINE]}, 7)
+    survivors = {key: value for key, value in MINE.items() if key != "enableHTTPS"}
+    assert whole["extenders"] == [OTHER, {**survivors, "urlPrefix": URL}]
+    assert text == [
         "extenders[0] of the file is called as it says",
         f"extenders[1] of the file is the demo's extender, with weight 5, called at {URL}",
     ]
@@ -42,19 +42,19 @@ def test_an_entry_of_ours_stays_as_it_is_but_for_where_it_is_called() -> None:
 def test_an_entry_that_binds_every_pod_at_our_url_is_ours_too() -> None:
     binds = {"urlPrefix": MINE["urlPrefix"], "bindVerb": "bind", "httpTimeout": "60s"}
     filters = {key: value for key, value in MINE.items() if key != "bindVerb"}
-    whole, told = with_extender({"extenders": [filters, binds]}, 7)
-    assert [each["urlPrefix"] for each in entries(whole)] == [URL, URL]
-    assert told[1].startswith("extenders[1] of the file is the demo's extender")
+    whole, text = with_extender({"extenders": [filters, binds]}, 7)
+    assert [item["urlPrefix"] for item in entries(whole)] == [URL, URL]
+    assert text[1].startswith("extenders[1] of the file is the demo's extender")
 
 
 def test_a_file_without_an_entry_of_ours_gets_one_and_it_is_told() -> None:
-    whole, told = with_extender({"kind": "Policy", "apiVersion": "v1", "extenders": [OTHER]}, 7)
-    assert [each["urlPrefix"] for each in entries(whole)] == [OTHER["urlPrefix"], URL]
+    whole, text = with_extender({"kind": "Policy", "apiVersion": "v1", "extenders": [OTHER]}, 7)
+    assert [item["urlPrefix"] for item in entries(whole)] == [OTHER["urlPrefix"], URL]
     assert whole.keys() == {"kind", "apiVersion", "extenders"}
-    assert told[-1].endswith("with weight 150: above all other scores together")
+    assert text[-1].endswith("with weight 150: above all other scores together")
 
 
-@pytest.mark.parametrize("found", [{"a": 1}, [1], "x"])
-def test_what_is_no_list_of_objects_is_refused(found: object) -> None:
+@pytest.mark.parametrize("result", [{"a": 1}, [1], "x"])
+def test_what_is_no_list_of_objects_is_refused(result: object) -> None:
     with pytest.raises(SettingsError, match="extenders: not a list of objects"):
-        with_extender({"extenders": found}, 7)
+        with_extender({"extenders": result}, 7)

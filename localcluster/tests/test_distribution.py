@@ -1,4 +1,4 @@
-"""The distribution says of itself what is so."""
+"""The metadata of the distribution is true."""
 
 import configparser
 from pathlib import Path

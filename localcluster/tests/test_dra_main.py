@@ -1,4 +1,4 @@
-"""Options of `gpushare-dra-driver` that make no sense end it with one line."""
+"""Invalid options of `gpushare-dra-driver` end it with one line."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ GOOD = {"devices": [{"uuid": "GPU-1", "index": 0, "memoryMiB": 81920}]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "devices", "said"),
+    ("changes", "devices", "output"),
     [
         ({"--node-name": "a/b"}, GOOD, "node-name: 'a/b'"),
         ({"--driver": "Upper"}, GOOD, "driver: 'Upper'"),
@@ -28,7 +28,7 @@ def test_options_that_make_no_sense_are_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
     changes: dict[str, str],
     devices: object,
-    said: str,
+    output: str,
 ) -> None:
     file, config = tmp_path / "devices.json", tmp_path / "kubeconfig"
     file.write_text(json.dumps(devices))
@@ -52,4 +52,4 @@ def test_options_that_make_no_sense_are_said_in_one_line(
     assert main([word for pair in options.items() for word in pair]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpushare-dra-driver: ")
-    assert said in line
+    assert output in line

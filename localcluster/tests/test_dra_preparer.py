@@ -1,4 +1,4 @@
-"""What containers of a claim are told, and that it stays so until its last pod is gone."""
+"""The variables for containers of a claim, unchanged until the end of the last pod."""
 
 import json
 from pathlib import Path
@@ -34,13 +34,13 @@ class Driver:
 
     def told(self) -> dict[str, dict[str, str]]:
         """The variables of each CDI device, as a runtime reads them."""
-        found = {}
+        outcome = {}
         for file in self.cdi.glob("*.json"):
             document: Json = json.loads(file.read_text())
-            for each in document["devices"]:
-                env = dict(line.split("=", 1) for line in each["containerEdits"]["env"])
-                found[f"{document['kind']}={each['name']}"] = env
-        return found
+            for item in document["devices"]:
+                env = dict(line.split("=", 1) for line in item["containerEdits"]["env"])
+                outcome[f"{document['kind']}={item['name']}"] = env
+        return outcome
 
     def visible(self) -> dict[str, tuple[str, str]]:
         """The GPUs and the limit in MiB of each CDI device."""
@@ -59,9 +59,9 @@ def test_a_container_is_told_its_gpu_and_its_amount_as_the_device_plugin_tells_i
     driver: Driver,
 ) -> None:
     driver.api.claim(result(1, "10Gi"))
-    (found,) = driver.preparer.prepare(REF)
-    assert (found.request, found.pool, found.device) == ("gpu", NODE, "gpu-1")
-    assert (found.share, found.cdi) == ("share-1", (CDI,))
+    (outcome,) = driver.preparer.prepare(REF)
+    assert (outcome.request, outcome.pool, outcome.device) == ("gpu", NODE, "gpu-1")
+    assert (outcome.share, outcome.cdi) == ("share-1", (CDI,))
     assert driver.told() == {
         CDI: {
             "NVIDIA_VISIBLE_DEVICES": "GPU-1",
@@ -82,13 +82,13 @@ def test_the_file_is_what_runtimes_read(driver: Driver) -> None:
     document = json.loads(file.read_text())
     assert document.keys() == {"cdiVersion", "kind", "annotations", "devices"}
     assert document["cdiVersion"] == "0.6.0"
-    assert [each.keys() for each in document["devices"]] == [{"name", "containerEdits"}]
+    assert [item.keys() for item in document["devices"]] == [{"name", "containerEdits"}]
 
 
 def test_the_gpus_of_a_request_are_in_one_cdi_device(driver: Driver) -> None:
     driver.api.claim(result(0, "4Gi"), result(1, "4Gi"), result(1, "2Gi", request="b/x"))
-    found = driver.preparer.prepare(REF)
-    assert [(each.request, each.device, each.cdi) for each in found] == [
+    outcome = driver.preparer.prepare(REF)
+    assert [(item.request, item.device, item.cdi) for item in outcome] == [
         ("gpu", "gpu-0", (CDI,)),
         ("gpu", "gpu-1", ()),
         ("b", "gpu-1", (f"{KIND}={UID}-b",)),
@@ -144,7 +144,7 @@ def test_what_is_unprepared_is_gone_and_may_be_so_again(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "why"),
+    ("results", "reason"),
     [
         ([], "has no device of gpu.example.com"),
         ([result(1, driver="gpu.nvidia.com")], "has no device of gpu.example.com"),
@@ -156,10 +156,10 @@ def test_what_is_unprepared_is_gone_and_may_be_so_again(driver: Driver) -> None:
     ],
 )
 def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(
-    driver: Driver, results: list[Json], why: str
+    driver: Driver, results: list[Json], reason: str
 ) -> None:
     driver.api.claim(*results)
-    with pytest.raises(GpuShareError, match=why):
+    with pytest.raises(GpuShareError, match=reason):
         driver.preparer.prepare(REF)
     assert driver.told() == {}
 

@@ -1,4 +1,4 @@
-"""The slice is there, and says what the GPUs are, whoever deletes or changes it."""
+"""The slice exists and shows the GPUs, even after a deletion or a change by others."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.support.claims_api import DRIVER, NODE, ClaimsApi, Json, cards
 
 
 class Api(ClaimsApi):
-    """With the watch of slices, which shows what is there when it is told to."""
+    """An API with a watch of slices, which the test advances."""
 
     path = f"{SLICES}/{NODE}-{DRIVER}"
 
@@ -23,8 +23,8 @@ class Api(ClaimsApi):
 
     @property
     def spec(self) -> Json:
-        found: Json = self.objects[self.path]["spec"]
-        return found
+        result: Json = self.objects[self.path]["spec"]
+        return result
 
     def devices(self) -> list[Json]:
         return list(self.spec["devices"])
@@ -41,10 +41,10 @@ def api() -> Api:
     return Api()
 
 
-def published(api: Api, read: Callable[[], NodeCards] = lambda: cards(80, 24)) -> Publisher:
-    publisher = Publisher(api, DRIVER, NODE, read)  # type: ignore[arg-type]  # it follows nothing here
-    there = [api.slice()] if api.path in api.objects else []
-    publisher.replace([Decoded(there, "1")], 0.0)
+def published(api: Api, old_version: Callable[[], NodeCards] = lambda: cards(80, 24)) -> Publisher:
+    publisher = Publisher(api, DRIVER, NODE, old_version)  # type: ignore[arg-type]  # it follows nothing here
+    existing = [api.slice()] if api.path in api.objects else []
+    publisher.replace([Decoded(existing, "1")], 0.0)
     publisher.step()
     return publisher
 
@@ -60,7 +60,7 @@ def test_a_slice_offers_each_gpu_by_its_memory(api: Api) -> None:
         "capacity": {
             "memory": {
                 "value": "24Gi",
-                # A claim gets whole units; without an amount it gets the whole GPU.
+                # A claim gets whole units, or without an amount the whole GPU.
                 "requestPolicy": {"default": "24Gi", "validRange": {"min": "1Gi", "step": "1Gi"}},
             }
         },
@@ -126,10 +126,10 @@ def test_what_has_not_been_shown_yet_is_not_written_over(api: Api) -> None:
 def test_slices_of_others_are_none_of_ours(api: Api) -> None:
     publisher = published(api)
     api.shown(publisher)
-    other = api.slice()
-    assert other.metadata
-    other.metadata.name = "other"
-    publisher.apply(WatchEvent("DELETED", other))
+    second = api.slice()
+    assert second.metadata
+    second.metadata.name = "other"
+    publisher.apply(WatchEvent("DELETED", second))
     publisher.step()
     assert len(api.sent) == 1
 

@@ -22,7 +22,7 @@ PREPARE, UNPREPARE = (
 
 
 class Kubelet:
-    """A driver's server, and who calls it."""
+    """The server of a driver, and a client in the role of the kubelet."""
 
     def __init__(self, folder: Path) -> None:
         self.api, self.cdi = ClaimsApi(), folder / "cdi"
@@ -39,10 +39,10 @@ class Kubelet:
 
 @pytest.fixture
 def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
-    found = Kubelet(tmp_path_factory.mktemp("k"))
-    found.server.start()
-    yield found
-    found.server.stop()
+    outcome = Kubelet(tmp_path_factory.mktemp("k"))
+    outcome.server.start()
+    yield outcome
+    outcome.server.stop()
 
 
 def test_the_kubelet_is_told_who_we_are_and_where(kubelet: Kubelet) -> None:
@@ -64,11 +64,11 @@ def test_claims_are_answered_one_by_one(kubelet: Kubelet) -> None:
         pb.Claim(namespace="default", name="c", uid=UID),
         pb.Claim(namespace="default", name="missing", uid=UID.replace("0", "9")),
     ]
-    asked = pb.ClaimsRequest(claims=claims)
-    answer = kubelet.call(kubelet.server.socket, PREPARE, asked, pb.PrepareResponse)
-    assert answer.claims.keys() == {each.uid for each in claims}
-    good, bad = (answer.claims[each.uid] for each in claims)
-    assert (good.error, [each.device_name for each in good.devices]) == ("", ["gpu-1", "gpu-0"])
+    request = pb.ClaimsRequest(claims=claims)
+    answer = kubelet.call(kubelet.server.socket, PREPARE, request, pb.PrepareResponse)
+    assert answer.claims.keys() == {item.uid for item in claims}
+    good, bad = (answer.claims[item.uid] for item in claims)
+    assert (good.error, [item.device_name for item in good.devices]) == ("", ["gpu-1", "gpu-0"])
     first, second = good.devices
     assert (list(first.request_names), first.pool_name) == (["gpu"], "n1")
     assert (list(first.cdi_device_ids), first.share_id) == ([f"{KIND}={UID}-gpu"], "share-1")
@@ -76,14 +76,14 @@ def test_claims_are_answered_one_by_one(kubelet: Kubelet) -> None:
     assert bad.error.startswith("gpushare: ")
     assert not bad.devices
 
-    gone = kubelet.call(kubelet.server.socket, UNPREPARE, asked, pb.UnprepareResponse)
-    assert {uid: each.error for uid, each in gone.claims.items()} == dict.fromkeys(
-        (each.uid for each in claims), ""
+    is_gone = kubelet.call(kubelet.server.socket, UNPREPARE, request, pb.UnprepareResponse)
+    assert {uid: item.error for uid, item in is_gone.claims.items()} == dict.fromkeys(
+        (item.uid for item in claims), ""
     )
     assert list(kubelet.cdi.iterdir()) == []
     wrong = pb.ClaimsRequest(claims=[pb.Claim(namespace="default", name="c", uid="..")])
-    gone = kubelet.call(kubelet.server.socket, UNPREPARE, wrong, pb.UnprepareResponse)
-    assert gone.claims[".."].error
+    is_gone = kubelet.call(kubelet.server.socket, UNPREPARE, wrong, pb.UnprepareResponse)
+    assert is_gone.claims[".."].error
 
 
 def test_sockets_that_a_killed_driver_left_are_taken_over(kubelet: Kubelet) -> None:

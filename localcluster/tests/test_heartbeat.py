@@ -1,4 +1,4 @@
-"""Nodes look alive: their Leases are renewed, and their conditions have times."""
+"""Nodes look alive: Leases are renewed, and conditions have times."""
 
 from collections.abc import Iterator
 
@@ -33,8 +33,8 @@ def api() -> Iterator[Api]:
 
 def add_node(api: Api) -> str:
     status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
-    made = api.create("/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
-    return str(made.meta["uid"])
+    created = api.create("/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
+    return str(created.meta["uid"])
 
 
 def test_a_node_has_a_lease_that_is_renewed(api: Api) -> None:
@@ -54,13 +54,13 @@ def test_conditions_have_times_and_keep_what_they_say(api: Api) -> None:
     add_node(api)
 
     def ready() -> Json:
-        (found,) = api.get("/api/v1/nodes/n").body["status"]["conditions"]
-        return dict(found)
+        (result,) = api.get("/api/v1/nodes/n").body["status"]["conditions"]
+        return dict(result)
 
     until(lambda: "lastHeartbeatTime" in ready(), "it has beaten")
-    told = ready()
-    assert (told["type"], told["status"], told["reason"]) == ("Ready", "True", "KubeletReady")
-    assert told["lastTransitionTime"] == told["lastHeartbeatTime"]
+    text = ready()
+    assert (text["type"], text["status"], text["reason"]) == ("Ready", "True", "KubeletReady")
+    assert text["lastTransitionTime"] == text["lastHeartbeatTime"]
 
 
 def test_the_lease_goes_with_its_node_and_comes_with_the_next(api: Api) -> None:

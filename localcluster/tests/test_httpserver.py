@@ -1,4 +1,4 @@
-"""The API server's HTTP: heads that it takes, and heads that it refuses."""
+"""The API server's HTTP: accepted and refused heads."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ def server() -> Iterator[HttpServer]:
 
 
 def answers(server: HttpServer, request: bytes) -> bytes:
-    """What the server sends until it closes the connection."""
+    """The bytes from the server until it closes the connection."""
     with socket.create_connection(
         ("127.0.0.1", server.server_address[1]), timeout=60
     ) as connection:
@@ -106,6 +106,6 @@ def test_a_head_that_is_none_is_refused_and_the_connection_closed(
     try:
         answer = answers(server, head)
     except ConnectionResetError:
-        return  # what it had not read when it closed
+        return  # unread bytes at the close cause a reset
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"200 OK" not in answer

@@ -1,4 +1,4 @@
-"""A node that is not ready is tainted, as the node lifecycle controller does it."""
+"""A node that is not ready is tainted, as by the node lifecycle controller."""
 
 from collections.abc import Iterator
 
@@ -35,9 +35,9 @@ def test_the_taint_follows_the_condition(api: Api) -> None:
     for status, key in (("False", "not-ready"), ("Unknown", "unreachable"), ("True", "")):
         condition = {"type": "Ready", "status": status}
         api.patch(f"{NODE}/status", {"status": {"conditions": [condition]}}, MERGE)
-        wanted = ["dedicated", *([f"node.kubernetes.io/{key}"] if key else [])]
+        target = ["dedicated", *([f"node.kubernetes.io/{key}"] if key else [])]
 
-        def told(expected: list[str] = wanted) -> bool:
+        def told(expected: list[str] = target) -> bool:
             return keys(api) == expected
 
         until(told, f"the taints of a node that says {status}")

@@ -1,4 +1,4 @@
-"""Merge patch by the examples of RFC 7386, JSON patch by those of RFC 6902, and their laws."""
+"""Merge patch by the examples of RFC 7386, JSON patch by those of RFC 6902, and laws of both."""
 
 import pytest
 from hypothesis import given
@@ -110,20 +110,20 @@ def test_json_patch_does_what_the_rfc_says(
     ],
 )
 def test_a_json_patch_that_cannot_be_applied_is_refused(operations: object, code: int) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         json_patch({"a": 1, "flag": True, "list": [1]}, operations)
-    assert refused.value.code == code
+    assert error.value.code == code
 
 
 def paths(document: object, prefix: str = "") -> list[str]:
-    found = [prefix]
+    result = [prefix]
     if isinstance(document, dict):
         for key, value in document.items():
-            found += paths(value, f"{prefix}/{key.replace('~', '~0').replace('/', '~1')}")
+            result += paths(value, f"{prefix}/{key.replace('~', '~0').replace('/', '~1')}")
     elif isinstance(document, list):
         for index, value in enumerate(document):
-            found += paths(value, f"{prefix}/{index}")
-    return found
+            result += paths(value, f"{prefix}/{index}")
+    return result
 
 
 @given(st.data(), OBJECTS, JSON)
@@ -132,9 +132,9 @@ def test_what_a_json_patch_replaces_it_can_put_back(
 ) -> None:
     path = data.draw(st.sampled_from(paths(document)))
     saved = json_patch({"kept": None, "in": document}, [operation("add", "/old", value=None)])
-    moved = json_patch(saved, [{"op": "copy", "from": f"/in{path}", "path": "/old"}])
-    changed = json_patch(moved, [operation("replace", f"/in{path}", value=value)])
-    restored = json_patch(changed, [{"op": "move", "from": "/old", "path": "/new"}])
+    after_move = json_patch(saved, [{"op": "copy", "from": f"/in{path}", "path": "/old"}])
+    updated = json_patch(after_move, [operation("replace", f"/in{path}", value=value)])
+    restored = json_patch(updated, [{"op": "move", "from": "/old", "path": "/new"}])
     assert isinstance(restored, dict)
     back = json_patch(restored, [operation("replace", f"/in{path}", value=restored["new"])])
     assert isinstance(back, dict)

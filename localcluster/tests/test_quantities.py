@@ -1,4 +1,4 @@
-"""Quantities are stored as a real API server writes them."""
+"""Quantities are stored as by a real API server."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ from gpushare_localcluster.api.status import StatusError
 
 
 @pytest.mark.parametrize(
-    ("written", "stored"),
+    ("quantity", "stored"),
     [
         ("3", "3"),
         (3, "3"),
@@ -34,17 +34,17 @@ from gpushare_localcluster.api.status import StatusError
         ("1.", "1"),
     ],
 )
-def test_quantities_are_stored_canonically(written: object, stored: str) -> None:
-    assert canonical(written) == stored
+def test_quantities_are_stored_canonically(quantity: object, stored: str) -> None:
+    assert canonical(quantity) == stored
 
 
 @pytest.mark.parametrize(
-    "written", ["", "x", "1 ", "1kk", "1KI", "Gi", "NaN", "1e999", True, None, [], "1" * 50]
+    "quantity", ["", "x", "1 ", "1kk", "1KI", "Gi", "NaN", "1e999", True, None, [], "1" * 50]
 )
-def test_what_is_no_quantity_is_refused(written: object) -> None:
-    with pytest.raises(StatusError) as refused:
-        canonical(written)
-    assert refused.value.code == 400
+def test_what_is_no_quantity_is_refused(quantity: object) -> None:
+    with pytest.raises(StatusError) as error:
+        canonical(quantity)
+    assert error.value.code == 400
 
 
 @given(
@@ -52,7 +52,7 @@ def test_what_is_no_quantity_is_refused(written: object) -> None:
     st.sampled_from(["", "m", "k", "M", "Ki", "Mi", "Gi", "e3", "E2"]),
 )
 def test_the_canonical_form_means_the_same_and_is_stable(number: Decimal, suffix: str) -> None:
-    written = f"{number:f}{suffix}"
-    stored = canonical(written)
+    quantity = f"{number:f}{suffix}"
+    stored = canonical(quantity)
     assert canonical(stored) == stored
-    assert parse(stored)[0] == parse(written)[0]
+    assert parse(stored)[0] == parse(quantity)[0]

@@ -115,9 +115,9 @@ SERVICE: Object = {
 
 
 def row(group: str, plural: str) -> Resource:
-    found = find(group, "v1", plural)
-    assert found is not None
-    return found
+    result = find(group, "v1", plural)
+    assert result is not None
+    return result
 
 
 SAMPLES = [
@@ -145,31 +145,31 @@ ODD = st.recursive(
 
 
 def places(body: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    found = [path] if path else []
+    result = [path] if path else []
     items = (
         body.items()
         if isinstance(body, dict)
         else enumerate(body if isinstance(body, list) else [])
     )
     for key, value in items:
-        found += places(value, (*path, key))
-    return found
+        result += places(value, (*path, key))
+    return result
 
 
 def with_odd(body: Object, path: tuple[str | int, ...], odd: object) -> Object:
-    changed: Object = json.loads(json.dumps(body))
-    inner: object = changed
+    updated: Object = json.loads(json.dumps(body))
+    inner: object = updated
     for key in path[:-1]:
         inner = inner[key]  # type: ignore[index]  # the path comes from `places` of this body
     inner[path[-1]] = odd  # type: ignore[index]  # the path comes from `places` of this body
-    return changed
+    return updated
 
 
 def use(registry: Registry, resource: Resource, body: Object) -> None:
     """Do with an object whatever can be done."""
     namespace = "default" if resource.namespaced else ""
-    made = registry.create(resource, namespace, body)
-    made.encoded()
+    created = registry.create(resource, namespace, body)
+    created.encoded()
     for part in ("status" if resource.status else "", ""):
         registry.revise(
             resource,
@@ -215,15 +215,15 @@ def test_an_odd_patch_is_applied_or_refused(
     patch = with_odd(body, path, odd)
 
     def merged(old: Object) -> Object:
-        found = merge_patch(old, patch)
-        assert isinstance(found, dict)
-        return found
+        result = merge_patch(old, patch)
+        assert isinstance(result, dict)
+        return result
 
     def edited(old: Object) -> Object:
         pointer = "".join(f"/{step}" for step in path)
-        found = json_patch(old, [{"op": "add", "path": pointer, "value": odd}])
-        assert isinstance(found, dict)
-        return found
+        result = json_patch(old, [{"op": "add", "path": pointer, "value": odd}])
+        assert isinstance(result, dict)
+        return result
 
     for change in (merged, edited, lambda old: strategic_merge(old, patch)):
         for part in ("status", ""):
@@ -273,5 +273,5 @@ def test_a_pod_without_a_class_is_of_the_one_default_class() -> None:
         )
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
     spec = registry.create(PODS, "default", pod).body["spec"]
-    told = ("priorityClassName", "priority", "preemptionPolicy")
-    assert [spec[field] for field in told] == ["usual", 5, "Never"]
+    text = ("priorityClassName", "priority", "preemptionPolicy")
+    assert [spec[field] for field in text] == ["usual", 5, "Never"]

@@ -1,4 +1,4 @@
-"""What the demo prints of pods, devices and expectations; and how expectations are judged."""
+"""The output of the demo about pods, devices and expectations; and the checks of expectations."""
 
 import io
 from typing import Any
@@ -57,9 +57,9 @@ def books(*devices: tuple[int, int, str], name: str = "a", **more: Any) -> Json:
             "id": index,
             "usedGPU": used,
             "totalGPU": size,
-            "pods": [{"name": held, "usedGPU": used}] if held else [],
+            "pods": [{"name": values, "usedGPU": used}] if values else [],
         }
-        for index, (used, size, held) in enumerate(devices)
+        for index, (used, size, values) in enumerate(devices)
     ]
     total = sum(device["totalGPU"] for device in devs)
     return {"name": name, "devs": devs, "totalGPU": total, **more}
@@ -97,11 +97,11 @@ def test_a_pod_on_many_devices_stays_on_one_short_line(out: io.StringIO) -> None
 
 def test_a_waiting_pod_says_why_once(out: io.StringIO) -> None:
     report = Report(out)
-    why = "0/1 nodes are available: 1 full. preemption: 0/1 nodes are available: 1 no."
+    reason = "0/1 nodes are available: 1 full. preemption: 0/1 nodes are available: 1 no."
     report.on_pod(None, pod("p"))
-    report.on_pod(pod("p"), pod("p", reason=why))
-    report.on_pod(pod("p", reason=why), pod("p", reason=why))
-    report.on_pod(pod("p", reason=why), pod("p", reason="another"))
+    report.on_pod(pod("p"), pod("p", reason=reason))
+    report.on_pod(pod("p", reason=reason), pod("p", reason=reason))
+    report.on_pod(pod("p", reason=reason), pod("p", reason="another"))
     assert lines(out) == [
         "pod p waits: 0/1 nodes are available: 1 full.",
         "pod p waits: another",
@@ -162,7 +162,7 @@ WAITS = pod("waits", 4, reason="0/1 nodes are available: 1 full.")
 
 
 @pytest.mark.parametrize(
-    ("check", "found"),
+    ("check", "result"),
     [
         (PodOn("bound", "a", (1,)), None),
         (PodOn("bound", None, None), None),
@@ -184,16 +184,16 @@ WAITS = pod("waits", 4, reason="0/1 nodes are available: 1 full.")
         ),
     ],
 )
-def test_an_expectation_is_judged_by_what_is_true(check: Check, found: str | None) -> None:
+def test_an_expectation_is_judged_by_what_is_true(check: Check, result: str | None) -> None:
     facts = Facts({"bound": BOUND, "waits": WAITS}, (), [books((14, 16, ""), (4, 16, "bound"))])
-    assert complaint(check, facts) == found
+    assert complaint(check, facts) == result
 
 
 def test_a_trace_is_judged_by_its_lines_and_counted() -> None:
     body: Json = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}}
-    refused = CycleTrace(read_pod(body), Status(Code.UNSCHEDULABLE, ("full",)))
-    bound = CycleTrace(read_pod(body), Status(plugin="DefaultBinder"), "a")
-    facts = Facts({}, (), (), [refused, bound])
+    error = CycleTrace(read_pod(body), Status(Code.UNSCHEDULABLE, ("full",)))
+    bound_pod = CycleTrace(read_pod(body), Status(plugin="DefaultBinder"), "a")
+    facts = Facts({}, (), (), [error, bound_pod])
     assert complaint(Traced("p", "Chosen a"), facts) is None
     assert complaint(Traced("p", "Waits full"), facts) is None
     assert complaint(Traced("p", "Chosen b"), facts) == (
@@ -211,7 +211,7 @@ def node(name: str = "a", units: int = 32, **spec: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("pods", "nodes", "inspected", "found"),
+    ("pods", "nodes", "inspected", "result"),
     [
         ([WAITS], [node()], [books((13, 16, ""), (16, 16, ""))], None),
         (
@@ -235,6 +235,6 @@ def node(name: str = "a", units: int = 32, **spec: Any) -> Json:
     ],
 )
 def test_packed_means_no_device_is_over_and_no_pending_pod_would_fit(
-    pods: list[PodState], nodes: list[Json], inspected: list[Json], found: str | None
+    pods: list[PodState], nodes: list[Json], inspected: list[Json], result: str | None
 ) -> None:
-    assert complaint(Packed(), Facts({p.name: p for p in pods}, nodes, inspected)) == found
+    assert complaint(Packed(), Facts({p.name: p for p in pods}, nodes, inspected)) == result

@@ -1,4 +1,4 @@
-"""Scenarios: what a good one means, and that a bad one is refused in one line with its place."""
+"""Scenarios: the plan of a valid one; an invalid one is refused in one line with the place."""
 
 import re
 from pathlib import Path
@@ -93,7 +93,7 @@ steps:
         {"key": "l", "effect": "NoExecute"},
     )
     assert (mixed.devices, mixed.mixed, plain.devices) == ((4, 8), True, ())
-    say, apply, wait, closed, opened, delete, protect, *expects, pause = scenario.steps
+    say, apply, wait, closed_nodes, opened, delete, protect, *expects, pause = scenario.steps
     assert say == Say("hello")
     assert isinstance(apply, Apply)
     assert [pod.name for pod in apply.pods] == ["one", "many-1", "many-2"]
@@ -101,8 +101,8 @@ steps:
     assert [pod.scheduler_name for pod in apply.pods] == ["other", "", ""]
     assert wait == WaitFor(("one", "many-*"), "settled", 3.0)
     assert protect == Protect("few", {"app": "m"}, 1)
-    assert closed == Cordon(("mixed",), closed=True)
-    assert opened == Cordon(("n-1",), closed=False)
+    assert closed_nodes == Cordon(("mixed",), unschedulable=True)
+    assert opened == Cordon(("n-1",), unschedulable=False)
     assert delete == Delete(("many-*",))
     assert pause == Pause(0.5)
     assert [step.check for step in expects if isinstance(step, Expect)] == [

@@ -54,13 +54,13 @@ HOST_PORT = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]
 OTHER_PORT = [{"name": "c", "ports": [{"containerPort": 81, "hostPort": 81}]}]
 
 
-def woken(rejecter: str, waiting: Json, before: Json | None, after: Json | None) -> bool:
+def woken(rejecter: str, pending: Json, before: Json | None, after: Json | None) -> bool:
     """Whether the change brings the pod out of the unschedulable pods, through all real parts."""
     handle, cache, waits = Handle(), Cache(), WaitingPods()
     build_frameworks((Profile(),), handle)
     queue = SchedulingQueue(handle.is_worth_requeuing)
     feed = Feed(queue, cache, waits, frozenset({"default-scheduler"}))
-    feed.pod(None, waiting, 0.0)
+    feed.pod(None, pending, 0.0)
     entry = queue.pop(0.0)
     assert entry is not None
     queue.reject(entry, frozenset({rejecter}), 0.0)
@@ -72,7 +72,7 @@ def woken(rejecter: str, waiting: Json, before: Json | None, after: Json | None)
 
 
 @pytest.mark.parametrize(
-    ("rejecter", "waiting", "before", "after", "wakes"),
+    ("rejecter", "pending", "before", "after", "wakes"),
     [
         ("NodeName", pod(), None, node(), True),
         ("NodeName", pod(), node(), node({"a": "b"}), False),
@@ -130,13 +130,13 @@ def woken(rejecter: str, waiting: Json, before: Json | None, after: Json | None)
     ],
 )
 def test_a_change_wakes_the_pods_that_it_can_help(
-    rejecter: str, waiting: Json, before: Json | None, after: Json | None, *, wakes: bool
+    rejecter: str, pending: Json, before: Json | None, after: Json | None, *, wakes: bool
 ) -> None:
-    assert woken(rejecter, waiting, before, after) is wakes
+    assert woken(rejecter, pending, before, after) is wakes
 
 
 class Broken:
-    """A plug-in whose hint has a bug."""
+    """A plug-in with a bug in its hint."""
 
     name = "Broken"
 
@@ -157,9 +157,9 @@ def test_a_hint_that_fails_wakes_the_pod_and_is_logged(caplog: pytest.LogCapture
 
 def test_who_registers_nothing_and_nobody_wait_for_any_event() -> None:
     framework = Framework((Broken(),))
-    gone = Change(Resource.NODE, Action.DELETE)
+    is_gone = Change(Resource.NODE, Action.DELETE)
     for rejecter in (frozenset({"Stranger"}), frozenset[str]()):
-        assert framework.is_worth_requeuing(read_pod(pod()), rejecter, gone)
-    assert ANY_EVENT[0].wants(read_pod(pod()), gone)
+        assert framework.is_worth_requeuing(read_pod(pod()), rejecter, is_gone)
+    assert ANY_EVENT[0].wants(read_pod(pod()), is_gone)
     broken = frozenset({"Broken"})
     assert framework.is_worth_requeuing(read_pod(pod()), broken, FORCE_ACTIVATE)

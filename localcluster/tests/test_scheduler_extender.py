@@ -1,4 +1,4 @@
-"""The extender client: the bytes it sends, and which answers count as errors. Over real HTTP."""
+"""The extender client over real HTTP: the requests, and the answers that count as errors."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ GPU = "example.com/gpu-mem"
 
 
 class Scripted(ThreadingHTTPServer):
-    """An extender that answers each path with the bytes it was told, and remembers requests."""
+    """An extender with a scripted answer for each path, which records requests."""
 
     daemon_threads = True
 
@@ -43,7 +43,7 @@ class Scripted(ThreadingHTTPServer):
         self.release = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is what some tests are about."""
+        """In some tests the client leaves early."""
 
     def answer(self, verb: str, body: Any, status: int = 200) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -88,7 +88,7 @@ def server() -> Iterator[Scripted]:
 
 
 @pytest.fixture
-def made(server: Scripted) -> Iterator[Any]:
+def make_extender(server: Scripted) -> Iterator[Any]:
     extenders: list[HttpExtender] = []
 
     def make(**fields: Any) -> HttpExtender:
@@ -128,9 +128,9 @@ def nodes(*names: str) -> list[NodeInfo]:
     ]
 
 
-def test_names_travel_when_the_extender_caches_nodes(server: Scripted, made: Any) -> None:
+def test_names_travel_when_the_extender_caches_nodes(server: Scripted, make_extender: Any) -> None:
     server.answer("filter", {"NodeNames": ["n2"], "FailedNodes": {"n1": "full"}})
-    result = made().filter(pod(), nodes("n1", "n2"))
+    result = make_extender().filter(pod(), nodes("n1", "n2"))
     assert [node.name for node in result.nodes] == ["n2"]
     assert result.statuses["n1"].reasons == ("full",)
     path, headers, body = server.requests[0]
@@ -144,31 +144,31 @@ def test_names_travel_when_the_extender_caches_nodes(server: Scripted, made: Any
     assert "\\u003cé\\u0026".encode() in body
 
 
-def test_whole_nodes_travel_otherwise(server: Scripted, made: Any) -> None:
+def test_whole_nodes_travel_otherwise(server: Scripted, make_extender: Any) -> None:
     server.answer("filter", {"Nodes": {"items": [{"metadata": {"name": "n1"}}]}})
-    result = made(node_cache_capable=False).filter(pod(), nodes("n1", "n2"))
+    result = make_extender(node_cache_capable=False).filter(pod(), nodes("n1", "n2"))
     assert [node.name for node in result.nodes] == ["n1"]
-    sent = json.loads(server.requests[0][2])
-    assert sent["NodeNames"] is None
-    assert sent["Nodes"]["metadata"] == {}
-    assert [item["metadata"]["name"] for item in sent["Nodes"]["items"]] == ["n1", "n2"]
+    body = json.loads(server.requests[0][2])
+    assert body["NodeNames"] is None
+    assert body["Nodes"]["metadata"] == {}
+    assert [item["metadata"]["name"] for item in body["Nodes"]["items"]] == ["n1", "n2"]
 
 
 def test_keys_match_whatever_their_case_and_trailing_bytes_are_ignored(
-    server: Scripted, made: Any
+    server: Scripted, make_extender: Any
 ) -> None:
     server.answer("filter", b' {"nodenames":["n1"],"FAILEDNODES":{"n2":"no"}} trailing')
-    assert [n.name for n in made().filter(pod(), nodes("n1", "n2")).nodes] == ["n1"]
+    assert [n.name for n in make_extender().filter(pod(), nodes("n1", "n2")).nodes] == ["n1"]
 
 
-def test_neither_form_means_no_node(server: Scripted, made: Any) -> None:
+def test_neither_form_means_no_node(server: Scripted, make_extender: Any) -> None:
     server.answer("filter", {})
-    result = made().filter(pod(), nodes("n1"))
+    result = make_extender().filter(pod(), nodes("n1"))
     assert result.nodes == ()
     assert result.statuses["n1"].code is Code.UNRESOLVABLE
 
 
-def test_unresolvable_wins_over_failed(server: Scripted, made: Any) -> None:
+def test_unresolvable_wins_over_failed(server: Scripted, make_extender: Any) -> None:
     server.answer(
         "filter",
         {
@@ -177,7 +177,7 @@ def test_unresolvable_wins_over_failed(server: Scripted, made: Any) -> None:
             "FailedAndUnresolvableNodes": {"n1": "never"},
         },
     )
-    statuses = made().filter(pod(), nodes("n1", "n2")).statuses
+    statuses = make_extender().filter(pod(), nodes("n1", "n2")).statuses
     assert (statuses["n1"].code, statuses["n1"].reasons) == (Code.UNRESOLVABLE, ("never",))
     assert (statuses["n2"].code, statuses["n2"].reasons) == (Code.UNSCHEDULABLE, ("busy",))
 
@@ -195,69 +195,72 @@ def test_unresolvable_wins_over_failed(server: Scripted, made: Any) -> None:
     ],
 )
 def test_a_filter_call_that_failed(
-    server: Scripted, made: Any, body: Any, status: int, text: str
+    server: Scripted, make_extender: Any, body: Any, status: int, text: str
 ) -> None:
     server.answer("filter", body, status)
     with pytest.raises(ExtenderError, match=text) as raised:
-        made().filter(pod(), nodes("n1"))
+        make_extender().filter(pod(), nodes("n1"))
     assert "never seen" not in str(raised.value)
 
 
-def test_a_slow_answer_is_an_error_after_the_timeout(server: Scripted, made: Any) -> None:
+def test_a_slow_answer_is_an_error_after_the_timeout(server: Scripted, make_extender: Any) -> None:
     started = time.monotonic()
     with pytest.raises(ExtenderError, match=r"/x/slow"):
-        made(filter_verb="slow", http_timeout=0.2).filter(pod(), nodes("n1"))
+        make_extender(filter_verb="slow", http_timeout=0.2).filter(pod(), nodes("n1"))
     assert time.monotonic() - started < 30
 
 
-def test_an_extender_that_is_not_there_is_an_error(made: Any) -> None:
+def test_an_extender_that_is_not_there_is_an_error(make_extender: Any) -> None:
     with pytest.raises(ExtenderError, match="refused"):
-        made(url_prefix="http://127.0.0.1:1").filter(pod(), nodes("n1"))
+        make_extender(url_prefix="http://127.0.0.1:1").filter(pod(), nodes("n1"))
 
 
-def test_a_gzipped_answer_is_understood(server: Scripted, made: Any) -> None:
+def test_a_gzipped_answer_is_understood(server: Scripted, make_extender: Any) -> None:
     server.headers = {"Content-Encoding": "gzip"}
     server.answer("filter", gzip.compress(b'{"NodeNames":["n1"]}'))
-    assert len(made().filter(pod(), nodes("n1")).nodes) == 1
+    assert len(make_extender().filter(pod(), nodes("n1")).nodes) == 1
 
 
-def test_calls_reuse_one_connection(server: Scripted, made: Any) -> None:
+def test_calls_reuse_one_connection(server: Scripted, make_extender: Any) -> None:
     server.answer("filter", {"NodeNames": ["n1"]})
-    extender = made()
+    extender = make_extender()
     for _ in range(3):
         extender.filter(pod(), nodes("n1"))
     assert len(server.clients) == 1
 
 
-def test_scores_are_weighted_and_scaled_and_summed(server: Scripted, made: Any) -> None:
+def test_scores_are_weighted_and_scaled_and_summed(server: Scripted, make_extender: Any) -> None:
     answer = [{"Host": "n1", "Score": 10}, {"host": "n2", "score": 3}, {"Host": "n2", "Score": -1}]
     server.answer("prioritize", answer)
-    assert made(weight=150).prioritize(pod(), nodes("n1", "n2")) == {"n1": 15000, "n2": 3000}
+    assert make_extender(weight=150).prioritize(pod(), nodes("n1", "n2")) == {
+        "n1": 15000,
+        "n2": 3000,
+    }
 
 
 @pytest.mark.parametrize("score", [5.0, "5", True])
-def test_a_score_must_be_an_integer(server: Scripted, made: Any, score: object) -> None:
+def test_a_score_must_be_an_integer(server: Scripted, make_extender: Any, score: object) -> None:
     server.answer("prioritize", [{"Host": "n1", "Score": score}])
     with pytest.raises(ExtenderError, match="integer"):
-        made().prioritize(pod(), nodes("n1"))
+        make_extender().prioritize(pod(), nodes("n1"))
 
 
-def test_bind_sends_identity_and_reads_the_error(server: Scripted, made: Any) -> None:
+def test_bind_sends_identity_and_reads_the_error(server: Scripted, make_extender: Any) -> None:
     server.answer("bind", {"Error": ""})
-    assert made().bind(pod(), "n1").ok
+    assert make_extender().bind(pod(), "n1").ok
     assert server.requests[0][2] == (
         b'{"PodName":"p","PodNamespace":"ns","PodUID":"u1","Node":"n1"}'
     )
     server.answer("bind", {"Error": "no room"})
-    assert made().bind(pod(), "n1").message == "no room"
+    assert make_extender().bind(pod(), "n1").message == "no room"
     server.answer("bind", b"")
-    assert made().bind(pod(), "n1").message == "EOF"
+    assert make_extender().bind(pod(), "n1").message == "EOF"
     server.answer("bind", {"Error": "lost"}, 500)
-    assert made().bind(pod(), "n1").message.endswith("code 500")
+    assert make_extender().bind(pod(), "n1").message.endswith("code 500")
 
 
 @pytest.mark.parametrize(
-    ("asked", "managed", "interested"),
+    ("names", "managed_names", "interested"),
     [
         ({GPU.replace("/", "_"): "0"}, (GPU,), True),
         ({"cpu": "1"}, (GPU,), False),
@@ -265,10 +268,10 @@ def test_bind_sends_identity_and_reads_the_error(server: Scripted, made: Any) ->
     ],
 )
 def test_interest_goes_by_the_names_a_pod_mentions(
-    made: Any, asked: dict[str, str], managed: tuple[str, ...], interested: bool
+    make_extender: Any, names: dict[str, str], managed_names: tuple[str, ...], interested: bool
 ) -> None:
-    resources = tuple(ExtenderManagedResource(name) for name in managed)
-    assert made(managed_resources=resources).is_interested(pod(**asked)) is interested
+    resources = tuple(ExtenderManagedResource(name) for name in managed_names)
+    assert make_extender(managed_resources=resources).is_interested(pod(**names)) is interested
 
 
 def test_go_json_escapes_as_go_does() -> None:
@@ -282,38 +285,42 @@ def cycle(*extenders: HttpExtender) -> SchedulingCycle:
 
 
 def test_an_error_ends_the_cycle_unless_the_extender_is_ignorable(
-    server: Scripted, made: Any
+    server: Scripted, make_extender: Any
 ) -> None:
     snapshot = Snapshot(tuple(nodes("n1")))
     server.answer("filter", {"Error": "down"})
     with pytest.raises(CycleError, match="down"):
-        cycle(made()).decide(pod(), snapshot)
-    assert cycle(made(ignorable=True)).decide(pod(), snapshot).node == "n1"
+        cycle(make_extender()).decide(pod(), snapshot)
+    assert cycle(make_extender(ignorable=True)).decide(pod(), snapshot).node == "n1"
 
 
 def test_prioritize_is_skipped_for_one_node_and_decides_among_more(
-    server: Scripted, made: Any
+    server: Scripted, make_extender: Any
 ) -> None:
     server.answer("filter", {"NodeNames": ["n1"], "FailedNodes": {"n2": "x"}})
     server.answer("prioritize", [{"Host": "n2", "Score": 10}])
-    assert cycle(made()).decide(pod(), Snapshot(tuple(nodes("n1", "n2")))).node == "n1"
+    assert cycle(make_extender()).decide(pod(), Snapshot(tuple(nodes("n1", "n2")))).node == "n1"
     assert [path for path, *_ in server.requests] == ["/x/filter"]
     server.answer("filter", {"NodeNames": ["n1", "n2"]})
-    decision = cycle(made()).decide(pod(), Snapshot(tuple(nodes("n1", "n2"))))
+    decision = cycle(make_extender()).decide(pod(), Snapshot(tuple(nodes("n1", "n2"))))
     assert (decision.node, decision.feasible, decision.scores["n2"]) == ("n2", 2, 100)
 
 
-def test_a_failed_prioritize_costs_only_its_share(server: Scripted, made: Any) -> None:
+def test_a_failed_prioritize_costs_only_its_share(server: Scripted, make_extender: Any) -> None:
     server.answer("filter", {"NodeNames": ["n1", "n2"]})
     server.answer("prioritize", {"nonsense": 1}, 503)
-    assert cycle(made()).decide(pod(), Snapshot(tuple(nodes("n1", "n2")))).feasible == 2
+    assert cycle(make_extender()).decide(pod(), Snapshot(tuple(nodes("n1", "n2")))).feasible == 2
 
 
-def test_rejections_of_plugins_and_extender_make_one_message(server: Scripted, made: Any) -> None:
+def test_rejections_of_plugins_and_extender_make_one_message(
+    server: Scripted, make_extender: Any
+) -> None:
     server.answer("filter", {"NodeNames": [], "FailedNodes": {"n1": "no device has room"}})
-    closed = NodeInfo(read_node({"metadata": {"name": "n2"}, "spec": {"unschedulable": True}}))
+    closed_nodes = NodeInfo(
+        read_node({"metadata": {"name": "n2"}, "spec": {"unschedulable": True}})
+    )
     with pytest.raises(FitError) as raised:
-        cycle(made()).decide(pod(), Snapshot((*nodes("n1"), closed)))
+        cycle(make_extender()).decide(pod(), Snapshot((*nodes("n1"), closed_nodes)))
     assert str(raised.value) == (
         "0/2 nodes are available: 1 no device has room, 1 node(s) were unschedulable."
     )
@@ -321,9 +328,9 @@ def test_rejections_of_plugins_and_extender_make_one_message(server: Scripted, m
     assert json.loads(server.requests[0][2])["NodeNames"] == ["n1"]
 
 
-def test_without_nodes_nobody_is_asked(server: Scripted, made: Any) -> None:
+def test_without_nodes_nobody_is_asked(server: Scripted, make_extender: Any) -> None:
     with pytest.raises(FitError, match="no nodes available to schedule pods"):
-        cycle(made()).decide(pod(), Snapshot(()))
+        cycle(make_extender()).decide(pod(), Snapshot(()))
     assert server.requests == []
 
 

@@ -1,4 +1,4 @@
-"""The framework: which plug-ins join which points, and whose word counts when they are run."""
+"""The framework: the plug-ins of each extension point, and the result of each run."""
 
 import threading
 from collections import Counter
@@ -54,7 +54,7 @@ class Favourite:
 
 
 class Narrow:
-    """Looks at some nodes only, or objects; and rejects whatever its filter sees."""
+    """Names some nodes only, or objects; and rejects every node in its filter."""
 
     def __init__(self, name: str, names: Sequence[str] | None, status: Status = SUCCESS) -> None:
         self.name = name
@@ -70,12 +70,12 @@ class Narrow:
 
 
 class Gate:
-    """Permits, denies or delays by what it is told; reserves and tells in which order."""
+    """Permits, denies or delays by an argument; records the order of reserve calls."""
 
-    def __init__(self, name: str, answer: tuple[Status, float], told: list[str]) -> None:
+    def __init__(self, name: str, answer: tuple[Status, float], calls: list[str]) -> None:
         self.name = name
         self._answer = answer
-        self._told = told
+        self._told = calls
 
     def permit(self, state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
         return self._answer
@@ -133,14 +133,14 @@ def test_what_pre_filter_narrows_and_refuses_is_said_as_kube_scheduler_says_it()
 
 
 def test_reserved_in_order_and_given_back_in_reverse() -> None:
-    told: list[str] = []
+    calls: list[str] = []
     no = Status(Code.UNSCHEDULABLE, ("full",))
-    plugins = [Gate("a", (SUCCESS, 0), told), Gate("b", (no, 0), told), Gate("c", (no, 0), told)]
+    plugins = [Gate("a", (SUCCESS, 0), calls), Gate("b", (no, 0), calls), Gate("c", (no, 0), calls)]
     framework = Framework(plugins)
     status = framework.run_reserve(CycleState(), pod(), "n1")
     assert (status.plugin, status.message) == ("b", "full")
     framework.run_unreserve(CycleState(), pod(), "n1")
-    assert told == ["reserve a", "reserve b", "unreserve c", "unreserve b", "unreserve a"]
+    assert calls == ["reserve a", "reserve b", "unreserve c", "unreserve b", "unreserve a"]
 
 
 def test_one_denial_outweighs_any_wait() -> None:
@@ -156,13 +156,13 @@ def test_one_denial_outweighs_any_wait() -> None:
 
 
 def test_a_waiting_pod_is_let_go_when_all_have_allowed_it() -> None:
-    waiting = WaitingPod(pod(), "n1", {"a": 60.0, "b": 60.0})
+    pending = WaitingPod(pod(), "n1", {"a": 60.0, "b": 60.0})
     answers: list[Status] = []
-    thread = threading.Thread(target=lambda: answers.append(waiting.wait()))
+    thread = threading.Thread(target=lambda: answers.append(pending.wait()))
     thread.start()
-    waiting.allow("a")
-    assert waiting.pending_plugins == ["b"]
-    waiting.allow("b")
+    pending.allow("a")
+    assert pending.pending_plugins == ["b"]
+    pending.allow("b")
     thread.join(10)
     assert answers == [SUCCESS]
 
@@ -170,24 +170,24 @@ def test_a_waiting_pod_is_let_go_when_all_have_allowed_it() -> None:
 def test_a_wait_ends_by_the_first_rejection_or_by_time() -> None:
     pods = WaitingPods()
     pods.add(WaitingPod(pod(), "n1", {"a": 60.0}))
-    for each in pods:
-        each.reject("other", "not today")
-        each.allow("a")
-        assert each.wait() == Status(Code.UNSCHEDULABLE, ("not today",), "other")
+    for item in pods:
+        item.reject("other", "not today")
+        item.allow("a")
+        assert item.wait() == Status(Code.UNSCHEDULABLE, ("not today",), "other")
     late = WaitingPod(pod(), "n1", {"a": 60.0, "b": 0.01}).wait()
     assert late.message == "rejected due to timeout after waiting 0.01s at plugin b"
 
 
 def test_a_pod_that_is_deleted_waits_no_more() -> None:
-    waiting, queue, cache = WaitingPods(), SchedulingQueue(lambda *_: True), Cache()
+    pending, queue, cache = WaitingPods(), SchedulingQueue(lambda *_: True), Cache()
     pods = WaitingPod(pod(), "n1", {"a": 60.0})
-    waiting.add(pods)
-    Feed(queue, cache, waiting, frozenset()).pod(pod().raw, None, 1.0)
+    pending.add(pods)
+    Feed(queue, cache, pending, frozenset()).pod(pod().raw, None, 1.0)
     assert pods.wait().message == "removed"
 
 
 class Counted:
-    """A value of a cycle's state that must be copied with it."""
+    """A value that is copied with the state of a cycle."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -38,8 +38,8 @@ def node(name: str, *pods: PodView, zone: str = "", **status: Any) -> NodeInfo:
     info = NodeInfo(
         read_node({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status})
     )
-    for each in pods:
-        info = info.with_pod(each)
+    for item in pods:
+        info = info.with_pod(item)
     return info
 
 
@@ -48,18 +48,18 @@ def handle(*nodes: NodeInfo) -> Handle:
     return Handle(snapshot=Snapshot(nodes), namespace_labels=lambda name: labels.get(name, {}))
 
 
-def refused(plugin: Plugin, wanted: PodView, *nodes: NodeInfo) -> dict[str, str]:
+def refused(plugin: Plugin, new_pod: PodView, *nodes: NodeInfo) -> dict[str, str]:
     """The nodes that a plug-in's filter objects to, with the reason."""
     framework, state = Framework((plugin,)), CycleState()
-    framework.run_pre_filters(state, wanted, nodes)
-    found = {each.name: framework.run_filters(state, wanted, each) for each in nodes}
-    return {name: status.message for name, status in found.items() if not status.ok}
+    framework.run_pre_filters(state, new_pod, nodes)
+    result = {item.name: framework.run_filters(state, new_pod, item) for item in nodes}
+    return {name: status.message for name, status in result.items() if not status.ok}
 
 
-def scores(plugin: Plugin, wanted: PodView, *nodes: NodeInfo) -> dict[str, int]:
+def scores(plugin: Plugin, new_pod: PodView, *nodes: NodeInfo) -> dict[str, int]:
     framework, state = Framework((plugin,)), CycleState()
-    framework.run_pre_scores(state, wanted, nodes)
-    return dict(framework.run_scores(state, wanted, nodes).get(plugin.name, {}))
+    framework.run_pre_scores(state, new_pod, nodes)
+    return dict(framework.run_scores(state, new_pod, nodes).get(plugin.name, {}))
 
 
 def port(number: int, address: str = "", protocol: str = "TCP") -> dict[str, Any]:
@@ -68,7 +68,7 @@ def port(number: int, address: str = "", protocol: str = "TCP") -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("new_pod", "fits"),
     [
         (port(80), False),
         (port(81), True),
@@ -76,17 +76,17 @@ def port(number: int, address: str = "", protocol: str = "TCP") -> dict[str, Any
         (port(80, protocol="UDP"), True),
     ],
 )
-def test_a_host_port_is_given_once(wanted: dict[str, Any], fits: bool) -> None:
-    taken = node("n1", pod("other", **port(80)))
+def test_a_host_port_is_given_once(new_pod: dict[str, Any], fits: bool) -> None:
+    used = node("n1", pod("other", **port(80)))
     reason = "node(s) didn't have free ports for the requested pod ports"
     expected = {} if fits else {"n1": reason}
-    assert refused(NodePorts(), pod(**wanted), taken) == expected
+    assert refused(NodePorts(), pod(**new_pod), used) == expected
 
 
 def test_one_port_of_two_addresses_is_two_ports() -> None:
-    taken = node("n1", pod("other", **port(80, "10.0.0.1")))
-    assert not refused(NodePorts(), pod(**port(80, "10.0.0.2")), taken)
-    assert refused(NodePorts(), pod(**port(80, ANYWHERE)), taken)
+    used = node("n1", pod("other", **port(80, "10.0.0.1")))
+    assert not refused(NodePorts(), pod(**port(80, "10.0.0.2")), used)
+    assert refused(NodePorts(), pod(**port(80, ANYWHERE)), used)
 
 
 def spread(key: str = "zone", skew: int = 1, *, hard: bool = True, **more: Any) -> dict[str, Any]:
@@ -105,21 +105,21 @@ SKEWED = "node(s) didn't match pod topology spread constraints"
 
 def test_pods_are_spread_over_zones() -> None:
     nodes = (node("a1", pod("1"), zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("c"))
-    found = refused(PodTopologySpread({}, handle(*nodes)), pod(**spread()), *nodes)
-    assert found == {"a1": SKEWED, "a2": SKEWED, "c": f"{SKEWED} (missing required label)"}
+    result = refused(PodTopologySpread({}, handle(*nodes)), pod(**spread()), *nodes)
+    assert result == {"a1": SKEWED, "a2": SKEWED, "c": f"{SKEWED} (missing required label)"}
     assert "a1" not in refused(PodTopologySpread({}, handle(*nodes)), pod(**spread(skew=2)), *nodes)
 
 
 def test_pods_of_others_and_those_that_go_do_not_count() -> None:
-    others = (pod("1", app="db"), pod("2", namespace="other"))
-    nodes = (node("a", *others, zone="a"), node("b", zone="b"))
+    rest_items = (pod("1", app="db"), pod("2", namespace="other"))
+    nodes = (node("a", *rest_items, zone="a"), node("b", zone="b"))
     assert not refused(PodTopologySpread({}, handle(*nodes)), pod(**spread()), *nodes)
 
 
 def test_with_too_few_domains_the_least_counts_as_zero() -> None:
     nodes = (node("a", pod("1"), zone="a"), node("b", pod("2"), zone="b"))
-    wanted = pod(**spread(minDomains=3))
-    assert refused(PodTopologySpread({}, handle(*nodes)), wanted, *nodes) == {
+    new_pod = pod(**spread(minDomains=3))
+    assert refused(PodTopologySpread({}, handle(*nodes)), new_pod, *nodes) == {
         "a": SKEWED,
         "b": SKEWED,
     }
@@ -127,10 +127,10 @@ def test_with_too_few_domains_the_least_counts_as_zero() -> None:
 
 def test_soft_constraints_score_the_emptier_domain_higher() -> None:
     nodes = (node("a", pod("1"), pod("2"), zone="a"), node("b", pod("3"), zone="b"), node("c"))
-    found = scores(PodTopologySpread({}, handle(*nodes)), pod(**spread(hard=False)), *nodes)
-    assert found["c"] == 0
-    assert found["b"] == 100
-    assert 0 < found["a"] < found["b"]
+    result = scores(PodTopologySpread({}, handle(*nodes)), pod(**spread(hard=False)), *nodes)
+    assert result["c"] == 0
+    assert result["b"] == 100
+    assert 0 < result["a"] < result["b"]
 
 
 def near(app: str = "web", key: str = "zone", **more: Any) -> dict[str, Any]:
@@ -143,24 +143,24 @@ def affinity(kind: str, *terms: dict[str, Any]) -> dict[str, Any]:
 
 def test_affinity_wants_a_pod_in_the_same_place() -> None:
     nodes = (node("a", pod("db", app="db"), zone="a"), node("a2", zone="a"), node("b", zone="b"))
-    wanted = pod(**affinity("podAffinity", near("db")))
-    assert refused(InterPodAffinity({}, handle(*nodes)), wanted, *nodes) == {
+    new_pod = pod(**affinity("podAffinity", near("db")))
+    assert refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes) == {
         "b": "node(s) didn't match pod affinity rules"
     }
 
 
 def test_the_first_of_a_group_may_go_anywhere_that_is_a_place() -> None:
     nodes = (node("a", zone="a"), node("nowhere"))
-    wanted = pod(**affinity("podAffinity", near()))
-    assert set(refused(InterPodAffinity({}, handle(*nodes)), wanted, *nodes)) == {"nowhere"}
+    new_pod = pod(**affinity("podAffinity", near()))
+    assert set(refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes)) == {"nowhere"}
     stranger = pod(**affinity("podAffinity", near("db")))
     assert len(refused(InterPodAffinity({}, handle(*nodes)), stranger, *nodes)) == 2
 
 
 def test_anti_affinity_holds_for_the_new_pod_and_for_those_that_run() -> None:
     nodes = (node("a", pod("1"), zone="a"), node("b", zone="b"))
-    own = pod(**affinity("podAntiAffinity", near()))
-    assert refused(InterPodAffinity({}, handle(*nodes)), own, *nodes) == {
+    new_pod = pod(**affinity("podAntiAffinity", near()))
+    assert refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes) == {
         "a": "node(s) didn't match pod anti-affinity rules"
     }
     shy = pod("shy", **affinity("podAntiAffinity", near()))
@@ -173,8 +173,8 @@ def test_anti_affinity_holds_for_the_new_pod_and_for_those_that_run() -> None:
 def test_a_node_without_the_label_is_no_place_even_beside_an_empty_value() -> None:
     labels = {"metadata": {"name": "a", "labels": {"zone": ""}}}
     nodes = (NodeInfo(read_node(labels)).with_pod(pod("1")), node("b"))
-    own = pod(**affinity("podAntiAffinity", near()))
-    assert set(refused(InterPodAffinity({}, handle(*nodes)), own, *nodes)) == {"a"}
+    new_pod = pod(**affinity("podAntiAffinity", near()))
+    assert set(refused(InterPodAffinity({}, handle(*nodes)), new_pod, *nodes)) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_a_node_without_the_label_is_no_place_even_beside_an_empty_value() -> No
 )
 def test_a_term_means_the_pods_of_its_namespaces(more: dict[str, Any], fits: bool) -> None:
     place = node("a", pod("db", app="db", namespace="prod"), zone="a")
-    wanted = pod(**affinity("podAffinity", near("db", **more)))
-    assert (not refused(InterPodAffinity({}, handle(place)), wanted, place)) is fits
+    new_pod = pod(**affinity("podAffinity", near("db", **more)))
+    assert (not refused(InterPodAffinity({}, handle(place)), new_pod, place)) is fits
 
 
 def test_preferences_of_both_sides_score() -> None:
@@ -210,21 +210,21 @@ def test_preferences_of_both_sides_score() -> None:
 
 
 def test_what_preemption_tries_away_counts_no_more_and_back_counts_again() -> None:
-    other = pod("1")
-    place, elsewhere = node("a", other, zone="a"), node("b", zone="b")
+    second = pod("1")
+    place, elsewhere = node("a", second, zone="a"), node("b", zone="b")
     for plugin, spec in (
         (PodTopologySpread({}, handle(place, elsewhere)), spread()),
         (InterPodAffinity({}, handle(place, elsewhere)), affinity("podAntiAffinity", near())),
     ):
-        framework, state, wanted = Framework((plugin,)), CycleState(), pod(**spec)
-        framework.run_pre_filters(state, wanted, (place, elsewhere))
+        framework, state, new_pod = Framework((plugin,)), CycleState(), pod(**spec)
+        framework.run_pre_filters(state, new_pod, (place, elsewhere))
         copy = state.clone()
-        assert framework.run_filters(copy, wanted, place).code is Code.UNSCHEDULABLE
-        framework.run_remove_pod(copy, wanted, other, place.without_pod("1"))
-        assert framework.run_filters(copy, wanted, place.without_pod("1")).ok
-        framework.run_add_pod(copy, wanted, other, place)
-        assert not framework.run_filters(copy, wanted, place).ok
-        assert not framework.run_filters(state, wanted, place).ok
+        assert framework.run_filters(copy, new_pod, place).code is Code.UNSCHEDULABLE
+        framework.run_remove_pod(copy, new_pod, second, place.without_pod("1"))
+        assert framework.run_filters(copy, new_pod, place.without_pod("1")).ok
+        framework.run_add_pod(copy, new_pod, second, place)
+        assert not framework.run_filters(copy, new_pod, place).ok
+        assert not framework.run_filters(state, new_pod, place).ok
 
 
 def image(megabytes: int) -> dict[str, Any]:
@@ -248,9 +248,9 @@ def test_preferred_nodes_score_by_the_weights_they_meet() -> None:
         expression = {"key": "zone", "operator": "In", "values": [zone]}
         return {"weight": weight, "preference": {"matchExpressions": [expression]}}
 
-    wanted = pod(affinity={"nodeAffinity": {PREFERRED: [term(10, "a"), term(40, "b")]}})
+    new_pod = pod(affinity={"nodeAffinity": {PREFERRED: [term(10, "a"), term(40, "b")]}})
     nodes = (node("a", zone="a"), node("b", zone="b"), node("c"))
-    assert scores(NodeAffinity(), wanted, *nodes) == {"a": 25, "b": 100, "c": 0}
+    assert scores(NodeAffinity(), new_pod, *nodes) == {"a": 25, "b": 100, "c": 0}
 
 
 def test_affinity_that_the_operator_adds_holds_for_every_pod() -> None:
@@ -270,10 +270,10 @@ def asking(cpu: str, memory: str) -> PodView:
 def test_balance_is_better_where_the_pod_evens_out_what_is_used() -> None:
     room: dict[str, Any] = {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "9"}}
     uneven = node("uneven", asking("2", "0"), **room)
-    found = scores(
+    result = scores(
         NodeResourcesBalancedAllocation(), asking("0", "2Gi"), uneven, node("even", **room)
     )
-    assert found == {"uneven": 87, "even": 62}
+    assert result == {"uneven": 87, "even": 62}
     assert not scores(NodeResourcesBalancedAllocation(), pod(), uneven)
 
 

@@ -1,4 +1,4 @@
-"""No node is ever given more than it has, of any resource, whatever comes and in what order."""
+"""No node ever gets more of a resource than it has, in any order of events."""
 
 from collections import Counter
 from dataclasses import replace
@@ -43,16 +43,16 @@ POD = st.fixed_dictionaries(
 )
 
 
-def made_pod(name: str, found: dict[str, object]) -> PodView:
+def made_pod(name: str, result: dict[str, object]) -> PodView:
     def container(amounts: object) -> dict[str, object]:
         return {"image": "app", "resources": {"requests": amounts}}
 
     init = [
         container(amounts) | ({"restartPolicy": "Always"} if stays else {})
-        for amounts, stays in found["init"]  # type: ignore[attr-defined]  # drawn above
+        for amounts, stays in result["init"]  # type: ignore[attr-defined]  # drawn above
     ]
-    containers = [container(amounts) for amounts in found["containers"]]  # type: ignore[attr-defined]
-    spec = {"containers": containers, "initContainers": init, "priority": found["priority"]}
+    containers = [container(amounts) for amounts in result["containers"]]  # type: ignore[attr-defined]
+    spec = {"containers": containers, "initContainers": init, "priority": result["priority"]}
     return read_pod({"metadata": {"name": name, "uid": name}, "spec": spec})
 
 
@@ -95,12 +95,12 @@ def test_no_node_holds_more_than_it_has(
     nodes: list[dict[str, str]], pods: list[dict[str, object]], strategy: str
 ) -> None:
     cluster = Cluster(nodes, strategy)
-    for number, found in enumerate(pods * 2):
-        cluster.place(made_pod(f"p{number}", found))
+    for number, result in enumerate(pods * 2):
+        cluster.place(made_pod(f"p{number}", result))
     for node in cluster.nodes.values():
-        held = Counter[str]()
+        values = Counter[str]()
         for pod in node.pods.values():
-            held.update(pod.requests)
-        for name, amount in held.items():
+            values.update(pod.requests)
+        for name, amount in values.items():
             assert amount <= node.node.allocatable.get(name, 0)
         assert len(node.pods) <= node.node.allocatable["pods"]

@@ -1,4 +1,4 @@
-"""The plugins' judgements, with kube-scheduler's own words; and what a pod is taken to request."""
+"""The results of plug-ins, with kube-scheduler's texts; and the requests of pods."""
 
 from typing import Any
 
@@ -49,8 +49,8 @@ def node(
     )
 
 
-def reasons(plugin: FilterPlugin, wanted: PodView, place: NodeInfo) -> tuple[str, ...]:
-    return plugin.filter(CycleState(), wanted, place).reasons
+def reasons(plugin: FilterPlugin, new_pod: PodView, place: NodeInfo) -> tuple[str, ...]:
+    return plugin.filter(CycleState(), new_pod, place).reasons
 
 
 def test_a_cordoned_node_is_refused_unless_tolerated() -> None:
@@ -82,9 +82,9 @@ def test_a_named_node_is_the_only_one() -> None:
 )
 def test_a_hard_taint_needs_a_toleration(toleration: dict[str, str] | None, fits: bool) -> None:
     tainted = node(taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
-    wanted = pod(tolerations=[toleration] if toleration else [])
+    new_pod = pod(tolerations=[toleration] if toleration else [])
     expected = () if fits else ("node(s) had untolerated taint(s)",)
-    assert reasons(TaintToleration(), wanted, tainted) == expected
+    assert reasons(TaintToleration(), new_pod, tainted) == expected
 
 
 def test_a_soft_taint_refuses_nobody() -> None:
@@ -129,16 +129,16 @@ def test_terms_are_alternatives_and_the_selector_must_match_too() -> None:
     place = node(labels={"zone": "a"})
     either = affinity(expression("In", "b"), expression("In", "a"))
     assert NodeAffinity().filter(CycleState(), pod(affinity=either), place).ok
-    refused = pod(affinity=either, nodeSelector={"zone": "b"})
-    assert reasons(NodeAffinity(), refused, place) == (
+    error = pod(affinity=either, nodeSelector={"zone": "b"})
+    assert reasons(NodeAffinity(), error, place) == (
         "node(s) didn't match Pod's node affinity/selector",
     )
 
 
 def test_everything_that_is_short_is_named_in_order() -> None:
-    wanted = pod(requests={GPU: "17", "memory": "9Gi", "cpu": "4100m"})
+    new_pod = pod(requests={GPU: "17", "memory": "9Gi", "cpu": "4100m"})
     status = NodeResourcesFit().filter(
-        CycleState(), wanted, node(allocatable={**ROOM, "pods": "0"})
+        CycleState(), new_pod, node(allocatable={**ROOM, "pods": "0"})
     )
     assert status.reasons == (
         "Too many pods",
@@ -169,9 +169,9 @@ def test_an_absent_resource_is_insufficient() -> None:
 def test_the_emptier_node_scores_higher() -> None:
     fit = NodeResourcesFit()
     half = node().with_pod(pod("other", requests={"cpu": "2", "memory": "4Gi"}))
-    wanted = pod(requests={"cpu": "1", "memory": "2Gi"})
-    assert fit.score(CycleState(), wanted, node()) == 75
-    assert fit.score(CycleState(), wanted, half) == 25
+    new_pod = pod(requests={"cpu": "1", "memory": "2Gi"})
+    assert fit.score(CycleState(), new_pod, node()) == 75
+    assert fit.score(CycleState(), new_pod, half) == 25
 
 
 def test_requests_add_sidecars_and_take_the_peak_of_the_init_phase() -> None:
@@ -213,10 +213,10 @@ def test_the_message_counts_reasons_and_sorts_them_as_text() -> None:
 def test_an_assumed_pod_counts_until_it_is_forgotten() -> None:
     cache = Cache()
     cache.set_node(node().node)
-    wanted = pod(requests={GPU: "6"})
-    cache.assume(wanted, "n1")
+    new_pod = pod(requests={GPU: "6"})
+    cache.assume(new_pod, "n1")
     assert cache.snapshot().nodes[0].free(GPU) == 10
-    cache.forget(wanted)
+    cache.forget(new_pod)
     assert cache.snapshot().nodes[0].free(GPU) == 16
     assert not cache.holds("p")
 
@@ -224,10 +224,10 @@ def test_an_assumed_pod_counts_until_it_is_forgotten() -> None:
 def test_a_pod_seen_bound_is_not_forgotten() -> None:
     cache = Cache()
     cache.set_node(node().node)
-    wanted = pod(requests={GPU: "6"})
-    cache.assume(wanted, "n1")
+    new_pod = pod(requests={GPU: "6"})
+    cache.assume(new_pod, "n1")
     cache.set_pod(pod(requests={GPU: "6"}, nodeName="n1"))
-    cache.forget(wanted)
+    cache.forget(new_pod)
     assert cache.snapshot().nodes[0].free(GPU) == 10
     cache.remove_pod("p")
     assert cache.snapshot().nodes[0].free(GPU) == 16

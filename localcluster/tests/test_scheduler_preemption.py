@@ -1,4 +1,4 @@
-"""Preemption in the small scheduler: whom kube-scheduler would evict, with its own words."""
+"""Preemption in the small scheduler: the same victims and texts as in kube-scheduler."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,13 +31,13 @@ def pod(name: str, units: int = 0, priority: int = 0, started: str = "", **more:
 def node(name: str, units: int, *pods: PodView) -> NodeInfo:
     amounts = {GPU: str(units), "pods": "10"}
     info = NodeInfo(read_node({"metadata": {"name": name}, "status": {"allocatable": amounts}}))
-    for each in pods:
-        info = info.with_pod(each)
+    for item in pods:
+        info = info.with_pod(item)
     return info
 
 
 def choose(
-    wanted: PodView,
+    new_pod: PodView,
     *nodes: NodeInfo,
     budgets: Sequence[DisruptionBudget] = (),
     code: Code = Code.UNSCHEDULABLE,
@@ -45,8 +45,8 @@ def choose(
 ) -> Candidate:
     preemption = Preemption((), lambda: budgets, empty_candidates=empty_candidates)
     framework = Framework((NodeResourcesFit(),))
-    statuses = {each.name: Status(code, ("full",)) for each in nodes}
-    return preemption.choose(framework, CycleState(), wanted, Snapshot(nodes), statuses)
+    statuses = {item.name: Status(code, ("full",)) for item in nodes}
+    return preemption.choose(framework, CycleState(), new_pod, Snapshot(nodes), statuses)
 
 
 def names(candidate: Candidate) -> list[str]:
@@ -70,8 +70,8 @@ def test_pods_under_a_budget_come_back_first() -> None:
     assert names(choose(pod("p", 4, 5), full, budgets=[budget])) == ["b"]
     both = choose(pod("p", 8, 5), full, budgets=[budget])
     assert (names(both), both.violations) == (["b", "kept"], 1)
-    allowed = DisruptionBudget("ns", {"matchLabels": {"app": "db"}}, 1)
-    assert choose(pod("p", 8, 5), full, budgets=[allowed]).violations == 0
+    allowed_count = DisruptionBudget("ns", {"matchLabels": {"app": "db"}}, 1)
+    assert choose(pod("p", 8, 5), full, budgets=[allowed_count]).violations == 0
 
 
 def test_the_best_node_is_the_one_missed_least() -> None:
@@ -93,7 +93,7 @@ def test_the_first_victim_counts_as_the_highest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "full", "code", "text"),
+    ("new_pod", "full", "code", "text"),
     [
         (
             pod("p", 8, 5),
@@ -121,9 +121,9 @@ def test_the_first_victim_counts_as_the_highest() -> None:
         ),
     ],
 )
-def test_nobody_goes_for_a_reason(wanted: PodView, full: NodeInfo, code: Code, text: str) -> None:
+def test_nobody_goes_for_a_reason(new_pod: PodView, full: NodeInfo, code: Code, text: str) -> None:
     with pytest.raises(NoPreemption) as raised:
-        choose(wanted, full, code=code)
+        choose(new_pod, full, code=code)
     assert str(raised.value) == text
 
 
@@ -142,11 +142,11 @@ def test_while_victims_end_on_the_nominated_node_nobody_else_goes() -> None:
     raw = pod("a", 8, status=ends).raw
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     ending = node("n1", 8, read_pod(raw))
-    other = node("n2", 8, pod("b", 8))
-    wanted = pod("p", 8, 5, status={"nominatedNodeName": "n1"})
+    second = node("n2", 8, pod("b", 8))
+    new_pod = pod("p", 8, 5, status={"nominatedNodeName": "n1"})
     with pytest.raises(NoPreemption, match="a terminating pod on the nominated node"):
-        choose(wanted, ending, other)
-    assert choose(pod("p", 8, 5), other).node == "n2"
+        choose(new_pod, ending, second)
+    assert choose(pod("p", 8, 5), second).node == "n2"
 
 
 def test_the_plug_in_says_where_it_made_room() -> None:

@@ -1,4 +1,4 @@
-"""Plug-ins of others: found by their entry point, as docs/scheduler-tour.md says."""
+"""Plug-ins of other packages: found by entry points, as in docs/scheduler-tour.md."""
 
 import re
 import textwrap
@@ -27,8 +27,8 @@ _PAGE = (Path(__file__).parents[2] / "docs/scheduler-tour.md").read_text(encodin
 
 def block(language: str) -> str:
     """The page's block of code in a language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", _PAGE, re.DOTALL)
-    return str(found)
+    (result,) = re.findall(rf"```{language}\n(.*?)```", _PAGE, re.DOTALL)
+    return str(result)
 
 
 def install(folder: Path, name: str, module: str, source: str) -> None:
@@ -62,12 +62,12 @@ def test_node_number_is_found_by_its_entry_point_scores_and_has_pods_wait() -> N
     framework = handle.profiles["default-scheduler"]
     answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
     assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 1.0 + PATIENCE})
-    waiting = WaitingPod(decision.pod, decision.node, waits)
-    handle.waiting.add(waiting)
-    assert waiting.wait() is SUCCESS
-    other = cycle.decide(pod("web-x"), snapshot)
-    assert "NodeNumber" not in other.details
-    assert framework.run_permit(other.state, other.pod, "n0") == (SUCCESS, {})
+    pending = WaitingPod(decision.pod, decision.node, waits)
+    handle.waiting_pods.add(pending)
+    assert pending.wait() is SUCCESS
+    second = cycle.decide(pod("web-x"), snapshot)
+    assert "NodeNumber" not in second.details
+    assert framework.run_permit(second.state, second.pod, "n0") == (SUCCESS, {})
 
 
 def test_a_name_in_tree_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +95,11 @@ def policy_framework(**policy: object) -> Framework:
 def test_a_policy_chooses_the_plug_ins_and_those_that_prepare_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    most = {"name": "MostRequestedPriority", "weight": 3}
+    maximum = {"name": "MostRequestedPriority", "weight": 3}
     spread = {"name": "EvenPodsSpreadPriority", "weight": 2}
     framework = policy_framework(
         predicates=[{"name": "PodFitsHostPorts"}, {"name": "NoDiskConflict"}],
-        priorities=[most, spread],
+        priorities=[maximum, spread],
     )
     points = (framework.pre_filters, framework.filters, framework.pre_scores, framework.scorers)
     assert [[plugin.name for plugin in point] for point in points] == [

@@ -1,4 +1,4 @@
-"""What a cycle thought: as lines for people, and as JSON."""
+"""The trace of a cycle: as lines for people, and as JSON."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.profiles import build_frameworks
 from gpushare_localcluster.scheduler.trace import CycleTrace, decided, waiting
 
-# What is left of the scores is short enough to be read.
+# The remaining scores are short enough to read.
 SHORT = {"score": PluginSet(disabled=("*",), enabled=(("NodeResourcesFit", 2),))}
 
 
@@ -33,20 +33,20 @@ def node(name: str, cpu: str, **spec: Any) -> NodeInfo:
     return NodeInfo(read_node({"metadata": {"name": name}, "spec": spec, "status": status}))
 
 
-def traced(wanted: PodView, outcome: Status, *nodes: NodeInfo) -> CycleTrace:
+def traced(expected: PodView, outcome: Status, *nodes: NodeInfo) -> CycleTrace:
     handle = Handle()
     build_frameworks((Profile(plugins=SHORT),), handle)
     try:
-        decision = SchedulingCycle(handle, Random(1)).decide(wanted, Snapshot(nodes))
+        decision = SchedulingCycle(handle, Random(1)).decide(expected, Snapshot(nodes))
     except FitError as error:
-        return waiting(wanted, error)
+        return waiting(expected, error)
     return decided(decision, outcome)
 
 
 def test_each_stage_has_its_lines() -> None:
-    bound = Status(plugin="DefaultBinder")
-    closed = node("closed", "4", unschedulable=True)
-    cycle = traced(pod("1"), bound, node("small", "2"), node("large", "4"), closed)
+    bound_pod = Status(plugin="DefaultBinder")
+    closed_nodes = node("closed", "4", unschedulable=True)
+    cycle = traced(pod("1"), bound_pod, node("small", "2"), node("large", "4"), closed_nodes)
     assert list(cycle.lines()) == [
         "cycle of default/p by default-scheduler",
         "  PreFilter  not for this pod: DynamicResources, InterPodAffinity, NodeAffinity,"
@@ -62,12 +62,12 @@ def test_each_stage_has_its_lines() -> None:
 
 
 def test_a_pod_that_waits_and_one_that_was_not_bound_say_why() -> None:
-    refused = Status(Code.ERROR, ("no longer free",), "http://x")
-    assert list(traced(pod("1"), refused, node("n", "2")).lines())[-2:] == [
+    error = Status(Code.ERROR, ("no longer free",), "http://x")
+    assert list(traced(pod("1"), error, node("n", "2")).lines())[-2:] == [
         "  Chosen     n",
         "  http://x   no longer free",
     ]
-    last = list(traced(pod("9"), refused, node("n", "2")).lines())[-1]
+    last = list(traced(pod("9"), error, node("n", "2")).lines())[-1]
     assert last.startswith("  Waits      0/1 nodes are available: 1 Insufficient cpu. preemption:")
 
 

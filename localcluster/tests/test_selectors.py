@@ -1,4 +1,4 @@
-"""Selectors: what they select, what they refuse."""
+"""Selectors: selected objects, and refused texts."""
 
 from contextlib import suppress
 
@@ -49,9 +49,9 @@ def test_label_selectors_select_as_documented(text: str, *, selected: bool) -> N
 
 @pytest.mark.parametrize("text", ["=", "a=b=c", "a in b", "a in (b", "-a", "a=b c", "a,,b", "a>x"])
 def test_a_malformed_label_selector_is_refused(text: str) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         label_selector(text)
-    assert refused.value.code == 400
+    assert error.value.code == 400
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_escaped_characters_belong_to_the_value() -> None:
 
 @pytest.mark.parametrize("text", ["spec.other=x", "metadata.name", "=x"])
 def test_a_field_that_is_not_supported_is_refused(text: str) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         field_selector(text, FIELDS)
-    assert refused.value.code == 400
+    assert error.value.code == 400
 
 
 def test_nothing_asked_for_selects_everything() -> None:

@@ -1,4 +1,4 @@
-"""Spread by default constraints: for which pods, by which selector, and how much it counts.
+"""Spread by default constraints: the pods, the selector, and the scores.
 
 Expected scores are computed by hand from scoring.go of kube-scheduler 1.37.
 """
@@ -31,28 +31,28 @@ def pod(name: str, app: str = "web", *, owned: bool = True, owner: Json = OWNER)
 def node(name: str, zone: str, *pods: PodView) -> NodeInfo:
     labels = {"kubernetes.io/hostname": name} | ({ZONE: zone} if zone else {})
     info = NodeInfo(read_node({"metadata": {"name": name, "labels": labels}}))
-    for each in pods:
-        info = info.with_pod(each)
+    for item in pods:
+        info = info.with_pod(item)
     return info
 
 
 def known(kind: str, name: str, selector: Json, namespace: str = "ns") -> OtherObjects:
-    others = OtherObjects()
+    other_objects = OtherObjects()
     meta = {"name": name, "namespace": namespace}
-    others.on_selecting(kind, None, {"metadata": meta, "spec": {"selector": selector}})
-    return others
+    other_objects.on_selecting(kind, None, {"metadata": meta, "spec": {"selector": selector}})
+    return other_objects
 
 
-def scores(plugin: PodTopologySpread, wanted: PodView, nodes: list[NodeInfo]) -> dict[str, int]:
+def scores(plugin: PodTopologySpread, new_pod: PodView, nodes: list[NodeInfo]) -> dict[str, int]:
     state = CycleState()
-    assert plugin.pre_score(state, wanted, nodes).ok
-    raw = {each.name: plugin.score(state, wanted, each) for each in nodes}
-    return plugin.normalize_score(state, wanted, raw)
+    assert plugin.pre_score(state, new_pod, nodes).ok
+    raw = {item.name: plugin.score(state, new_pod, item) for item in nodes}
+    return plugin.normalize_score(state, new_pod, raw)
 
 
-def plugin(others: OtherObjects, nodes: list[NodeInfo], args: Json | None = None) -> Any:
+def plugin(other_objects: OtherObjects, nodes: list[NodeInfo], args: Json | None = None) -> Any:
     snapshot = Snapshot(tuple(nodes))
-    handle = Handle(snapshot=snapshot, default_selector=others.default_selector)
+    handle = Handle(snapshot=snapshot, default_selector=other_objects.default_selector)
     return PodTopologySpread(args, handle)
 
 
@@ -61,8 +61,8 @@ REPLICA_SET = known("ReplicaSet", "web-1", {"matchLabels": {"app": "web"}})
 
 def test_pods_of_a_replica_set_go_to_other_nodes_and_zones() -> None:
     nodes = [node("a1", "a", pod("old")), node("a2", "a"), node("b1", "b")]
-    found = scores(plugin(REPLICA_SET, nodes), pod("new"), nodes)
-    assert found == {"a1": 66, "a2": 88, "b1": 100}
+    result = scores(plugin(REPLICA_SET, nodes), pod("new"), nodes)
+    assert result == {"a1": 66, "a2": 88, "b1": 100}
 
 
 def test_without_zones_the_nodes_count_alone() -> None:
@@ -79,47 +79,47 @@ def test_a_pod_of_nobody_is_not_spread() -> None:
 
 
 def test_services_and_the_controller_select_together() -> None:
-    others = known("Service", "web", {"app": "web"})
-    assert others.default_selector(pod("p", owned=False)) == {
+    other_objects = known("Service", "web", {"app": "web"})
+    assert other_objects.default_selector(pod("p", owned=False)) == {
         "matchLabels": {"app": "web"},
         "matchExpressions": [],
     }
-    assert others.default_selector(pod("p", "other")) is None
+    assert other_objects.default_selector(pod("p", "other")) is None
     expression = {"key": "app", "operator": "Exists"}
     spec = {"selector": {"matchExpressions": [expression]}}
     meta = {"name": "web-1", "namespace": "ns"}
-    others.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
-    assert others.default_selector(pod("p")) == {
+    other_objects.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
+    assert other_objects.default_selector(pod("p")) == {
         "matchLabels": {"app": "web"},
         "matchExpressions": [expression],
     }
     namesake = OWNER | {"apiVersion": "apps.example.com/v1"}
     only_service = {"matchLabels": {"app": "web"}, "matchExpressions": []}
-    assert others.default_selector(pod("p", owner=namesake)) == only_service
-    others.on_selecting("ReplicaSet", {"metadata": meta, "spec": spec}, None)
+    assert other_objects.default_selector(pod("p", owner=namesake)) == only_service
+    other_objects.on_selecting("ReplicaSet", {"metadata": meta, "spec": spec}, None)
     elsewhere = known("Service", "web", {"app": "web"}, namespace="other")
     assert elsewhere.default_selector(pod("p")) is None
 
 
 def test_a_controller_that_asks_for_another_label_than_the_service_selects_nobody_with_it() -> None:
-    others = known("Service", "web", {"app": "web"})
+    other_objects = known("Service", "web", {"app": "web"})
     meta = {"name": "web-1", "namespace": "ns"}
     spec = {"selector": {"matchLabels": {"app": "old"}}}
-    others.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
-    selector = others.default_selector(pod("p"))
+    other_objects.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
+    selector = other_objects.default_selector(pod("p"))
     assert not any(selects(selector, {"app": app}) for app in ("web", "old"))
 
 
 def test_a_list_of_ones_own_takes_the_systems_place() -> None:
     hard = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
     nodes = [node("a1", "a", pod("old")), node("b1", "b")]
-    made = plugin(REPLICA_SET, nodes, {"defaultingType": "List", "defaultConstraints": [hard]})
+    created = plugin(REPLICA_SET, nodes, {"defaultingType": "List", "defaultConstraints": [hard]})
     state = CycleState()
-    made.pre_filter(state, pod("new"), nodes)
-    rejected, taken = (made.filter(state, pod("new"), each) for each in nodes)
+    created.pre_filter(state, pod("new"), nodes)
+    rejected, used = (created.filter(state, pod("new"), item) for item in nodes)
     assert rejected.reasons == ("node(s) didn't match pod topology spread constraints",)
-    assert taken.ok
-    assert made.pre_score(state, pod("new"), nodes).code is Code.SKIP
+    assert used.ok
+    assert created.pre_score(state, pod("new"), nodes).code is Code.SKIP
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def put(store: Store, body: Object, *, commit: bool = True) -> Record:
 
 
 def test_a_new_object_gets_uid_time_and_version() -> None:
-    made = metadata(new_store().create(TABLE, thing("a")).body)
-    assert made["uid"] == "uid-0"
-    assert made["creationTimestamp"] == "2026-01-02T03:04:05Z"
-    assert made["resourceVersion"].isdigit()
+    record = metadata(new_store().create(TABLE, thing("a")).body)
+    assert record["uid"] == "uid-0"
+    assert record["creationTimestamp"] == "2026-01-02T03:04:05Z"
+    assert record["resourceVersion"].isdigit()
 
 
 def test_versions_rise_over_all_resources() -> None:
@@ -55,30 +55,33 @@ def test_the_same_calls_give_the_same_store() -> None:
 def test_a_taken_name_is_refused() -> None:
     store = new_store()
     store.create(TABLE, thing("a"))
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         store.create(TABLE, thing("a"))
-    assert (refused.value.code, refused.value.reason) == (409, "AlreadyExists")
+    assert (error.value.code, error.value.reason) == (409, "AlreadyExists")
 
 
 def test_unchanged_content_is_no_new_version_and_no_event() -> None:
     store = new_store()
-    made = store.create(TABLE, thing("a", x=1))
-    assert put(store, thing("a", x=1)) is made
-    assert store.since(TABLE, made.version) == ([], made.version)
+    record = store.create(TABLE, thing("a", x=1))
+    assert put(store, thing("a", x=1)) is record
+    assert store.since(TABLE, record.version) == ([], record.version)
 
 
 def test_identity_survives_any_write() -> None:
     store = new_store()
-    made = metadata(store.create(TABLE, thing("a")).body)
-    kept = metadata(put(store, thing("a", x=1)).body)
-    assert (kept["uid"], kept["creationTimestamp"]) == (made["uid"], made["creationTimestamp"])
+    record = metadata(store.create(TABLE, thing("a")).body)
+    survivors = metadata(put(store, thing("a", x=1)).body)
+    assert (survivors["uid"], survivors["creationTimestamp"]) == (
+        record["uid"],
+        record["creationTimestamp"],
+    )
 
 
 def test_a_deleted_event_shows_the_last_state_at_a_new_version() -> None:
     store = new_store()
-    made = store.create(TABLE, thing("a", x=1))
+    record = store.create(TABLE, thing("a", x=1))
     store.delete(TABLE, "ns", "a")
-    (change,), version = store.since(TABLE, made.version)
+    (change,), version = store.since(TABLE, record.version)
     assert change.type == "DELETED"
     assert change.record.body["x"] == 1
     assert metadata(change.record.body)["resourceVersion"] == str(version)
@@ -101,9 +104,9 @@ def test_history_is_bounded_and_says_so() -> None:
     first = store.create(TABLE, thing("a", x=0)).version
     for x in range(1, 5):
         put(store, thing("a", x=x))
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         store.since(TABLE, first)
-    assert (refused.value.code, refused.value.reason) == (410, "Expired")
+    assert (error.value.code, error.value.reason) == (410, "Expired")
     assert len(store.since(TABLE, first + 1)[0]) == 3
 
 
@@ -119,9 +122,9 @@ def test_compaction_expires_every_earlier_version_but_not_the_present() -> None:
 
 def test_a_version_of_the_future_is_expired_not_awaited() -> None:
     store = new_store()
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         store.since(TABLE, store.version + 1)
-    assert refused.value.code == 410
+    assert error.value.code == 410
 
 
 STEPS = st.lists(
@@ -150,12 +153,12 @@ def test_every_version_still_kept_can_be_listed_as_it_was(
     steps: list[tuple[str, str, int]],
 ) -> None:
     store = new_store()
-    seen = {}
+    collected = {}
     for step in steps:
         take(store, step)
         records, version = store.records(TABLE)
-        seen[version] = contents(records)
-    for version, expected in seen.items():
+        collected[version] = contents(records)
+    for version, expected in collected.items():
         assert contents(store.records(TABLE, at=version)[0]) == expected
 
 
@@ -163,21 +166,23 @@ def test_every_version_still_kept_can_be_listed_as_it_was(
 def test_a_list_and_the_watch_after_it_lead_to_the_present_state(
     steps: list[tuple[str, str, int]], start: int
 ) -> None:
-    """For a watch with a selector: what it shows is what a list with the selector would show."""
+    """A watch with a selector shows the same objects as a list with the selector."""
     store = new_store()
     for step in steps[:start]:
         take(store, step)
     scope = Scope(PODS, "ns", lambda body: body["x"] > 0, Record.encoded)
-    shown = {record.key[1] for record in store.records(TABLE)[0] if scope.holds(record)}
+    shown_text = {record.key[1] for record in store.records(TABLE)[0] if scope.holds(record)}
     watch = Watch(store, scope, store.version)
     for step in steps[start:]:
         take(store, step)
         for line in watch.step():
             kind = line[9 : line.index(b'"', 9)]
             name = line.partition(b'"name":"')[2][:1].decode()
-            assert (kind == b"ADDED") == (name not in shown)
-            shown = shown - {name} if kind == b"DELETED" else shown | {name}
-        assert shown == {record.key[1] for record in store.records(TABLE)[0] if scope.holds(record)}
+            assert (kind == b"ADDED") == (name not in shown_text)
+            shown_text = shown_text - {name} if kind == b"DELETED" else shown_text | {name}
+        assert shown_text == {
+            record.key[1] for record in store.records(TABLE)[0] if scope.holds(record)
+        }
 
 
 def test_a_waiter_wakes_for_what_concerns_it_alone() -> None:
@@ -205,7 +210,7 @@ def test_a_wait_in_vain_passes_over_what_does_not_concern_the_waiter() -> None:
     assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == store.version > version
     assert store.wait(TABLE, version, 30, concerns=lambda _: True) == version
     store.compact()
-    # What is lost may have concerned it.
+    # A lost change may have concerned the waiter.
     assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == version
 
 

@@ -17,9 +17,9 @@ def containers(*names: str) -> Items:
 
 
 def names(body: dict[str, object], field: str = "containers") -> list[object]:
-    found = body[field]
-    assert isinstance(found, list)
-    return [item["name"] for item in found]
+    result = body[field]
+    assert isinstance(result, list)
+    return [item["name"] for item in result]
 
 
 def test_a_condition_is_merged_by_type_and_the_others_stay() -> None:
@@ -116,9 +116,9 @@ def test_finalizers_are_a_set() -> None:
     ],
 )
 def test_a_patch_of_the_wrong_shape_is_refused(patch: object) -> None:
-    with pytest.raises(StatusError) as refused:
+    with pytest.raises(StatusError) as error:
         strategic_merge({"containers": containers("a"), "a": {}, "finalizers": []}, patch)
-    assert refused.value.code == 400
+    assert error.value.code == 400
 
 
 KEYED = st.lists(st.sampled_from("abcdef"), unique=True).map(

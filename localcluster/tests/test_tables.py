@@ -1,4 +1,4 @@
-"""Rows and columns as kubectl's users know them."""
+"""Rows and columns as in kubectl's output on a real cluster."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,13 +19,13 @@ def row(resource: Resource, body: Object) -> dict[str, object]:
         **body,
         "metadata": {"name": "x", "creationTimestamp": BORN, **body.get("metadata", {})},
     }
-    shown = table(resource, [Record(body, 1)], 1, NOW)
-    titles = [column["name"] for column in shown["columnDefinitions"]]
-    return dict(zip(titles, shown["rows"][0]["cells"], strict=True))
+    cells = table(resource, [Record(body, 1)], 1, NOW)
+    titles = [column["name"] for column in cells["columnDefinitions"]]
+    return dict(zip(titles, cells["rows"][0]["cells"], strict=True))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "cells"),
     [
         (-5, "0s"),
         (119, "119s"),
@@ -40,8 +40,8 @@ def row(resource: Resource, body: Object) -> dict[str, object]:
         (9 * 365 * 86400, "9y"),
     ],
 )
-def test_ages_are_written_as_kubectl_writes_them(seconds: int, shown: str) -> None:
-    assert human_duration(seconds) == shown
+def test_ages_are_written_as_kubectl_writes_them(seconds: int, cells: str) -> None:
+    assert human_duration(seconds) == cells
 
 
 def test_a_running_pod_shows_its_containers_and_node() -> None:
@@ -53,10 +53,10 @@ def test_a_running_pod_shows_its_containers_and_node() -> None:
             "containerStatuses": [{"ready": True, "restartCount": 2}, {"ready": False}],
         },
     }
-    shown = row(PODS, pod)
-    assert (shown["Ready"], shown["Status"], shown["Restarts"]) == ("1/2", "Running", "2")
-    assert (shown["Node"], shown["IP"], shown["Age"]) == ("n1", "10.0.0.1", "3m7s")
-    assert shown["Nominated Node"] == "<none>"
+    cells = row(PODS, pod)
+    assert (cells["Ready"], cells["Status"], cells["Restarts"]) == ("1/2", "Running", "2")
+    assert (cells["Node"], cells["IP"], cells["Age"]) == ("n1", "10.0.0.1", "3m7s")
+    assert cells["Nominated Node"] == "<none>"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_cordoned_node_says_so() -> None:
             "addresses": [{"type": "InternalIP", "address": "10.0.0.9"}],
         },
     }
-    shown = row(NODES, node)
-    assert (shown["Status"], shown["Roles"]) == ("Ready,SchedulingDisabled", "worker")
-    assert (shown["Version"], shown["Internal-IP"]) == ("v1", "10.0.0.9")
+    cells = row(NODES, node)
+    assert (cells["Status"], cells["Roles"]) == ("Ready,SchedulingDisabled", "worker")
+    assert (cells["Version"], cells["Internal-IP"]) == ("v1", "10.0.0.9")
 
 
 def test_events_of_both_styles_show_when_they_were_last_seen() -> None:

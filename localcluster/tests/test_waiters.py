@@ -1,4 +1,6 @@
-"""Those who wait for a change: whom it wakes, whom it does not ask, and from where they go on."""
+"""Waiters for changes: the ones a change wakes, the ones it skips, and the version to continue
+from.
+"""
 
 from gpushare_localcluster.api.objects import Object
 from gpushare_localcluster.api.records import Change, Record
@@ -17,7 +19,7 @@ def moved(version: int, before: str, after: str) -> Change:
 
 
 class Asked:
-    """A waiter that notes the changes that it is asked about, and the answer that it gives."""
+    """A waiter that records each checked change and the result."""
 
     def __init__(self, place: Place | None, answer: bool = True) -> None:
         self.changes: list[int] = []
@@ -37,41 +39,41 @@ def test_a_change_asks_those_of_the_places_that_it_leaves_and_comes_to() -> None
     waiters = Waiters()
     one, two, three = (Asked((NODE_NAME, node)) for node in ("one", "two", "three"))
     anywhere = Asked(None)
-    for asked in (one, two, three, anywhere):
-        waiters.add(asked.waiter)
+    for calls in (one, two, three, anywhere):
+        waiters.add(calls.waiter)
     waiters.tell(moved(7, "one", "two"))
     assert [one.woken, two.woken, three.woken, anywhere.woken] == [True, True, False, True]
     assert three.changes == []
 
 
 def test_one_that_is_woken_goes_on_right_before_the_change_and_waits_no_more() -> None:
-    waiters, asked = Waiters(), Asked((NODE_NAME, "one"))
-    waiters.add(asked.waiter)
+    waiters, calls = Waiters(), Asked((NODE_NAME, "one"))
+    waiters.add(calls.waiter)
     waiters.tell(Change("ADDED", pod(9, "one"), None))
-    assert asked.waiter.cursor == 8
-    assert not waiters.remove(asked.waiter)
+    assert calls.waiter.cursor == 8
+    assert not waiters.remove(calls.waiter)
     waiters.tell(moved(10, "one", "one"))
-    assert asked.changes == [9]
+    assert calls.changes == [9]
 
 
 def test_one_whom_a_change_does_not_concern_waits_on() -> None:
-    waiters, asked = Waiters(), Asked(None, answer=False)
-    waiters.add(asked.waiter)
+    waiters, calls = Waiters(), Asked(None, answer=False)
+    waiters.add(calls.waiter)
     waiters.tell(Change("ADDED", pod(9), None))
-    assert (asked.woken, asked.waiter.cursor) == (False, 1)
-    assert waiters.remove(asked.waiter)
+    assert (calls.woken, calls.waiter.cursor) == (False, 1)
+    assert waiters.remove(calls.waiter)
 
 
 def test_a_field_without_a_value_is_a_place_too() -> None:
-    waiters, asked = Waiters(), Asked(("spec.unschedulable", "false"))
-    waiters.add(asked.waiter)
+    waiters, calls = Waiters(), Asked(("spec.unschedulable", "false"))
+    waiters.add(calls.waiter)
     waiters.tell(Change("ADDED", Record({"metadata": {"name": "node"}}, 2), None))
-    assert asked.woken
+    assert calls.woken
 
 
 def test_all_can_be_woken() -> None:
     waiters, several = Waiters(), [Asked(None), Asked((NODE_NAME, "one"))]
-    for asked in several:
-        waiters.add(asked.waiter)
+    for calls in several:
+        waiters.add(calls.waiter)
     waiters.wake()
-    assert all(asked.woken and asked.waiter.cursor == 1 for asked in several)
+    assert all(calls.woken and calls.waiter.cursor == 1 for calls in several)

@@ -1,4 +1,4 @@
-"""One malformed input: the bytes for a socket, and the answers that may come back.
+"""One malformed input: the bytes to write, and the permitted answers.
 
 Knows HTTP/1.1 framing.
 """
@@ -17,7 +17,7 @@ SMUGGLED = "smuggled"
 
 @dataclass(frozen=True)
 class Targets:
-    """The names for inputs: nodes, and bound pods as the API server has them."""
+    """Names for inputs: nodes, and bound pods of the API server."""
 
     nodes: Sequence[str]
     bound: Sequence[Json]
@@ -25,9 +25,11 @@ class Targets:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One input. framed: a well-framed request, so one answer comes and the connection
-    stays. alone: at most one answer may come, whatever the input hides. cut: go away without
-    reading. probe: for the probes' listener.
+    """One input.
+
+    framed: one well-framed request, so one answer comes and the connection stays. alone: at most
+    one answer may come, even for hidden requests. cut: close without reading. probe: for the
+    probes' listener.
     """
 
     kind: str
@@ -53,6 +55,6 @@ def framed(
 
 
 def shown(payload: bytes, longest: int = 600) -> str:
-    """The payload as a finding shows it."""
+    """The payload as text for a finding."""
     cut = payload if len(payload) <= longest else payload[:longest] + b"..."
     return ascii(cut.decode("latin-1"))

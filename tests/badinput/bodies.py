@@ -1,7 +1,7 @@
-"""Well-framed requests whose bodies, paths or headers are odd: many and quick, on one connection.
+"""Well-framed requests with odd bodies, paths or headers: many and quick, on one connection.
 
-Pods named here do not exist or are bound already, so that no input asks for anything that may be
-granted: whatever changes the books is a finding.
+Pods named here do not exist or are bound already, so that no request may succeed: every change of
+the books is a finding.
 """
 
 import gzip
@@ -24,12 +24,12 @@ def sound(rng: random.Random, targets: Targets) -> tuple[str, Json]:
     names = [*rng.sample(list(targets.nodes), rng.randint(0, len(targets.nodes))), "nowhere"]
     if verb == "bind":
         meta = pod["metadata"]
-        known_items = {
+        known_names = {
             "PodName": meta["name"],
             "PodNamespace": meta["namespace"],
             "PodUID": meta["uid"],
         }
-        return f"{PREFIX}/bind", {**known_items, "Node": rng.choice(names)}
+        return f"{PREFIX}/bind", {**known_names, "Node": rng.choice(names)}
     if verb == "preempt":
         uids = [{"UID": item["metadata"]["uid"]} for item in targets.bound]
         victims = {name: {"Pods": uids[:2], "NumPDBViolations": 0} for name in names}
@@ -88,8 +88,8 @@ def numbers(rng: random.Random, targets: Targets) -> Attempt:
 def twice(rng: random.Random, targets: Targets) -> Attempt:
     path, document = sound(rng, targets)
     key = rng.choice(list(document))
-    choice_result = rng.choice((key, key.upper(), key.lower(), key.swapcase()))
-    more = f"{json.dumps(choice_result)}:{json.dumps(odd.value(rng))},"
+    second = rng.choice((key, key.upper(), key.lower(), key.swapcase()))
+    more = f"{json.dumps(second)}:{json.dumps(odd.value(rng))},"
     return _json("json keys twice", path, b"{" + more.encode() + dumped(document)[1:])
 
 
@@ -189,4 +189,4 @@ def paths(rng: random.Random, targets: Targets) -> Attempt:
 
 
 QUICK = (wrong_values, broken_bytes, binds, numbers)
-"""The parts of other inputs."""
+"""Parts of other inputs."""

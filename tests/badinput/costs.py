@@ -1,9 +1,9 @@
-"""The cost of an input to the process: CPU and memory during the answer, and memory that stays.
+"""The cost of an input for the process: CPU and memory during the answer, and memory that stays.
 
-A refused input may still do harm by its cost. CPU is the process's own, as Linux
-counts it, so a busy machine changes little. Memory is the most that the process held meanwhile,
-beyond the amount before. Both are read around groups of inputs, and a group that costs more than
-allowed is halved and sent again, until the expensive inputs are left.
+A refused input may still do harm by its cost. CPU is counted by Linux for the process alone, so a
+busy machine changes little. Memory is the peak of the process above its level before. Both are read
+around groups of inputs; a group above the limit is halved and sent again, until the expensive
+inputs remain.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from tests.badinput.attempt import Attempt
 CPU = 0.05
 """Seconds of CPU that one input may cost."""
 CPU_OF_MB = 0.04
-"""Seconds more for each megabyte: large bodies are read, and may be well-formed."""
+"""Additional seconds per megabyte of input, as large bodies are read in full."""
 MEMORY = 16.0
-"""Megabytes that the process may hold more while it answers one input, or a few at once."""
+"""Upper bound on additional megabytes of the process during the answers of a few inputs."""
 MEMORY_OF_MB = 20.0
-"""Megabytes more for each megabyte of an input: JSON becomes values, and values the answer."""
+"""Additional megabytes per megabyte of input, for decoded JSON values and the answer."""
 STAYS = 1.0
 """Megabytes that one input may leave behind."""
 
@@ -31,7 +31,7 @@ Send = Callable[[Sequence[Attempt]], object]
 
 
 def cpu_of(pid: str) -> float:
-    """Seconds of CPU that the process has used, its ended threads too."""
+    """Seconds of CPU of the process, with ended threads."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -43,18 +43,18 @@ def resident(pid: str, which: str = "VmRSS") -> float:
 
 
 def megabytes(group: Sequence[Attempt]) -> float:
-    """The figures that have to be read around a group."""
+    """The size of a group for its limits."""
     return sum(len(item.payload) for item in group) / 1e6
 
 
 class Gauge(Protocol):
-    """Measures the cost of sending a group once."""
+    """Measures the cost of one send of a group."""
 
     unit: str
-    """The unit of the figure."""
+    """The unit of the measure."""
 
     def begin(self) -> None:
-        """Take note of the state before the group is sent."""
+        """Read the level before the group is sent."""
         ...
 
     def cost(self) -> float:
@@ -62,12 +62,12 @@ class Gauge(Protocol):
         ...
 
     def allowed(self, group: Sequence[Attempt]) -> float:
-        """The cost at which the inputs of a group are looked at one by one."""
+        """Upper bound on the cost of a group; above it the group is halved."""
         ...
 
 
 class Cpu:
-    """Seconds of CPU, of a process that tells its own."""
+    """Seconds of CPU of a process."""
 
     unit = "s of CPU"
 
@@ -86,7 +86,7 @@ class Cpu:
 
 
 class Memory:
-    """Megabytes that a process holds at most, beyond those before."""
+    """Peak megabytes of a process above its level before."""
 
     unit = "MB of memory"
 
@@ -107,7 +107,7 @@ class Memory:
 
 
 class Meter:
-    """Finds the inputs that cost more than one may, by any of its gauges."""
+    """Finds the inputs above the limit of any gauge."""
 
     def __init__(self, gauges: Sequence[Gauge], send: Send) -> None:
         self._gauges = gauges
@@ -115,19 +115,19 @@ class Meter:
         self._before: Sequence[Attempt] = ()
 
     def judge(self, group: Sequence[Attempt]) -> list[tuple[Attempt, str]]:
-        """Send the group; return its inputs that cost too much, and the cost of each."""
+        """Send the group; return the inputs that cost too much, with their costs."""
         before, self._before = self._before, group
         dear = self._dear(group)
-        # The cost of a client that does not wait may have come after its group was done.
+        # The cost of a client that does not wait may come after the end of its group.
         return [
-            entry
+            result
             for gauge in dear
             for item in (before, group)
-            for entry in self._blamed(gauge, item)
+            for result in self._blamed(gauge, item)
         ]
 
     def _dear(self, group: Sequence[Attempt]) -> list[Gauge]:
-        """Send the group; return the gauges by which it cost too much."""
+        """Send the group; return the gauges above their limits."""
         for gauge in self._gauges:
             gauge.begin()
         self._send(group)

@@ -1,7 +1,7 @@
-"""Every decoder of bytes from outside, with documents to begin from, and its possible results.
+"""Every decoder of bytes from outside, with start documents, and checks of the results.
 
-A decoder answers or raises one of REFUSALS; its answer keeps the promises that are asserted
-here. Anything else is a finding.
+A decoder returns or raises one of REFUSALS; results keep the promises asserted here. Anything else
+is a finding.
 """
 
 import json
@@ -55,7 +55,7 @@ REFUSALS = (WireError, SettingsError)
 
 @dataclass(frozen=True)
 class Decoder:
-    """One decoder: its call, and documents that it takes."""
+    """One decoder: a function that runs it, and valid documents."""
 
     name: str
     run: Callable[[bytes], object]
@@ -68,7 +68,7 @@ class Decoder:
         ]
 
     def refuses(self, data: bytes) -> bool:
-        """Whether the decoder refused; anything but an answer or a refusal is raised."""
+        """Whether the decoder refused; other errors are raised."""
         try:
             self.run(data)
         except REFUSALS:
@@ -77,7 +77,7 @@ class Decoder:
 
 
 def _text(data: bytes) -> str:
-    """The text as an object of the API server can hold it."""
+    """The text as an object of the API server can store it."""
     return data.decode("utf-8", "replace")
 
 
@@ -93,31 +93,31 @@ def _quantity(data: bytes) -> None:
     for quantity in values:
         for convert, limit in ((to_units, MAX_UNITS), (to_milli, MAX_VALUE), (to_bytes, MAX_VALUE)):
             try:
-                convert_result = convert(quantity)
+                result = convert(quantity)
             except WireError:
                 continue
-            assert type(convert_result) is int
-            assert 0 <= convert_result <= limit
+            assert type(result) is int
+            assert 0 <= result <= limit
 
 
 def _annotations(data: bytes) -> None:
     text = _text(data)
     request = Request(4, 2, containers=((0, 6), (1, 2)))
     for notes in ({ALIYUN.idx: text}, {ALIYUN.allocation: text}):
-        placement_result = placement(notes, request, ALIYUN)
-        if placement_result is not None:
-            assert sum(units for _, units in placement_result) >= request.total
-            assert list(placement_result) == sorted(set(placement_result))
+        result = placement(notes, request, ALIYUN)
+        if result is not None:
+            assert sum(units for _, units in result) >= request.total
+            assert list(result) == sorted(set(result))
 
 
 def _inventory(data: bytes) -> None:
-    inventory = decode_inventory(_text(data))
-    assert decode_inventory(encode_inventory(inventory)) == inventory
+    result = decode_inventory(_text(data))
+    assert decode_inventory(encode_inventory(result)) == result
 
 
 def _unhealthy(data: bytes) -> None:
-    unhealthy = decode_unhealthy({"gpus": _text(data)})
-    assert all(is_uuid(item) if isinstance(item, str) else item >= 0 for item in unhealthy)
+    result = decode_unhealthy({"gpus": _text(data)})
+    assert all(is_uuid(item) if isinstance(item, str) else item >= 0 for item in result)
 
 
 def _filter(data: bytes) -> None:
@@ -127,16 +127,16 @@ def _filter(data: bytes) -> None:
 
 
 def _pod_of(pod: Any) -> None:
-    """The objects made of a decoded pod."""
+    """The readings of a decoded pod from any source."""
     priority_of(pod)
-    for ref in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
+    for old_version in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
         try:
-            ref(pod)
+            old_version(pod)
         except WireError:
             continue
-    observe_pod_result = observe_pod(pod, ALIYUN)
-    assert observe_pod_result.request.total == units_of(pod, ALIYUN.resource)
-    assert 0 <= observe_pod_result.request.total <= MAX_UNITS
+    collected = observe_pod(pod, ALIYUN)
+    assert collected.request.total == units_of(pod, ALIYUN.resource)
+    assert 0 <= collected.request.total <= MAX_UNITS
 
 
 def _pod(data: bytes) -> None:
@@ -180,9 +180,9 @@ def _taint_rule(data: bytes) -> None:
 
 
 def _selector(data: bytes) -> None:
-    selectors = Selectors(time.thread_time)
+    known_names = Selectors(time.thread_time)
     for device in _SOME_SLICE.devices:
-        assert selectors.matches((_text(data),), device) in (True, False)
+        assert known_names.matches((_text(data),), device) in (True, False)
 
 
 def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:
@@ -245,15 +245,15 @@ def _refusal(data: bytes) -> None:
 
 
 def _facts(data: bytes) -> None:
-    """The command line's reading of a node and a pod that its JSON reader let through."""
+    """The command line's readings of a node and a pod that its JSON reader accepted."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return
     fields: Mapping[str, Any] = facts.mapping(document)
-    for item in (facts.read_node, facts.read_pod):
+    for old_version in (facts.read_node, facts.read_pod):
         try:
-            item(fields, ALIYUN)
+            old_version(fields, ALIYUN)
         except WireError:
             continue
 

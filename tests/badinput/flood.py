@@ -1,4 +1,4 @@
-"""Many inputs sent to the process by several clients at once, and the findings."""
+"""Inputs sent to the process by several clients at once, and the findings."""
 
 import math
 import threading
@@ -17,11 +17,11 @@ from tests.badinput.world import BadWorld
 
 CLIENTS = 6
 MOST_GROWN = 96.0
-"""Megabytes that the process may come to hold beyond its first batches."""
+"""Upper bound on megabytes that the process keeps beyond those of the first batches."""
 _BATCH = 2000
 _SETTLING = 2
 _GROUP = 16
-"""Inputs whose cost is read together: few enough to cost less than one may."""
+"""Inputs per measured group: few enough to stay below the limit of one input."""
 _MOST_FINDINGS = 20
 _ALIKE = 3
 """Findings shown of those that look alike."""
@@ -29,7 +29,7 @@ _ALIKE = 3
 
 @dataclass
 class Result:
-    """The sent inputs, the answers, and the findings."""
+    """The inputs, the answers, and the findings."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -43,31 +43,31 @@ class Result:
 
 
 def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = math.inf) -> Result:
-    """Send inputs `first` and following; after each batch the books must be as they were.
+    """Send inputs from `first` on; after each batch the books must be unchanged.
 
-    seconds: when to begin no other batch. Inputs that cost too much CPU or memory are findings, and
-    so is memory that stays.
+    seconds: the time limit for starting a batch. Inputs that cost too much CPU or memory are
+    findings, and so is memory that stays.
     """
     result, begin = Result(), time.monotonic()
     (worker,) = world.extender.children()
     with closing(_Crowd(world)) as crowd:
         meter = Meter((Cpu(lambda: cpu_of(worker)), Memory(worker)), crowd.send)
-        holding = 0.0
+        values = 0.0
         for start in range(first, first + count, _BATCH):
             if time.monotonic() > begin + seconds:
                 break
             numbers = range(start, min(start + _BATCH, first + count))
             _batch(crowd, meter, numbers, seed, result)
-            place = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
-            result.findings += [f"{place}: {change}" for change in world.changes()]
+            path = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
+            result.findings += [f"{path}: {change}" for change in world.changes()]
             if len(result.findings) >= _MOST_FINDINGS or world.extender.ended():
                 break
             now = resident(worker)
-            # The first batches show the memory for answering six of the largest at once.
-            holding = max(holding, now) if start < first + _SETTLING * _BATCH else holding
-            if now > holding + MOST_GROWN:
-                result.findings.append(f"{place}: {now:.0f} MB are held, {holding:.0f} before")
-                holding = now
+            # The first batches show the memory for six of the largest inputs at once.
+            values = max(values, now) if start < first + _SETTLING * _BATCH else values
+            if now > values + MOST_GROWN:
+                result.findings.append(f"{path}: {now:.0f} MB are held, {values:.0f} before")
+                values = now
     result.seconds = time.monotonic() - begin
     return result
 
@@ -77,20 +77,20 @@ def _batch(crowd: "_Crowd", meter: Meter, numbers: range, seed: int, result: Res
         group = range(start, min(start + _GROUP, numbers.stop))
         created = [attempt(number, seed, crowd.targets) for number in group]
         dear = meter.judge(created)
-        # The first results: inputs that cost too much were sent more than once.
-        for number, entry, (answers, wrong) in zip(
+        # The results of the first sends: expensive inputs were sent more than once.
+        for number, item, (answers, wrong) in zip(
             group, created, crowd.first(created), strict=True
         ):
-            _note(result, entry, answers, wrong, f"input {number} of seed {seed}")
-        for element, cost in dear:
-            result.wrong[element.kind, "cost"] += 1
-            if result.wrong[element.kind, "cost"] <= _ALIKE:
-                text = f"{element.kind}, {len(element.payload):,} bytes: {cost}"
-                result.findings.append(f"seed {seed}: {text}\n    {shown(element.payload)}")
+            _note(result, item, answers, wrong, f"input {number} of seed {seed}")
+        for item, cost in dear:
+            result.wrong[item.kind, "cost"] += 1
+            if result.wrong[item.kind, "cost"] <= _ALIKE:
+                text = f"{item.kind}, {len(item.payload):,} bytes: {cost}"
+                result.findings.append(f"seed {seed}: {text}\n    {shown(item.payload)}")
 
 
 class _Crowd:
-    """Several clients, who send a group of inputs side by side and wait for all answers."""
+    """Several clients that send a group of inputs in parallel and wait for all answers."""
 
     def __init__(self, world: BadWorld) -> None:
         self.targets = world.targets
@@ -100,7 +100,7 @@ class _Crowd:
         self._came: dict[int, tuple[list[Answer], str]] = {}
 
     def send(self, group: Sequence[Attempt]) -> None:
-        """Send the inputs, and keep the result of each first time."""
+        """Send the group, and keep the first result of each input."""
         turn = iter(group)
         lock = threading.Lock()
 
@@ -115,8 +115,8 @@ class _Crowd:
         list(self._pool.map(client, self._senders))
 
     def first(self, group: Sequence[Attempt]) -> list[tuple[list[Answer], str]]:
-        """The results of these inputs when they were sent first."""
-        result = [self._came[id(item)] for item in group]
+        """The first result of each input."""
+        result = [self._came[id(created)] for created in group]
         self._came.clear()
         return result
 
@@ -126,18 +126,20 @@ class _Crowd:
             sender.close()
 
 
-def _sent(sender: Sender, made: Attempt) -> tuple[list[Answer], str]:
+def _sent(sender: Sender, created: Attempt) -> tuple[list[Answer], str]:
     try:
-        return sender.send(made)
+        return sender.send(created)
     except OSError as error:
         return [], f"no connection: {error}"
 
 
-def _note(result: Result, made: Attempt, answers: list[Answer], wrong: str, where: str) -> None:
-    result.kinds[made.kind] += 1
+def _note(result: Result, created: Attempt, answers: list[Answer], wrong: str, path: str) -> None:
+    result.kinds[created.kind] += 1
     result.statuses.update(str(answer.status) for answer in answers)
     result.statuses["no answer"] += not answers
     if wrong:
-        result.wrong[made.kind, wrong[:12]] += 1
-        if result.wrong[made.kind, wrong[:12]] <= _ALIKE:
-            result.findings.append(f"{where} ({made.kind}): {wrong}\n    {shown(made.payload)}")
+        result.wrong[created.kind, wrong[:12]] += 1
+        if result.wrong[created.kind, wrong[:12]] <= _ALIKE:
+            result.findings.append(
+                f"{path} ({created.kind}): {wrong}\n    {shown(created.payload)}"
+            )

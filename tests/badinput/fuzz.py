@@ -1,8 +1,8 @@
 """Atheris on every decoder: bytes that reach code not reached before are kept and varied on.
 
-python -m tests.badinput.fuzz FOLDER RUNS SECONDS SEED: ends with 0, or at the first exception that
-is no refusal. The first byte chooses the decoder; FOLDER takes the corpus and the findings.
-libFuzzer ends the process itself, so this is a program, and is not imported.
+python -m tests.badinput.fuzz FOLDER RUNS SECONDS SEED: exits with 0, or at the first exception that
+is no refusal. The first byte chooses the decoder; FOLDER gets the corpus and findings. libFuzzer
+ends the process, so this is a program and no module to import.
 """
 
 import sys

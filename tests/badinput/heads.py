@@ -72,7 +72,7 @@ def odd_heads(rng: random.Random, targets: Targets) -> Attempt:
 
 
 def smuggled(rng: random.Random, targets: Targets) -> Attempt:
-    """Two ways to read where a request ends, and a bind that one of them hides."""
+    """Two readings of the end of a request, and a bind that one reading hides."""
     names = {"PodName": SMUGGLED, "PodNamespace": "default", "PodUID": SMUGGLED}
     hidden = framed(dumped({**names, "Node": targets.nodes[0]}), f"{PREFIX}/bind")
     length = str(len(hidden) + 5).encode()

@@ -1,4 +1,4 @@
-"""Which input comes when: a kind after the other, each from the seed and its number alone."""
+"""The sequence of inputs: one kind after another, each input from seed and number alone."""
 
 import random
 

@@ -1,7 +1,7 @@
-"""Long, wide and repeated: inputs that cost more with their size, in every place.
+"""Long, wide and repeated inputs, in every place of a request.
 
-Runs of one character in each part of a head; texts, keys, lists and objects of a sound request that
-are thousands of times as long as usual.
+Runs of one character in each part of a head; texts, keys, lists and objects of a valid request that
+are thousands of times too long.
 """
 
 import json
@@ -18,7 +18,7 @@ RUNS = (
     *("0,", "a=", "%41", "1.", "-1", "{}", "[", '{"', "é", "\u2028", "e1", "Ki", "a/", "\x00"),
 )
 _COMMON = ("0", "9", "a", " ", ",", "/")
-"""The content of fields of heads and documents: half of all runs."""
+"""Characters in fields of heads and documents: half of all runs."""
 HEAD = 31_000
 """Bytes: a head of 32 KiB is refused unread."""
 _LONGEST = (1000, 33_000, 300_000, 1_000_000)
@@ -37,13 +37,13 @@ LINES = (
 
 
 def run_of(rng: random.Random, length: int) -> str:
-    """A run of this length; now and then with another character at the end."""
+    """A run of a length; now and then with another character at the end."""
     piece = rng.choice(_COMMON if rng.random() < 0.5 else RUNS)
     return piece * (length // len(piece)) + rng.choice(("", "", "x", "0", " "))
 
 
 def long_heads(rng: random.Random, targets: Targets) -> Attempt:
-    """A request whose head has a run in one place."""
+    """A request with a run in one place of the head."""
     run = run_of(rng, rng.choice((2000, 16_000, HEAD))).replace("\n", "\\")
     line, header = "POST /version HTTP/1.1", rng.choice(HEADERS).format(run)
     if rng.random() < 0.4:
@@ -100,7 +100,7 @@ def places(document: Json) -> Iterator[tuple[Any, Any]]:
 
 def _sound(rng: random.Random, targets: Targets) -> tuple[str, Json]:
     path, document = sound(rng, targets)
-    return path, json.loads(json.dumps(document))  # a copy, to be spoiled
+    return path, json.loads(json.dumps(document))  # a copy to spoil
 
 
 def _sent(kind: str, path: str, document: Json) -> Attempt:

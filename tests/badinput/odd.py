@@ -1,6 +1,6 @@
-"""Correct documents, and ways to spoil them: JSON values, texts and bytes from a seed.
+"""Valid documents, and ways to spoil them: JSON values, texts and bytes from a seed.
 
-Knows the shapes of the protocol's documents; not who reads them.
+Knows the shapes of the protocol's documents.
 """
 
 import copy
@@ -152,11 +152,11 @@ def value(rng: random.Random, depth: int = 3) -> Json:
 
 
 def spoiled(rng: random.Random, document: Json) -> Json:
-    """The document with one to three values replaced, removed, or set beside others."""
-    parsed_document = json.loads(json.dumps(document))
+    """The document with one to three values replaced, removed, or added."""
+    result = json.loads(json.dumps(document))
     for _ in range(rng.randint(1, 3)):
-        parsed_document = _spoil(rng, parsed_document)
-    return parsed_document
+        result = _spoil(rng, result)
+    return result
 
 
 def _spoil(rng: random.Random, document: Json) -> Json:

@@ -1,9 +1,9 @@
-"""The proof that no input harms: malformed HTTP, stalled clients, large inputs again and
-again, slow-downs with size, fuzzed decoders.
+"""The proof that no input does harm: malformed HTTP, stalled clients, repeated large inputs,
+slow-downs with size, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
-prints the inputs by kind and their answers; ends with 1 on a finding. `--inputs 1 --first K
---seed S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
+prints the inputs by kind and the results; exits with 1 on a finding. `--inputs 1 --first K --seed
+S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 @dataclass
 class Run:
-    """The result of a run. sent: by part; kinds, statuses: of the malformed HTTP."""
+    """The result of a run. sent: inputs by part; kinds, statuses: of the malformed HTTP."""
 
     commit: str
     when: str
@@ -52,28 +52,28 @@ class Run:
 
 
 def main() -> int:
-    asked_result = _asked()
-    seed = asked_result.seed or (1 if asked_result.ci else random.randrange(1, 10**9))
-    scale = max(asked_result.inputs / CI_INPUTS, 0.01)
+    request = _asked()
+    seed = request.seed or (1 if request.ci else random.randrange(1, 10**9))
+    scale = max(request.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, asked_result.first)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, request.first)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
-            _flood(world, asked_result, run)
+            _flood(world, request, run)
             _stay(world, run)
             _stall(world, run)
         _slow(run)
         _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), run)
     run.seconds = round(time.monotonic() - begin, 1)
     print(f"{len(run.findings)} findings")
-    if asked_result.record:
+    if request.record:
         renew(PROOF_FIGURES, "bad input", _figures(record(_RUNS, asdict(run))))
     return 1 if run.findings else 0
 
 
 def _figures(runs: list[dict[str, Any]]) -> str:
-    """Return the runs as a table, and the sums over all of them."""
+    """Return the runs as a table, with sums over all runs."""
     parts = list(runs[-1]["sent"])
     lines = [f"| seed, first | {' | '.join(parts)} | findings | seconds | commit | when |"]
     lines.append("| --- " * (len(parts) + 5) + "|")
@@ -82,9 +82,9 @@ def _figures(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         kinds.update(run["kinds"])
         statuses.update(run["statuses"])
-        sent_cells = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
+        body = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
         lines.append(
-            f"| {run['seed']}, {run['first']} | {sent_cells} | {len(run['findings'])}"
+            f"| {run['seed']}, {run['first']} | {body} | {len(run['findings'])}"
             f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
         )
     answers = _counted(sorted(statuses.items()))
@@ -116,48 +116,48 @@ def _flood(world: BadWorld, request: argparse.Namespace, run: Run) -> None:
 
 def _stall(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    completed, findings = stalled(world, CLIENTS, STALLED_S)
-    _note(run, "stalled clients", CLIENTS, completed, time.monotonic() - begin, findings)
+    finished, findings = stalled(world, CLIENTS, STALLED_S)
+    _note(run, "stalled clients", CLIENTS, finished, time.monotonic() - begin, findings)
 
 
 def _stay(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
-    sent_counts, findings = stays(world)
-    _note(run, "large, again", sent_counts.total(), sent_counts, time.monotonic() - begin, findings)
+    body, findings = stays(world)
+    _note(run, "large, again", body.total(), body, time.monotonic() - begin, findings)
 
 
 def _slow(run: Run) -> None:
     begin = time.monotonic()
-    attempts, findings = slow_downs()
-    counts = {"inputs stretched": attempts}
-    _note(run, "slow-downs", attempts, counts, time.monotonic() - begin, findings)
+    tries, findings = slow_downs()
+    counts = {"inputs stretched": tries}
+    _note(run, "slow-downs", tries, counts, time.monotonic() - begin, findings)
 
 
 def _fuzz(folder: Path, runs: int, run: Run) -> None:
-    """The findings of Atheris on the decoders; it ends its process itself."""
+    """The findings of Atheris on the decoders, in another process."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
-    completed = subprocess.run(
+    finished = subprocess.run(
         [*command, str(run.seed % 2**31)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     findings = []
-    if completed.returncode:
-        findings.append(f"Atheris ended with {completed.returncode}:\n{completed.stderr[-4000:]}")
-        glob_result = (folder / "fuzz").glob("found-*")
-        findings += [f"  {item.name}: {item.read_bytes()[:500]!r}" for item in glob_result]
+    if finished.returncode:
+        findings.append(f"Atheris ended with {finished.returncode}:\n{finished.stderr[-4000:]}")
+        result = (folder / "fuzz").glob("found-*")
+        findings += [f"  {item.name}: {item.read_bytes()[:500]!r}" for item in result]
     last = [
-        line for line in completed.stderr.splitlines() if line.startswith("#") and "DONE" in line
+        line for line in finished.stderr.splitlines() if line.startswith("#") and "DONE" in line
     ]
     _note(run, "Atheris", runs, {"runs": runs}, time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
 
 
 def _note(  # noqa: PLR0917 -- each is of its own type
-    run: Run, part: str, sent: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
+    run: Run, part: str, body: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
 ) -> None:
-    run.sent[part] = sent
+    run.sent[part] = body
     run.findings += findings
-    print(f"{part}, {sent:,}: {seconds:.0f} s, {len(findings)} findings")
+    print(f"{part}, {body:,}: {seconds:.0f} s, {len(findings)} findings")
     for kind, count in sorted(kinds.items()):
         print(f"  {count:8} {kind}")
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Writes inputs to sockets, reads the answers, and says which answers are wrong.
+"""Writes inputs to sockets, reads the answers, and reports wrong answers.
 
 Knows HTTP/1.1 answers; standard library only.
 """
@@ -28,7 +28,7 @@ class Answer:
 
 
 class Sender:
-    """One client: a connection for well-framed inputs, and one each for all others."""
+    """One client: one connection for well-framed inputs, and a new one for each other input."""
 
     def __init__(self, port: int, probe_port: int) -> None:
         self._port, self._probe_port = port, probe_port
@@ -40,7 +40,7 @@ class Sender:
             self._kept = None
 
     def send(self, attempt: Attempt) -> tuple[list[Answer], str]:
-        """(the answers, their fault or "")."""
+        """(the answers, the finding or "")."""
         try:
             answers = self._framed(attempt.payload) if attempt.framed else self._loose(attempt)
         except TimeoutError:
@@ -101,7 +101,7 @@ class _Reader:
         self._data = b""
 
     def answer(self, head_only: bool) -> Answer | None:
-        """The next answer; None at the end. Raises ValueError for bytes that are no HTTP."""
+        """The next answer; None at the end. Raises ValueError for malformed HTTP."""
         while b"\r\n\r\n" not in self._data:
             if not self._more():
                 if self._data and not head_only:
@@ -138,7 +138,7 @@ def _parted(line: str) -> tuple[str, str, str]:
 
 
 def _wrong(attempt: Attempt, answers: list[Answer]) -> str:
-    """The fault of the answers, or ""."""
+    """The finding about the answers, or ""."""
     for answer in answers:
         if answer.status >= 500:
             return f"status {answer.status}: {answer.body[:200]!r}"
@@ -154,7 +154,7 @@ def _wrong(attempt: Attempt, answers: list[Answer]) -> str:
 
 
 def _odd_answer(answers: list[Answer]) -> str:
-    """The fault of the answer to a well-framed request: it has to be JSON, whatever the input."""
+    """The finding about the answer to a well-framed request, which is always JSON."""
     if not answers:
         return "no answer to a well-framed request"
     (answer,) = answers

@@ -1,8 +1,8 @@
 """Slow-downs with size: a decoder is given an input, one twice as long, and so on.
 
-Twice the input may take three times as long, never four: a quadratic step shows, whatever the
-machine. Each text, key, list and object of each decoder's documents is stretched in its turn, and
-each part of a request's head.
+Twice the input may take three times as long, never four: so a quadratic step shows on any machine.
+Each text, key, list and object of each decoder's documents is stretched in turn, and each part of a
+request's head.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tests.badinput.decoders import DECODERS, Decoder
 from tests.badinput.odd import Json
 
 SIZES = tuple(1000 << step for step in range(7))
-"""Lengths of the stretched part; heads are stretched up to the bound of the reader."""
+"""Lengths of stretched parts; heads are stretched up to the limit of the server."""
 MOST = 3.0
 """Times as long that twice as much may take."""
 NOTABLE = 0.01
@@ -42,25 +42,25 @@ def slow_downs(
     decoders: Iterable[Decoder] = DECODERS, heads: Iterable[tuple[str, Stretch]] | None = None
 ) -> tuple[int, list[str]]:
     """(inputs tried, findings)."""
-    attempts, findings = 0, list[str]()
+    tries, findings = 0, list[str]()
     targets: list[Target] = [
-        (f"{decoder.name}: {entry}", decoder.refuses, stretch)
-        for decoder in decoders
-        for entry, stretch in stretches(decoder)
+        (f"{item.name}: {kind}", item.refuses, stretch)
+        for item in decoders
+        for kind, stretch in stretches(item)
     ]
     targets += [
-        (f"head: {entry}", read_head, stretch)
-        for entry, stretch in (in_heads() if heads is None else heads)
+        (f"head: {kind}", read_head, stretch)
+        for kind, stretch in (in_heads() if heads is None else heads)
     ]
     for name, run, stretch in targets:
         sizes = [size for size in SIZES if not name.startswith("head: ") or size <= large.HEAD]
-        attempts += len(sizes)
-        findings += [f"{name}: {item}" for item in growth(run, stretch, sizes)]
-    return attempts, findings
+        tries += len(sizes)
+        findings += [f"{name}: {result}" for result in growth(run, stretch, sizes)]
+    return tries, findings
 
 
 def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int]) -> list[str]:
-    """The fault of the times, as soon as it shows."""
+    """The finding about the times, as soon as there is one."""
     before = 0.0
     for size in sizes:
         data = stretch(size)
@@ -78,14 +78,14 @@ def growth(run: Callable[[bytes], object], stretch: Stretch, sizes: Iterable[int
 
 def timed(run: Callable[[bytes], object], data: bytes) -> float:
     """Seconds of CPU, the least of some tries."""
-    total = float("inf")
+    minimum = float("inf")
     for _ in range(_TRIES):
         begin = time.process_time()
         run(data)
-        total = min(total, time.process_time() - begin)
-        if total > 1.0:
+        minimum = min(minimum, time.process_time() - begin)
+        if minimum > 1.0:
             break
-    return total
+    return minimum
 
 
 def stretches(decoder: Decoder) -> Iterator[tuple[str, Stretch]]:
@@ -140,8 +140,8 @@ def _items(text: str, item: str) -> Stretch:
     ).encode()
 
 
-def _keys(text: str, found: Json) -> Stretch:
-    value = json.dumps(next(iter(found.values()), ""))
+def _keys(text: str, result: Json) -> Stretch:
+    value = json.dumps(next(iter(result.values()), ""))
 
     def stretch(size: int) -> bytes:
         count = max(1, size // (len(value) + 12))
@@ -185,11 +185,11 @@ def _in_head(place: str, run: str) -> Stretch:
 
 def read_head(data: bytes) -> None:
     """The work of the worker's loop on the bytes of a request."""
-    local_items, present = socket.socketpair()
-    with local_items, present:
-        local_items.sendall(data)
-        local_items.shutdown(socket.SHUT_WR)
-        conn = Connection(_CONFIG, present, ("x", 0), ("x", 0))
+    place, existing = socket.socketpair()
+    with place, existing:
+        place.sendall(data)
+        place.shutdown(socket.SHUT_WR)
+        conn = Connection(_CONFIG, existing, ("x", 0), ("x", 0))
         with contextlib.suppress(EOFError, OSError):
             while not conn.receive():
                 pass

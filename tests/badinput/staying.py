@@ -1,7 +1,7 @@
-"""Memory that stays: the same large input again and again, each time with other names.
+"""Memory that stays: the same large input many times, with different names each time.
 
-Memory that is kept of an input grows with their number; memory for its use does not. So the first
-round, in which the allocator grows to the size of one input, does not count.
+Memory kept per input grows with the number of inputs; temporary memory does not. The first round,
+in which the allocator grows to the size of one input, does not count.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.badinput.world import BadWorld
 
 LENGTH = 4_000_000
 ROUND = 20
-"""Inputs of a round: 80 MB, so that a small kept part of each is found."""
+"""Inputs per round: 80 MB, of which even a small kept share is found."""
 
 Make = Callable[[BadWorld, int], bytes]
 """The input of that number."""
@@ -26,7 +26,7 @@ _FIELDS = ("uid", "name", "namespace", "resourceVersion", "creationTimestamp")
 
 def stays(world: BadWorld, rounds: int = 2) -> tuple[Counter[str], list[str]]:
     """(inputs sent by kind, findings)."""
-    counter: Counter[str] = Counter()
+    body: Counter[str] = Counter()
     findings: list[str] = []
     (worker,) = world.extender.children()
     sender = Sender(world.extender.port, world.probe_port)
@@ -36,13 +36,13 @@ def stays(world: BadWorld, rounds: int = 2) -> tuple[Counter[str], list[str]]:
             before = resident(worker)
             for turn in range(1, 1 + rounds):
                 _round(world, sender, make, turn)
-            counter[kind] += (1 + rounds) * ROUND
+            body[kind] += (1 + rounds) * ROUND
             grown = (resident(worker) - before) / (rounds * ROUND)
             if grown > STAYS:
                 findings.append(f"{kind}: {grown:.1f} MB of each input of {LENGTH:,} bytes stay")
     finally:
         sender.close()
-    return counter, findings + world.changes()
+    return body, findings + world.changes()
 
 
 def _round(world: BadWorld, sender: Sender, make: Make, turn: int) -> None:

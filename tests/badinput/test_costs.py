@@ -1,4 +1,4 @@
-"""Expensive inputs are found: CPU of an input, slow-downs with size."""
+"""Too high costs are found: CPU of an input, slow-downs with size."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.badinput.slow import LONG, SIZES, growth, slow_downs, stretches
 
 
 class Counted:
-    """A process whose CPU is the cost that its inputs name."""
+    """A process with the CPU cost that its inputs name."""
 
     def __init__(self, noise: float = 0.0) -> None:
         self.used = 0.0
@@ -32,7 +32,7 @@ def inputs(*costs: float) -> list[Attempt]:
 
 def judged(process: Counted, *groups: list[Attempt]) -> list[str]:
     meter = Meter([Cpu(lambda: process.used)], process.send)
-    return [entry.kind for group in groups for entry, _ in meter.judge(group)]
+    return [item.kind for group in groups for item, _ in meter.judge(group)]
 
 
 def test_the_inputs_that_cost_too_much_are_found_among_many() -> None:
@@ -65,15 +65,13 @@ def test_what_this_process_uses_can_be_read() -> None:
 def test_the_input_for_which_much_is_held_is_found_though_nothing_stays() -> None:
     group = [Attempt(str(number), b"x" * size) for number, size in enumerate((10, 300_000, 20))]
 
-    def send(sent: Sequence[Attempt]) -> None:
-        for item in sent:
-            kept_items = b"y" * (len(item.payload) * 200)
-            assert kept_items
+    def send(body: Sequence[Attempt]) -> None:
+        for item in body:
+            survivors = b"y" * (len(item.payload) * 200)
+            assert survivors
 
-    judge_result = Meter([Memory(str(os.getpid()))], send).judge(group)
-    assert [(entry.kind, cost.partition(" ")[2]) for entry, cost in judge_result] == [
-        ("1", "MB of memory")
-    ]
+    result = Meter([Memory(str(os.getpid()))], send).judge(group)
+    assert [(item.kind, cost.partition(" ")[2]) for item, cost in result] == [("1", "MB of memory")]
 
 
 def zeros(size: int) -> bytes:
@@ -88,14 +86,14 @@ def linear(data: bytes) -> object:
     return [byte for byte in data]  # noqa: C416 -- to take a while
 
 
-@pytest.mark.parametrize(("run", "found"), [(quadratic, True), (linear, False)])
-def test_a_quadratic_step_is_found(run: Callable[[bytes], object], *, found: bool) -> None:
-    assert bool(growth(run, zeros, SIZES)) == found
+@pytest.mark.parametrize(("run", "result"), [(quadratic, True), (linear, False)])
+def test_a_quadratic_step_is_found(run: Callable[[bytes], object], *, result: bool) -> None:
+    assert bool(growth(run, zeros, SIZES)) == result
 
 
 def test_a_decoder_that_is_slow_in_one_place_is_found() -> None:
     decoder = Decoder("slow", quadratic, ({"a": [{"b": "c"}]},))
-    attempts, findings = slow_downs([decoder], heads=())
-    assert attempts == len(SIZES) * len(list(stretches(decoder)))
+    tries, findings = slow_downs([decoder], heads=())
+    assert tries == len(SIZES) * len(list(stretches(decoder)))
     assert any("a.0.b as a run of '0'" in finding for finding in findings)
     assert LONG > 0

@@ -1,4 +1,4 @@
-"""Bytes from strangers cost no more than their length, in every reader."""
+"""Input of strangers costs linear time in every reader."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ RUNS = (
 """Texts that are repeated."""
 
 STRANGERS = [decoder for decoder in DECODERS if decoder.name != "scheduler files"]
-"""Decoders of bytes from strangers; a scheduler's file is the operator's."""
+"""Decoders of strangers' input; a scheduler's file comes from the operator."""
 
 
 def repeated(run: str, size: int) -> str:
@@ -129,7 +129,7 @@ def test_a_header_is_looked_at_in_linear_time(header: str) -> None:
 
         return ask
 
-    assert_linear(work, 4000)  # twice the length that gunicorn lets through
+    assert_linear(work, 4000)  # gunicorn accepts twice this length
 
 
 PATHS = ("/x{}", PREFIX + "/inspect/{}", PREFIX + "/inspect?resource={}", PREFIX + "/inspect?{}")
@@ -142,7 +142,7 @@ def test_a_path_is_looked_at_in_linear_time(path: str) -> None:
     def work(size: int) -> Callable[[], object]:
         runs = ("/", "a", "%2e", "//", "&", "=", "&a=b", ";", "%", "..", "/..")
         paths = [path.format("/" + run * (size // len(run))) for run in runs]
-        return lambda: [client.get(path) for path in paths]
+        return lambda: [client.get(item) for item in paths]
 
     assert_linear(work, 4000)
 

@@ -1,4 +1,4 @@
-"""The harness bites: wrong answers of the process are found."""
+"""The harness finds wrong answers."""
 
 import random
 import socket
@@ -24,7 +24,7 @@ ALONE = Attempt("alone", b"GET / HTTP/1.1\r\n\r\n", alone=True)
 
 
 @contextmanager
-def answering(said: bytes) -> Iterator[Sender]:
+def answering(output: bytes) -> Iterator[Sender]:
     """A client of a server that says this to everybody."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -36,7 +36,7 @@ def answering(said: bytes) -> Iterator[Sender]:
                     return
                 with connection:
                     connection.recv(1 << 16)
-                    connection.sendall(said)
+                    connection.sendall(output)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -48,7 +48,7 @@ def answering(said: bytes) -> Iterator[Sender]:
 
 
 @pytest.mark.parametrize(
-    ("sent", "said", "found"),
+    ("body", "output", "result"),
     [
         (FRAMED, OK.replace(b"200", b"500"), "status 500"),
         (LOOSE, OK.replace(b"200", b"503"), "status 503"),
@@ -64,15 +64,15 @@ def answering(said: bytes) -> Iterator[Sender]:
         (FRAMED, OK.replace(b"200", b"400"), "says not what was wrong"),
     ],
 )
-def test_an_answer_that_must_not_come_is_found(sent: Attempt, said: bytes, found: str) -> None:
-    with answering(said) as sender:
-        assert found in sender.send(sent)[1]
+def test_an_answer_that_must_not_come_is_found(body: Attempt, output: bytes, result: str) -> None:
+    with answering(output) as sender:
+        assert result in sender.send(body)[1]
 
 
-@pytest.mark.parametrize("sent", [FRAMED, LOOSE])
-def test_a_sound_answer_is_no_finding(sent: Attempt) -> None:
+@pytest.mark.parametrize("body", [FRAMED, LOOSE])
+def test_a_sound_answer_is_no_finding(body: Attempt) -> None:
     with answering(OK) as sender:
-        answers, wrong = sender.send(sent)
+        answers, wrong = sender.send(body)
     assert ([answer.status for answer in answers], wrong) == ([200], "")
 
 
@@ -93,8 +93,8 @@ def test_what_a_decoder_must_not_raise_is_raised() -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadWorld]:
-    with bad_world(Path(tmp_path_factory.mktemp("bad"))) as bad_world_result:
-        yield bad_world_result
+    with bad_world(Path(tmp_path_factory.mktemp("bad"))) as created:
+        yield created
 
 
 def test_some_of_each_kind_do_no_harm(world: BadWorld) -> None:

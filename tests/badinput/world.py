@@ -36,7 +36,7 @@ class BadWorld:
         self._read = 0
 
     def state(self) -> dict[str, Any]:
-        """The books as the extender tells them, and the objects of the API server."""
+        """The books in the inspect document, and the objects of the API server."""
         metrics = self.extender.probe("/metrics").body.decode()
         return {
             "inspect": self.extender.inspect(),
@@ -46,7 +46,7 @@ class BadWorld:
         }
 
     def books_changed(self) -> list[str]:
-        """The differences from the state before any input."""
+        """Differences from the state before all inputs."""
         now = self.state()
         return [
             f"{part} changed: {json.dumps(self._before[part])} -> {json.dumps(now[part])}"
@@ -55,24 +55,22 @@ class BadWorld:
         ]
 
     def changes(self) -> list[str]:
-        """The differences from the state before any input, and log lines that must not be there."""
-        books_changed_result = self.books_changed()
+        """Differences from the state before all inputs, and log lines that must not come."""
+        result = self.books_changed()
         with self.extender.log_file.open("rb") as log:
             log.seek(self._read)
             new = log.read()
         self._read += len(new)
         if b"Traceback" in new:
             at = new.index(b"Traceback")
-            books_changed_result.append(
-                "a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode()
-            )
+            result.append("a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode())
         if any(SMUGGLED in path for _, path in list(self.cluster.server.requests)):
-            books_changed_result.append("a bind that was hidden in another request was tried")
+            result.append("a bind that was hidden in another request was tried")
         if self.extender.ended():
-            books_changed_result.append("the process has ended")
+            result.append("the process has ended")
         elif not self.extender.ready():
-            books_changed_result.append("the process is not ready")
-        return books_changed_result
+            result.append("the process is not ready")
+        return result
 
     @property
     def probe_port(self) -> int:
@@ -81,8 +79,8 @@ class BadWorld:
     def _all_shown(self) -> bool:
         text = self.extender.probe("/metrics").body.decode()
         counts = [line for line in text.splitlines() if line.startswith("gpushare_pods{")]
-        displayed = ('state="bound"} 8.0', 'state="waiting"} 1.0')
-        return all(any(state in line for line in counts) for state in displayed)
+        shown_text = ('state="bound"} 8.0', 'state="waiting"} 1.0')
+        return all(any(state in line for line in counts) for state in shown_text)
 
 
 @contextlib.contextmanager
@@ -104,7 +102,7 @@ def bad_world(folder: Path) -> Iterator[BadWorld]:
 
 
 def _own(node: dict[str, Any]) -> dict[str, Any]:
-    """The node without the time at which the extender last woke kube-scheduler for it."""
+    """The node without the time of the extender's last wake-up annotation."""
     meta = node["metadata"]
-    annotations = {key: entry for key, entry in meta["annotations"].items() if key != KEY}
+    annotations = {key: item for key, item in meta["annotations"].items() if key != KEY}
     return {**node, "metadata": {**meta, "annotations": annotations, "resourceVersion": ""}}

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A request: what is done to which resource, by whom. new, old: the object after and before."""
+    """A request: verb, resource and user. new, old: the object after and before."""
 
     operation: str
     new: Json | None
@@ -27,7 +27,7 @@ class Call:
     extra: Mapping[str, list[str]] = field(default_factory=dict)
 
     def facts(self) -> Json:
-        """What expressions may name."""
+        """The variables of expressions."""
         info: Json = {"username": self.user, "groups": list(self.groups)}
         info |= {"extra": dict(self.extra)} if self.extra else {}
         request = {"userInfo": info, "resource": {"resource": self.resource.partition("/")[0]}}
@@ -37,7 +37,7 @@ class Call:
 def policies(folder: str) -> list[Json]:
     """The specs of the folder's policies."""
     kind = "ValidatingAdmissionPolicy"
-    return [dict(each["spec"]) for each in rendered(folder) if each["kind"] == kind]
+    return [dict(item["spec"]) for item in rendered(folder) if item["kind"] == kind]
 
 
 def refusals(folder: str, call: Call) -> list[str]:
@@ -56,8 +56,8 @@ def _refusals(spec: Json, call: Call) -> Iterable[str]:
     if not any(_matches(rule, call) for rule in spec["matchConstraints"]["resourceRules"]):
         return
     facts = call.facts()
-    held = [_true(each["expression"], facts) for each in spec["matchConditions"]]
-    if not all(held):
+    values = [_true(item["expression"], facts) for item in spec["matchConditions"]]
+    if not all(values):
         return
     variables: Json = {}
     facts["variables"] = variables
@@ -75,6 +75,6 @@ def _matches(rule: Json, call: Call) -> bool:
 
 
 def _true(expression: str, facts: Json) -> bool:
-    found = evaluate(expression, facts)
-    assert type(found) is bool, (expression, found)
-    return found
+    result = evaluate(expression, facts)
+    assert type(result) is bool, (expression, result)
+    return result

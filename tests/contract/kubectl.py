@@ -1,6 +1,6 @@
-"""What the kubectl tests have in hand: a real kubectl, and a server to play the other parts on.
+"""A real kubectl for tests, and a server with the roles of scheduler and kubelet.
 
-Knows the command line and the API's JSON; which API server it is does not matter here.
+Knows the command line and the API's JSON; any API server will do.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.contract.apiserver.client import MERGE, Api, Json
 
 
 class Server:
-    """An API server as administrator and kubelet see it, and a namespace that is the test's own."""
+    """An API server for administrator and kubelet, with a namespace for the test."""
 
     def __init__(self, api: Api, kubeconfig: str, namespace: str, local: ApiServer | None) -> None:
         self.api = api
@@ -25,7 +25,7 @@ class Server:
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
     def run_pod(self, name: str = "trainer", node: str = "gpu-1") -> str:
-        """Bind a pod and report it running, as scheduler and kubelet do; gives its uid."""
+        """Bind a pod and report it running, as scheduler and kubelet do; return the uid."""
         target = {"kind": "Node", "name": node}
         binding = {"metadata": {"name": name}, "target": target}
         self.api.create(f"{self._pods}/{name}/binding", binding)
@@ -47,18 +47,18 @@ class Server:
         return self.api.get(f"{self._pods}/{name}").meta
 
     def end_pod(self, name: str = "trainer") -> None:
-        """Confirm that it is gone, as its kubelet does."""
+        """Confirm the deletion, as a kubelet does."""
         reply = self.api.delete(f"{self._pods}/{name}", {"gracePeriodSeconds": 0})
         assert reply.status == 200, reply.body
 
 
 class Kubectl:
-    """Runs kubectl with a home of its own, so that no discovery cache leaks in or out."""
+    """Runs kubectl with its own home, so that no discovery cache leaks in or out."""
 
     def __init__(self, server: Server, home: Path) -> None:
         config = yaml.safe_load(server.kubeconfig)
-        for each in config["contexts"]:
-            each["context"]["namespace"] = server.namespace
+        for item in config["contexts"]:
+            item["context"]["namespace"] = server.namespace
         file = home / "config"
         file.write_text(json.dumps(config))
         self.env = {
@@ -66,11 +66,11 @@ class Kubectl:
             "HOME": str(home),
             "KUBECONFIG": str(file),
             "KUBECACHEDIR": str(home / "cache"),
-            "GOGC": "off",  # it ends before its garbage is worth a look: a fifth of its CPU
+            "GOGC": "off",  # collections would take a fifth of the CPU of a short run
         }
 
     def __call__(self, *args: str, stdin: str | None = None, code: int = 0) -> str:
-        done = subprocess.run(
+        finished = subprocess.run(
             ["kubectl", *args],
             env=self.env,
             input=stdin,
@@ -79,8 +79,8 @@ class Kubectl:
             timeout=60,
             check=False,
         )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        assert finished.returncode == code, finished.stdout + finished.stderr
+        return finished.stdout + finished.stderr
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(["kubectl", *args], env=self.env, stdout=subprocess.PIPE, text=True)

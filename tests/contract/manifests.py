@@ -1,6 +1,6 @@
-"""The manifests under config/extender as kubectl renders them, and short ways to find things there.
+"""The manifests under config/extender as rendered by kubectl, with helpers for lookups.
 
-Knows kustomize folders and plain files; what must hold of them is in test_manifests.py.
+Knows kustomize folders and plain files; test_manifests.py has the checks.
 """
 
 import functools
@@ -27,34 +27,34 @@ STATIC_PODS = EXTENDER / "existing-scheduler" / "static-pods"
 
 
 def check_schema(document: Json) -> None:
-    """Fail unless the API of Kubernetes 1.37 takes it; a key that does not exist fails too."""
+    """Fail unless the API of Kubernetes 1.37 accepts the document; an unknown key fails too."""
     kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 @functools.cache
 def rendered(folder: str) -> tuple[Json, ...]:
     """The documents that `kubectl apply -k` would send."""
-    done = subprocess.run(
+    finished = subprocess.run(
         ["kubectl", "kustomize", str(EXTENDER / folder)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    # On stderr stands what is deprecated.
-    assert done.stderr == ""
-    return tuple(yaml.safe_load_all(done.stdout))
+    assert finished.returncode == 0, finished.stderr
+    # stderr has the deprecations.
+    assert finished.stderr == ""
+    return tuple(yaml.safe_load_all(finished.stdout))
 
 
 def one(folder: str, kind: str, name: str) -> Json:
-    """The one document of that kind whose name begins so (generated names end in a hash)."""
-    (found,) = (
+    """The one document of the kind with this prefix of the name (generated names end in a hash)."""
+    (result,) = (
         document
         for document in rendered(folder)
         if document["kind"] == kind and document["metadata"]["name"].startswith(name)
     )
-    return found
+    return result
 
 
 def static_pod(name: str) -> Json:
@@ -67,8 +67,8 @@ def second_pod() -> Json:
 
 
 def container(pod: Json, name: str) -> Json:
-    (found,) = (each for each in pod["spec"]["containers"] if each["name"] == name)
-    return dict(found)
+    (result,) = (item for item in pod["spec"]["containers"] if item["name"] == name)
+    return dict(result)
 
 
 def served(pod: Json) -> Settings:
@@ -79,7 +79,7 @@ def served(pod: Json) -> Settings:
 
 
 def scheduler_file(path: Path) -> SchedulerConfig:
-    """A file that kube-scheduler reads, as the extender reads it."""
+    """A file of kube-scheduler, decoded as by the extender."""
     return decode_scheduler_config(yaml.safe_load(path.read_text()))
 
 
@@ -88,16 +88,16 @@ def rights(folder: str, account: Mapping[str, str]) -> Iterator[tuple[str, str, 
     for binding in rendered(folder):
         if account in binding.get("subjects", ()):
             role = binding["roleRef"]
-            where = binding["metadata"].get("namespace", "")
+            path = binding["metadata"].get("namespace", "")
             for document in rendered(folder):
                 if (document["kind"], document["metadata"]["name"]) == (role["kind"], role["name"]):
                     for rule in document["rules"]:
-                        yield from _flat(where, rule)
+                        yield from _flat(path, rule)
 
 
-def _flat(where: str, rule: Json) -> Iterator[tuple[str, str, str, str, str]]:
+def _flat(path: str, rule: Json) -> Iterator[tuple[str, str, str, str, str]]:
     for group in rule["apiGroups"]:
         for resource in rule["resources"]:
             for verb in rule["verbs"]:
                 for name in rule.get("resourceNames", [""]):
-                    yield (where, group, resource, verb, name)
+                    yield (path, group, resource, verb, name)

@@ -1,6 +1,6 @@
-"""The admission policy: which pods it rejects by its own expressions, and that it locks nobody out.
+"""The admission policy: pods that its expressions reject, and pods that must pass.
 
-The expressions run in an interpreter of CEL; how kube-apiserver itself takes them is for the tests
+The expressions run in an interpreter of CEL; their evaluation by kube-apiserver is for the tests
 with a real one.
 """
 
@@ -33,14 +33,14 @@ def spec() -> Json:
 def rejected(pod_spec: object) -> bool:
     """Whether the policy rejects the pod. An expression that cannot be evaluated fails the test."""
     pod = {"object": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": pod_spec}}
-    asked = [evaluate(c["expression"], pod) for c in spec()["matchConditions"]]
-    held = [evaluate(v["expression"], pod) for v in spec()["validations"]]
-    assert {type(value) for value in asked + held} == {bool}
-    return all(asked) and not all(held)
+    request = [evaluate(c["expression"], pod) for c in spec()["matchConditions"]]
+    values = [evaluate(v["expression"], pod) for v in spec()["validations"]]
+    assert {type(value) for value in request + values} == {bool}
+    return all(request) and not all(values)
 
 
-def asking(where: str, amount: str = "1", **more: object) -> Json:
-    return {"name": "c", "image": "x", "resources": {where: {MEM: amount}}, **more}
+def asking(path: str, amount: str = "1", **more: object) -> Json:
+    return {"name": "c", "image": "x", "resources": {path: {MEM: amount}}, **more}
 
 
 PLAIN = {"name": "c", "image": "x", "resources": {"limits": {"cpu": "1"}}}
@@ -65,9 +65,9 @@ OTHER_PODS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("case", GPU_PODS)
-@pytest.mark.parametrize("other", ["default-scheduler", "gpushare-scheduler-2", "", None])
-def test_a_gpu_pod_of_another_scheduler_is_rejected(case: str, other: str | None) -> None:
-    name = {} if other is None else {"schedulerName": other}
+@pytest.mark.parametrize("second", ["default-scheduler", "gpushare-scheduler-2", "", None])
+def test_a_gpu_pod_of_another_scheduler_is_rejected(case: str, second: str | None) -> None:
+    name = {} if second is None else {"schedulerName": second}
     assert rejected({**GPU_PODS[case], **name})
 
 
@@ -77,11 +77,11 @@ def test_a_gpu_pod_of_our_scheduler_passes(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", OTHER_PODS)
-@pytest.mark.parametrize("other", ["default-scheduler", OURS, None])
+@pytest.mark.parametrize("second", ["default-scheduler", OURS, None])
 def test_a_pod_without_gpu_memory_passes_whatever_its_scheduler(
-    case: str, other: str | None
+    case: str, second: str | None
 ) -> None:
-    name = {} if other is None else {"schedulerName": other}
+    name = {} if second is None else {"schedulerName": second}
     assert not rejected({**OTHER_PODS[case], **name})
 
 
@@ -98,9 +98,9 @@ def test_the_message_is_the_line_to_add() -> None:
     file = ROOT / "config" / "extender" / "second-scheduler" / "kube-scheduler.yaml"
     config = scheduler_file(file)
     assert config.scheduler_names == (name,)
-    managed = [r.name for entry in config.extenders for r in entry.managed_resources]
+    resources = [r.name for entry in config.extenders for r in entry.managed_resources]
     # Compute is never asked for without memory, which tells the pods.
-    assert managed == [MEM, ALIYUN.cores]
+    assert resources == [MEM, ALIYUN.cores]
     assert MEM in validation["message"]
     assert MEM in spec()["matchConditions"][0]["expression"]
 

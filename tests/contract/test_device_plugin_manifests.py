@@ -1,5 +1,5 @@
-"""The manifests of the device plug-in: what Kubernetes takes, no more rights than are needed, and
-policies that hold its account to its own node.
+"""The manifests of the device plug-in: valid for Kubernetes, with the least rights, and with
+policies that restrict the account to its own node.
 """
 
 import shutil
@@ -61,7 +61,7 @@ def test_the_pod_is_this_version_with_options_that_make_sense() -> None:
     options = read_options(flags, {"NODE_NAME": "gpu-1"})
     assert options.node_name == "gpu-1"
     assert [port["containerPort"] for port in part["ports"]] == [options.health_port]
-    mounted = {each["mountPath"] for each in part["volumeMounts"]}
+    mounted = {item["mountPath"] for item in part["volumeMounts"]}
     assert str(options.device_plugin_dir) in mounted
     assert str(options.pod_resources_socket.parent) in mounted
     assert options.pods_api_socket is not None
@@ -70,29 +70,29 @@ def test_the_pod_is_this_version_with_options_that_make_sense() -> None:
 
 def test_the_pod_has_of_its_node_the_kubelets_sockets_and_reads_cdi_files() -> None:
     spec = pod_spec()
-    own = container({"spec": spec}, "gpushare")["securityContext"]
-    assert own["capabilities"] == {"drop": ["ALL"]}
-    assert own["allowPrivilegeEscalation"] is False
-    assert own["readOnlyRootFilesystem"] is True
+    context = container({"spec": spec}, "gpushare")["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"] is True
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    paths = [each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each]
+    paths = [item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item]
     kubelet = "/var/lib/kubelet"
     assert paths == [
         *(f"{kubelet}/{name}" for name in ("device-plugins", "pod-resources", "pods-api")),
         "/dev/null",
         "/var/run/cdi",
     ]
-    written = [
+    text = [
         mount["name"]
         for mount in container({"spec": spec}, "gpushare")["volumeMounts"]
         if not mount.get("readOnly")
     ]
-    assert written == ["device-plugins", "tmp"]
+    assert text == ["device-plugins", "tmp"]
 
 
 def test_the_pod_asks_for_all_gpus_in_each_way_that_nvidias_runtime_may_take() -> None:
     part = container({"spec": pod_spec()}, "gpushare")
-    variables = {each["name"]: each.get("value") for each in part["env"]}
+    variables = {item["name"]: item.get("value") for item in part["env"]}
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
     mounts = {mount["name"]: mount["mountPath"] for mount in part["volumeMounts"]}
     assert mounts["all-gpus"] == f"{VOLUME_MOUNTS}/all"
@@ -103,7 +103,7 @@ def test_the_pod_asks_for_all_gpus_in_each_way_that_nvidias_runtime_may_take() -
 def test_the_new_one_serves_before_the_old_one_ends() -> None:
     strategy = one(FOLDER, "DaemonSet", "gpushare")["spec"]["updateStrategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    # Two on a node at once must not need the same port of it.
+    # Two plug-ins on a node must not need the same host port.
     ports = container({"spec": pod_spec()}, "gpushare")["ports"]
     assert not any("hostPort" in port for port in ports)
 
@@ -152,14 +152,14 @@ def test_the_plugin_may_write_what_it_writes(extra: Json) -> None:
     pod, node = a_pod(), a_node()
     mark = changed(pod, "metadata", "annotations", ALIYUN.assigned, value="true")
     assert judged(pod, mark, "pods", extra=extra) == []
-    beside = changed(pod, "metadata", "annotations", ALIYUN.given, value='{"GPU-b":4}')
-    assert judged(pod, beside, "pods", extra=extra) == []
+    neighbours = changed(pod, "metadata", "annotations", ALIYUN.given, value='{"GPU-b":4}')
+    assert judged(pod, neighbours, "pods", extra=extra) == []
     bare = changed(pod, "metadata", "annotations", value={})
     first = changed(bare, "metadata", "annotations", ALIYUN.assigned, value="true")
     assert judged(bare, first, "pods", extra=extra) == []
-    told = changed(node, "metadata", "annotations", ALIYUN.inventory, value="{}")
-    told = changed(told, "metadata", "labels", "gpushare", value="true")
-    assert judged(node, told, "nodes", extra=extra) == []
+    text = changed(node, "metadata", "annotations", ALIYUN.inventory, value="{}")
+    text = changed(text, "metadata", "labels", "gpushare", value="true")
+    assert judged(node, text, "nodes", extra=extra) == []
     count = changed(node, "status", "capacity", ALIYUN.count, value="4")
     count = changed(count, "status", "allocatable", ALIYUN.count, value="4")
     assert judged(node, count, "nodes/status", extra=extra) == []
@@ -184,8 +184,8 @@ def test_it_may_change_nothing_else_of_a_pod(path: tuple[str, ...]) -> None:
     pod = a_pod()
     value: object = ["x"] if path[-1] in ("finalizers", "ownerReferences", "containers") else "x2"
     for resource in ("pods", "pods/status", "pods/resize"):
-        (why,) = judged(pod, changed(pod, *path, value=value), resource)
-        assert why.startswith("the device plug-in ")
+        (reason,) = judged(pod, changed(pod, *path, value=value), resource)
+        assert reason.startswith("the device plug-in ")
 
 
 def test_it_may_take_nothing_away_either() -> None:
@@ -217,8 +217,8 @@ def test_it_may_change_nothing_else_of_its_node(path: tuple[str, ...]) -> None:
 
 def test_it_may_tell_on_its_node_how_devices_are_handed_over() -> None:
     node = a_node()
-    told = changed(node, "metadata", "annotations", DEVICE_LIST, value="{}")
-    assert judged(node, told, "nodes") == []
+    text = changed(node, "metadata", "annotations", DEVICE_LIST, value="{}")
+    assert judged(node, text, "nodes") == []
     pod = a_pod()
     assert judged(pod, changed(pod, "metadata", "annotations", DEVICE_LIST, value="{}"), "pods")
 
@@ -226,10 +226,10 @@ def test_it_may_tell_on_its_node_how_devices_are_handed_over() -> None:
 def test_it_may_not_touch_another_node_or_its_pods() -> None:
     pod, node = a_pod("gpu-2"), a_node("gpu-2")
     mark = changed(pod, "metadata", "annotations", ALIYUN.assigned, value="true")
-    (why,) = judged(pod, mark, "pods")
-    assert "its own node" in why
-    (why,) = judged(node, changed(node, "metadata", "labels", "gpushare", value="true"), "nodes")
-    assert "its own node" in why
+    (reason,) = judged(pod, mark, "pods")
+    assert "its own node" in reason
+    (reason,) = judged(node, changed(node, "metadata", "labels", "gpushare", value="true"), "nodes")
+    assert "its own node" in reason
 
 
 def test_others_are_not_held_to_that() -> None:
@@ -239,15 +239,15 @@ def test_others_are_not_held_to_that() -> None:
 
 def test_it_may_delete_failed_pods_of_its_own_node_alone() -> None:
     failed = changed(a_pod(), "status", "phase", value="Failed")
-    for pod, extra, allowed in (
+    for pod, extra, allowed_count in (
         (failed, ON_NODE, True),
         (failed, {}, True),
         (a_pod(), ON_NODE, False),
         (changed(failed, "spec", "nodeName", value="gpu-2"), ON_NODE, False),
         (changed(failed, "spec", value={}), ON_NODE, False),
     ):
-        said = refusals(FOLDER, Call("DELETE", None, pod, user=USER, extra=extra))
-        assert (said == []) == allowed
+        output = refusals(FOLDER, Call("DELETE", None, pod, user=USER, extra=extra))
+        assert (output == []) == allowed_count
     assert refusals(FOLDER, Call("DELETE", None, a_pod(), user="tenant")) == []
 
 
@@ -281,8 +281,8 @@ def asking(*names: str, kind: str = "containers", asks: bool = True) -> Json:
     ],
 )
 def test_a_pod_that_asks_for_gpu_memory_may_not_set_what_we_set(kind: str, name: str) -> None:
-    (why,) = refusals(FOLDER, Call("CREATE", asking("PATH", name, kind=kind)))
-    assert "sets a variable that the device plug-in sets" in why
+    (reason,) = refusals(FOLDER, Call("CREATE", asking("PATH", name, kind=kind)))
+    assert "sets a variable that the device plug-in sets" in reason
     assert refusals(FOLDER, Call("CREATE", asking(name, kind=kind, asks=False))) == []
     debug = asking(name, kind="ephemeralContainers")
     resource = "pods/ephemeralcontainers"

@@ -1,4 +1,4 @@
-"""Recorded clusters of the original mean to us what they meant to it, where it was right."""
+"""Recorded clusters of the original are read as by the original, where it was right."""
 
 import json
 from pathlib import Path
@@ -63,11 +63,11 @@ def pods_of(case: str) -> list[ObservedPod]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recorded_pods_hold_what_they_held(case: str) -> None:
-    found = {
+    result = {
         pod.ref.name: (pod.request.total, pod.node, pod.placement, pod.ended)
         for pod in pods_of(case)
     }
-    assert found == EXPECTED[case]
+    assert result == EXPECTED[case]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -93,16 +93,16 @@ def test_the_inspect_document_is_the_recorded_one(case: str) -> None:
         )
         if spec.capacity:
             books.append(NodeBooks(spec, (), entries))
-    found = json.loads(encode_inspect(books))
+    result = json.loads(encode_inspect(books))
     recorded = (GOLDEN / case / "inspect-node.json").read_text().strip()
     if case == "allocation-map":
         # The original's extender takes IDX, its command line the map; either may be true.
-        assert [device["usedGPU"] for device in found["nodes"][0]["devs"]] == [8, 4, 0, 4]
-    elif "unplaced" in found["nodes"][0]:
-        # The original forgets pods without a usable index and gives their memory out again.
-        lost = found["nodes"][0].pop("unplaced")
-        found["nodes"][0]["usedGPU"] -= sum(pod["usedGPU"] for pod in lost)
+        assert [device["usedGPU"] for device in result["nodes"][0]["devs"]] == [8, 4, 0, 4]
+    elif "unplaced" in result["nodes"][0]:
+        # The original drops pods without a usable index and allocates their memory again.
+        lost = result["nodes"][0].pop("unplaced")
+        result["nodes"][0]["usedGPU"] -= sum(pod["usedGPU"] for pod in lost)
         assert case in ("index-beyond", "pending-and-done")
-        assert json.dumps(found, separators=(",", ":")) == recorded
+        assert json.dumps(result, separators=(",", ":")) == recorded
     else:
         assert encode_inspect(books) == recorded

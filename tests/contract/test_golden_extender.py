@@ -1,7 +1,7 @@
-"""Recorded clusters of the original, asked over HTTP: our answers are its answers, byte for byte.
+"""Recorded clusters of the original over HTTP: equal answers, byte for byte.
 
-Every difference on purpose stands in the table below with its reason; nothing else may differ. The
-recorded lists go into the books the way a reflector delivers them; no API server is needed.
+The table below has every intended difference with its reason. The recorded lists reach the books as
+from a reflector, without an API server.
 """
 
 import json
@@ -56,8 +56,8 @@ FILTER_DIFFERENCES = (
 
 
 def device(index: int, *pods: tuple[str, int]) -> dict[str, Any]:
-    shown = [{"name": name, "namespace": "default", "usedGPU": units} for name, units in pods]
-    return {"id": index, **A16, "usedGPU": sum(units for _, units in pods), "pods": shown}
+    shown_text = [{"name": name, "namespace": "default", "usedGPU": units} for name, units in pods]
+    return {"id": index, **A16, "usedGPU": sum(units for _, units in pods), "pods": shown_text}
 
 
 def node(devices: list[dict[str, Any]], used: int, **more: object) -> dict[str, Any]:
@@ -106,7 +106,7 @@ LIST_DIFFERENCES: dict[str, tuple[str, str]] = {
 
 
 def cluster(case: str) -> Any:
-    """The recorded objects, in which pods that have a node run there: no kubelet had a hand."""
+    """The recorded objects, with every bound pod running, as no kubelet was recorded."""
     lists = json.loads((GOLDEN / case / "cluster.json").read_text())
     for pod in lists["pods"]["items"]:
         if pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending":
@@ -121,7 +121,7 @@ def case(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(case: str, ledger: Ledger) -> Client:
-    """A client of the extender whose books hold the recorded cluster."""
+    """A client of the extender with the recorded cluster in the books."""
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
     resources = ManagedResources((ManagedResource(ALIYUN, ledger, rankings, "device-bestfit"),))
     lists = cluster(case)
@@ -160,19 +160,19 @@ def ask(client: Client, case: str, units: str) -> dict[str, Any]:
 @pytest.mark.parametrize("units", UNITS)
 def test_filter_answers_as_recorded(client: Client, case: str, units: str) -> None:
     recorded = json.loads((GOLDEN / case / "filter.json").read_text())[units]
-    found = ask(client, case, units)
-    assert sorted(found.keys() - {"status"}) == recorded.pop("keys")
-    moved = dict(FILTER_DIFFERENCES)
+    result = ask(client, case, units)
+    assert sorted(result.keys() - {"status"}) == recorded.pop("keys")
+    differences = dict(FILTER_DIFFERENCES)
     theirs = recorded["FailedNodes"]
     expected = {
         **recorded,
-        "FailedNodes": {name: text for name, text in theirs.items() if text not in moved},
+        "FailedNodes": {name: text for name, text in theirs.items() if text not in differences},
         "FailedAndUnresolvableNodes": {
-            name: moved[text] for name, text in theirs.items() if text in moved
+            name: differences[text] for name, text in theirs.items() if text in differences
         },
         "Nodes": None,
     }
-    assert found == expected
+    assert result == expected
 
 
 def test_inspect_answers_as_recorded(client: Client, case: str) -> None:
@@ -190,9 +190,9 @@ def test_inspect_of_one_node_answers_as_recorded(client: Client, case: str) -> N
 def assert_inspect(client: Client, path: str, case: str, recorded: str) -> None:
     expected = (GOLDEN / case / recorded).read_text().strip()
     if case in INSPECT_DIFFERENCES:
-        ours, _reason = INSPECT_DIFFERENCES[case]
-        assert json.loads(expected) != ours
-        expected = json.dumps(ours, separators=(",", ":"))
+        our_value, _reason = INSPECT_DIFFERENCES[case]
+        assert json.loads(expected) != our_value
+        expected = json.dumps(our_value, separators=(",", ":"))
     answer = client.get(path)
     assert answer.status_code == 200
     assert answer.get_data(as_text=True) == expected
@@ -207,9 +207,9 @@ def test_an_unknown_node_is_said_to_be_unknown_where_the_original_fell_over(clie
 def test_every_difference_listed_is_one() -> None:
     texts = [
         text
-        for each in CASES
-        for answer in json.loads((GOLDEN / each / "filter.json").read_text()).values()
+        for item in CASES
+        for answer in json.loads((GOLDEN / item / "filter.json").read_text()).values()
         for text in answer["FailedNodes"].values()
     ]
-    assert {moved.theirs for moved in FILTER_DIFFERENCES} <= set(texts)
+    assert {differences.theirs for differences in FILTER_DIFFERENCES} <= set(texts)
     assert INSPECT_DIFFERENCES.keys() | LIST_DIFFERENCES.keys() <= set(CASES)

@@ -75,7 +75,7 @@ Total :      64
 Allocated/Total GPU Memory In Cluster:  16/64 (25%)  
 """  # noqa: W291
 
-# (cluster, command) -> (what we print instead, why)
+# (cluster, command) -> (our output, reason)
 DIFFERENT = {
     ("index-beyond", command): (text, "a pod whose index the node lacks is pending, not lost")
     for command, text in {
@@ -103,18 +103,18 @@ def report_of(
     nodes: list[Any],
     pods: list[Any],
     only: tuple[str, ...] = (),
-    closed: Mapping[str, str] = {},
+    closed_nodes: Mapping[str, str] = {},
 ) -> Report:
     observed = Observed(ALIYUN, Scope(only))
-    for name, gpus in closed.items():
+    for name, gpus in closed_nodes.items():
         metadata = {"name": ALIYUN.unhealthy + name}
         observed.take_config_map({"metadata": metadata, "data": {"gpus": gpus}})
     for node in nodes:
         observed.take_node(node)
     for pod in pods:
         observed.take_pod(pod)
-    held = (observed.nodes.values(), observed.pods.values())
-    return make_report(*held, ALIYUN, closed_devices=observed.closed_devices)
+    values = (observed.nodes.values(), observed.pods.values())
+    return make_report(*values, ALIYUN, closed_devices=observed.closed_devices)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -142,32 +142,32 @@ def test_a_difference_is_one(case: str, command: str) -> None:
 def test_the_documented_document_is_the_one_printed() -> None:
     """The example of docs/inspect.md is the recorded cluster; uids and phases are made up there."""
     page = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
-    written = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    text = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     objects = cluster("one-node")
     report = report_of(objects["nodes"]["items"], objects["pods"]["items"])
     printed = yaml.safe_load(dumped(report_document(report), "yaml"))
     assert printed.pop("unitFrom") == "guess"
-    assert written.pop("unitFrom") == "inventory"
-    for document in (printed, written):
+    assert text.pop("unitFrom") == "inventory"
+    for document in (printed, text):
         for pod in document["nodes"][0]["pods"]:
             assert pod.pop("uid")
             assert pod.pop("phase") in ("Pending", "Running")
-    assert written == printed
-    assert list(written["nodes"][0]) == list(printed["nodes"][0])
+    assert text == printed
+    assert list(text["nodes"][0]) == list(printed["nodes"][0])
 
 
 def books_of(nodes: list[Any], pods: list[Any]) -> Ledger:
-    """The extender's books of these objects, read by its own codecs."""
+    """The extender's books of these objects, decoded by its codecs."""
     ledger = Ledger()
-    found = NODES.decode_list(json.dumps({"kind": "NodeList", "items": nodes}).encode())
-    held = PODS.decode_list(json.dumps({"kind": "PodList", "items": pods}).encode())
-    assert found.bad == held.bad == ()
-    ledger.replace_nodes(node_spec(node, ALIYUN, "GiB") for node in found.items)
-    for pod in held.items:
+    result = NODES.decode_list(json.dumps({"kind": "NodeList", "items": nodes}).encode())
+    values = PODS.decode_list(json.dumps({"kind": "PodList", "items": pods}).encode())
+    assert result.bad == values.bad == ()
+    ledger.replace_nodes(node_spec(node, ALIYUN, "GiB") for node in result.items)
+    for pod in values.items:
         try:
             ledger.pod_changed(observe_pod(pod, ALIYUN))
         except WireError:
-            continue  # the extender keeps it out of the books and says so
+            continue  # the extender keeps the pod out of the books and reports it
     return ledger
 
 
@@ -179,8 +179,8 @@ def as_inspect(report: Report) -> Any:
     """The report in the form of the extender's inspect document."""
 
     def pod_as(pod: PodLine, units: int, node: NodeLine) -> dict[str, object]:
-        held = {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": units}
-        return held | ({"usedCores": pod.cores} if any_cores(node) else {})
+        values = {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": units}
+        return values | ({"usedCores": pod.cores} if any_cores(node) else {})
 
     return [
         {
@@ -213,10 +213,10 @@ def as_inspect(report: Report) -> Any:
     ]
 
 
-def must_agree(nodes: list[Any], pods: list[Any], closed: Mapping[str, str] = {}) -> None:
-    """closed: by node what a ConfigMap says of its devices."""
-    report, ledger = report_of(nodes, pods, closed=closed), books_of(nodes, pods)
-    for name, gpus in closed.items():
+def must_agree(nodes: list[Any], pods: list[Any], closed_gpus: Mapping[str, str] = {}) -> None:
+    """closed_gpus: the closed devices in ConfigMaps, by node."""
+    report, ledger = report_of(nodes, pods, closed_nodes=closed_gpus), books_of(nodes, pods)
+    for name, gpus in closed_gpus.items():
         ledger.set_unhealthy(name, decode_unhealthy({"gpus": gpus}))
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()
@@ -231,8 +231,8 @@ def must_agree(nodes: list[Any], pods: list[Any], closed: Mapping[str, str] = {}
             assert percent == device.cores + node.unplaced_cores
             assert cores_free[row][device.index] == device.cores_free
             is_open = bool(snapshot.open[row][device.index])
-            left = max(device.total - used[device.index], 0) if is_open else 0
-            assert device.free + device.stranded == left
+            remaining = max(device.total - used[device.index], 0) if is_open else 0
+            assert device.free + device.stranded == remaining
             assert not (device.free and device.stranded)
     closed_nodes = {books.spec.name for books in ledger.dump() if books.spec.closed}
     assert closed_nodes == {
@@ -384,12 +384,12 @@ NODE_STATE = st.fixed_dictionaries(
 
 @given(NODE_STATE)
 def test_any_node_tells_the_command_line_what_it_tells_the_extender(parts: dict[str, Any]) -> None:
-    """What kube-scheduler's own filters look at."""
+    """Fields for kube-scheduler's own filters."""
     annotations = {"gpushare.io/devices": '{"v":1,"unit":"GiB","devices":[{"mem":8}]}'}
     metadata = {"name": "n", "labels": parts["labels"], "annotations": annotations}
     node = {"metadata": metadata, "spec": parts["spec"], "status": parts["status"]}
-    listed = {"kind": "NodeList", "metadata": {}, "items": [node]}
-    page = NODES.decode_list(json.dumps(listed).encode())
+    listing = {"kind": "NodeList", "metadata": {}, "items": [node]}
+    page = NODES.decode_list(json.dumps(listing).encode())
     facts = read_node(node, ALIYUN)
     assert facts is not None
     assert facts.state == node_state(page.items[0])
@@ -397,6 +397,6 @@ def test_any_node_tells_the_command_line_what_it_tells_the_extender(parts: dict[
 
 @given(nodes_of(), pods_of(), CLOSED)
 def test_any_cluster_shows_what_the_books_charge(
-    nodes: list[Any], pods: list[Any], closed: dict[str, str]
+    nodes: list[Any], pods: list[Any], closed_nodes: dict[str, str]
 ) -> None:
-    must_agree(nodes, pods, closed)
+    must_agree(nodes, pods, closed_nodes)

@@ -1,4 +1,4 @@
-"""The pages on installation name files that exist, and their examples do what they say."""
+"""The pages on installation name existing files, and their examples work."""
 
 import os
 import re
@@ -42,29 +42,29 @@ def rendered(folder: Path, overlay: Json) -> list[Json]:
         name.replace("../gpushare/config/extender", clone) for name in overlay["resources"]
     ]
     (folder / "kustomization.yaml").write_text(yaml.safe_dump({**overlay, "resources": resources}))
-    done = subprocess.run(
+    finished = subprocess.run(
         ["kubectl", "kustomize", str(folder)],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.safe_load_all(finished.stdout))
 
 
 def of_kind(documents: list[Json], kind: str) -> Json:
-    (found,) = (document for document in documents if document["kind"] == kind)
-    return found
+    (result,) = (document for document in documents if document["kind"] == kind)
+    return result
 
 
 def test_the_kustomization_sets_both_images(tmp_path: Path) -> None:
     pod = of_kind(rendered(tmp_path, OVERLAY), "Deployment")["spec"]["template"]
-    wanted = {
+    expected = {
         image["name"]: f"{image.get('newName', image['name'])}:{image['newTag']}"
         for image in OVERLAY["images"]
     }
-    assert container(pod, "gpushare")["image"] == wanted["gpushare"]
-    assert container(pod, "kube-scheduler")["image"] == wanted["registry.k8s.io/kube-scheduler"]
+    assert container(pod, "gpushare")["image"] == expected["gpushare"]
+    assert container(pod, "kube-scheduler")["image"] == expected["registry.k8s.io/kube-scheduler"]
 
 
 def test_where_there_is_only_ipv6_probes_are_answered_at_all_addresses(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_the_pod_of_the_check_is_refused() -> None:
 
 def test_the_extenders_user_can_read_the_files_whatever_umask_root_has(tmp_path: Path) -> None:
     line = r"^ *((?:mkdir|cp|install) .*/etc/kubernetes/gpushare\b.*)"
-    made = re.findall(line, GUIDE, re.MULTILINE)
-    commands = "\n".join(["umask 077", *made]).replace("/etc/kubernetes", str(tmp_path))
+    created = re.findall(line, GUIDE, re.MULTILINE)
+    commands = "\n".join(["umask 077", *created]).replace("/etc/kubernetes", str(tmp_path))
     subprocess.run(["sh", "-ec", commands], cwd=ROOT, check=True, timeout=60)
     folder = tmp_path / "gpushare"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
@@ -129,10 +129,10 @@ def test_the_extenders_user_can_read_the_files_whatever_umask_root_has(tmp_path:
 
 
 def test_every_path_that_is_named_is_there() -> None:
-    named = set(re.findall(r"(?<![\w/.-])config/[\w./+-]*[\w]", GUIDE))
+    names = set(re.findall(r"(?<![\w/.-])config/[\w./+-]*[\w]", GUIDE))
     folders = ("second-scheduler", "admission", "existing-scheduler", "placements")
-    assert {f"config/extender/{folder}" for folder in folders} <= named
-    for path in named:
+    assert {f"config/extender/{folder}" for folder in folders} <= names
+    for path in names:
         assert (ROOT / path).exists(), path
 
 
@@ -160,6 +160,6 @@ def test_the_flags_of_serve_exist() -> None:
     settings = read_settings(block.replace("\\\n", "").split(), {}, lambda path: {})
     assert settings.tls_client_names == "kube-scheduler"
     for flag in re.findall(r"(?<=`)--[a-z-]+(?==| [a-z]+`|`)", GUIDE):
-        known = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-        others = {"--config", "--patches", "--memory-unit", "--feature-gates"}
-        assert f"`{flag}`" in known or flag in others, flag
+        known_names = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+        rest_items = {"--config", "--patches", "--memory-unit", "--feature-gates"}
+        assert f"`{flag}`" in known_names or flag in rest_items, flag

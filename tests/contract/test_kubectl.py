@@ -107,8 +107,8 @@ def add_node(kubectl: Kubectl, name: str = "gpu-1") -> None:
 def test_apply_creates_then_changes_then_leaves_alone(kubectl: Kubectl) -> None:
     assert "pod/trainer created" in kubectl("apply", "-f", "-", stdin=MANIFEST)
     assert "pod/trainer unchanged" in kubectl("apply", "-f", "-", stdin=MANIFEST)
-    changed = MANIFEST.replace("{app: trainer}", "{app: other, tier: x}")
-    assert "pod/trainer configured" in kubectl("apply", "-f", "-", stdin=changed)
+    updated = MANIFEST.replace("{app: trainer}", "{app: other, tier: x}")
+    assert "pod/trainer configured" in kubectl("apply", "-f", "-", stdin=updated)
     labels = kubectl("get", "pod", "trainer", "-o", "jsonpath={.metadata.labels}")
     assert json.loads(labels) == {"app": "other", "tier": "x"}
     assert "pod/trainer configured" in kubectl("apply", "-f", "-", stdin=MANIFEST)
@@ -275,8 +275,8 @@ def test_drain_evicts_pods_and_cordons(kubectl: Kubectl, server: Server) -> None
     add_node(kubectl)
     kubectl("create", "-f", "-", stdin=MANIFEST)
     server.run_pod()
-    said = kubectl("drain", "gpu-1", "--force", "--grace-period=0", "--timeout=20s")
-    assert "node/gpu-1 drained" in said
+    output = kubectl("drain", "gpu-1", "--force", "--grace-period=0", "--timeout=20s")
+    assert "node/gpu-1 drained" in output
     assert "NotFound" in kubectl("get", "pod", "trainer", code=1)
     assert "SchedulingDisabled" in kubectl("get", "node", "gpu-1")
 

@@ -157,7 +157,7 @@ def test_nothing_gives_a_right_to_change_pods_or_to_everything(folder: str) -> N
 
 
 def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
-    given = {
+    values = {
         "system:kube-scheduler",
         "system:volume-scheduler",
         "extension-apiserver-authentication-reader",
@@ -167,7 +167,7 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
     for folder, account in accounts.items():
         roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d}
         bindings = [d for d in rendered(folder) if "subjects" in d]
-        assert {b["roleRef"]["name"] for b in bindings} - given == roles
+        assert {b["roleRef"]["name"] for b in bindings} - values == roles
         assert all(b["subjects"] == [account] for b in bindings)
     kinds = {document["kind"] for document in rendered("existing-scheduler")}
     assert "ServiceAccount" not in kinds  # the user of the certificate is no account
@@ -183,16 +183,16 @@ def all_pods() -> list[tuple[str, Json]]:
 
 def test_our_pods_are_placed_while_no_extender_answers() -> None:
     shipped = scheduler_file(SHIPPED)
-    managed = {resource.name for resource in our_entry(shipped, None).managed_resources}
-    assert managed
+    resources = {resource.name for resource in our_entry(shipped, None).managed_resources}
+    assert resources
     for name, pod in all_pods():
         meta = {"name": "x", "namespace": "kube-system", "uid": "u", **pod.get("metadata", {})}
         decoded = PODS.decode(json.dumps({**pod, "metadata": meta}).encode())
         assert request_of(decoded, ALIYUN).units == 0, name
         for part in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
-            asked = part["resources"]
+            request = part["resources"]
             # kube-scheduler asks about the names alone, whatever the amount.
-            assert not managed & {*asked.get("requests", ()), *asked.get("limits", ())}, name
+            assert not resources & {*request.get("requests", ()), *request.get("limits", ())}, name
         assert "schedulerName" not in pod["spec"], name
 
 
@@ -201,9 +201,9 @@ def test_the_extender_may_not_take_the_memory_of_its_node(pod: Any) -> None:
     """Beside it run kube-scheduler, and on a control plane etcd and kube-apiserver."""
     resources = container(pod(), "gpushare")["resources"]
     assert resources["limits"] == {"memory": "1Gi"}
-    asked, most = (to_bytes(resources[of]["memory"]) for of in ("requests", "limits"))
-    assert asked <= most
-    assert most >= 2 * 400 * 2**20  # 400 MiB: measured, see docs/decisions/bind.md
+    request, maximum = (to_bytes(resources[of]["memory"]) for of in ("requests", "limits"))
+    assert request <= maximum
+    assert maximum >= 2 * 400 * 2**20  # 400 MiB: measured, see docs/decisions/bind.md
 
 
 def test_the_second_scheduler_is_placed_where_its_images_run() -> None:
@@ -229,14 +229,14 @@ def test_the_second_scheduler_is_one_and_never_two_at_once() -> None:
 
 def restricted(pod: Json, name: str) -> None:
     """Fail unless the container keeps the Pod Security Standard `restricted`."""
-    whole, own = pod["spec"]["securityContext"], container(pod, name)["securityContext"]
+    whole, context = pod["spec"]["securityContext"], container(pod, name)["securityContext"]
     assert whole["runAsNonRoot"] is True
     assert whole["runAsUser"] > 0
     assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert own["allowPrivilegeEscalation"] is False
-    assert own["capabilities"] == {"drop": ["ALL"]}
-    assert own["readOnlyRootFilesystem"] is True  # this one beyond the standard
-    assert not {"privileged", "runAsNonRoot", "runAsUser", "seccompProfile"} & own.keys()
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["readOnlyRootFilesystem"] is True  # this one beyond the standard
+    assert not {"privileged", "runAsNonRoot", "runAsUser", "seccompProfile"} & context.keys()
 
 
 def test_the_pods_keep_the_restricted_standard() -> None:
@@ -270,9 +270,9 @@ def test_a_build_pulls_one_image_which_can_be_a_mirrors() -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)", text, re.MULTILINE)
     assert re.search(r":\d+\.\d+\.\d+-", base)
     stages = re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE)
-    own = {name for _, name in stages}
+    stage_names = {name for _, name in stages}
     # `scratch` is empty, and pulled from nowhere.
-    assert {origin for origin, _ in stages} - own - {"scratch"} == {"${BASE}"}
+    assert {origin for origin, _ in stages} - stage_names - {"scratch"} == {"${BASE}"}
     assert len(stages) == len(re.findall(r"^FROM ", text, re.MULTILINE))
     # That line would have the builder pull docker/dockerfile from Docker Hub, whatever BASE is.
     assert not re.search(r"^#\s*syntax\s*=", text, re.MULTILINE)

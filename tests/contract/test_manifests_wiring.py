@@ -42,11 +42,11 @@ def probed(pod: Json) -> dict[str, tuple[str, int]]:
     """(path, port) of each probe of the extender."""
     part = container(pod, "gpushare")
     ports = {port["name"]: port["containerPort"] for port in part.get("ports", ())}
-    found = {}
+    result = {}
     for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
         http = part[kind]["httpGet"]
-        found[kind] = (http["path"], ports.get(http["port"], http["port"]))
-    return found
+        result[kind] = (http["path"], ports.get(http["port"], http["port"]))
+    return result
 
 
 @pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
@@ -86,18 +86,18 @@ def test_the_second_scheduler_calls_the_extender_of_its_own_pod() -> None:
     place = endpoint(our_entry(config, None))
     assert place.loopback
     settings = served(second_pod())
-    assert settings.listen == ""  # what the file says
+    assert settings.listen == ""  # the values in the file
     health = address(settings.health_listen, "health-listen")[1]
     ports = [p["containerPort"] for c in second_pod()["spec"]["containers"] for p in c["ports"]]
     assert ports == [10259, health]
-    assert place.port not in ports  # nobody else has to reach it
+    assert place.port not in ports  # no other client has to reach the port
 
 
 def test_the_second_schedulers_file_says_of_the_extender_what_the_shipped_one_says() -> None:
-    ours, shipped = (yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, SHIPPED))
-    own = {"clientConnection", "leaderElection", "profiles"}
-    assert {k: v for k, v in ours.items() if k not in own} == {
-        k: v for k, v in shipped.items() if k not in own
+    our_value, shipped = (yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, SHIPPED))
+    own_fields = {"clientConnection", "leaderElection", "profiles"}
+    assert {k: v for k, v in our_value.items() if k not in own_fields} == {
+        k: v for k, v in shipped.items() if k not in own_fields
     }
 
 
@@ -112,16 +112,16 @@ def test_with_claims_the_second_schedulers_file_has_the_entry_of_claims_first() 
     assert yaml.safe_load(text["kube-scheduler.yaml"]) == claims
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_the_entry_of_claims_calls_rank_about_every_pod_and_may_fail(beside: bool) -> None:
+@pytest.mark.parametrize("neighbours", [True, False])
+def test_the_entry_of_claims_calls_rank_about_every_pod_and_may_fail(neighbours: bool) -> None:
     (entry,) = yaml.safe_load(ENTRY.read_text())["extenders"]
     shipped = yaml.safe_load(SHIPPED.read_text())
-    extenders = [entry, *shipped["extenders"]] if beside else [entry]
+    extenders = [entry, *shipped["extenders"]] if neighbours else [entry]
     config = decode_scheduler_config({**shipped, "extenders": extenders})
-    of_claims, ours = config.extenders[0], our_entry(config, None)
+    of_claims, our_value = config.extenders[0], our_entry(config, None)
     # Of two entries ours is the one that binds; both reach the same process.
-    assert (ours is of_claims) == (not beside)
-    assert endpoint(of_claims) == endpoint(ours)
+    assert (our_value is of_claims) == (not neighbours)
+    assert endpoint(of_claims) == endpoint(our_value)
     assert of_claims.filter_verb == Routes().rank
     assert not of_claims.managed_resources
     assert [of_claims.bind_verb, of_claims.prioritize_verb, of_claims.preempt_verb] == [""] * 3
@@ -161,9 +161,9 @@ def test_the_static_extender_follows_the_kube_scheduler_beside_it() -> None:
 
 def test_the_kubeadm_patch_adds_the_marked_lines_of_the_example() -> None:
     text = (STATIC_PODS / "kube-scheduler.yaml").read_text()
-    ours = [line for line in text.splitlines() if line.endswith("# gpushare")]
-    assert len(ours) == 8
-    before = yaml.safe_load("\n".join(line for line in text.splitlines() if line not in ours))
+    our_value = [line for line in text.splitlines() if line.endswith("# gpushare")]
+    assert len(our_value) == 8
+    before = yaml.safe_load("\n".join(line for line in text.splitlines() if line not in our_value))
     check_schema(before)
     patches = EXTENDER / "existing-scheduler" / "kubeadm-patches"
     (file,) = patches.iterdir()

@@ -1,6 +1,6 @@
-"""The policies that keep placements the extender's: what they refuse, from whom, and what passes.
+"""The policies that reserve placements for the extender: refused and permitted requests.
 
-The expressions run in an interpreter of CEL; how kube-apiserver itself takes them is in tests/e2e.
+The expressions run in an interpreter of CEL; tests/e2e has their evaluation by kube-apiserver.
 """
 
 import re
@@ -48,11 +48,11 @@ def pod(units: int = 4, node: str = "", /, **annotations: str) -> Json:
 
 
 def refused(call: Call, *parts: str) -> bool:
-    """Whether exactly one sentence refuses the call; it must have these parts."""
-    found = refusals("placements", call)
-    assert len(found) <= 1, found
-    assert all(part in found[0] for part in parts) if found else True, found
-    return bool(found)
+    """Whether exactly one message refuses the call; it must contain these parts."""
+    reasons = refusals("placements", call)
+    assert len(reasons) <= 1, reasons
+    assert all(part in reasons[0] for part in parts) if reasons else True, reasons
+    return bool(reasons)
 
 
 # -- new pods -----------------------------------------------------------------------------------
@@ -69,20 +69,20 @@ def test_whoever_creates_it(user: str) -> None:
     assert refused(Call("CREATE", pod(**{ALIYUN.idx: "0"}), user=user, groups=("system:masters",)))
 
 
-def _asking(where: str, amount: str, containers: str) -> Json:
+def _asking(path: str, amount: str, containers: str) -> Json:
     body = pod(0, "n1")
-    asks = {"name": "c", "resources": {where: {MEM: amount}}}
+    asks = {"name": "c", "resources": {path: {MEM: amount}}}
     body["spec"][containers] = [*body["spec"].get(containers, ()), asks]
     return body
 
 
-@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize("path", ["limits", "requests"])
 @pytest.mark.parametrize("containers", ["containers", "initContainers"])
 @pytest.mark.parametrize("amount", ["1", "0"])
 def test_a_new_pod_that_asks_for_gpu_memory_names_no_node(
-    where: str, containers: str, amount: str
+    path: str, containers: str, amount: str
 ) -> None:
-    assert refused(Call("CREATE", _asking(where, amount, containers)), "leave out spec.nodeName")
+    assert refused(Call("CREATE", _asking(path, amount, containers)), "leave out spec.nodeName")
 
 
 def test_a_mirror_is_taken_from_a_node_alone() -> None:
@@ -112,8 +112,8 @@ def test_what_users_may_write_passes(body: Json) -> None:
 # -- edits --------------------------------------------------------------------------------------
 
 
-def _put(name: str, held: Json) -> None:
-    held[name] = "1"
+def _put(name: str, annotations: Json) -> None:
+    annotations[name] = "1"
 
 
 def edit(change: Callable[[Json], object], **more: Any) -> Call:
@@ -127,7 +127,10 @@ def edit(change: Callable[[Json], object], **more: Any) -> Call:
 @pytest.mark.parametrize("resource", ["pods", "pods/status", "pods/resize", "pods/to-come"])
 @pytest.mark.parametrize("name", OURS)
 def test_nobody_changes_an_annotation_of_ours(name: str, resource: str) -> None:
-    for change in (lambda held: held.update({name: "1"}), lambda held: held.pop(name)):
+    for change in (
+        lambda annotations: annotations.update({name: "1"}),
+        lambda annotations: annotations.pop(name),
+    ):
         for user in ("tenant", *EXTENDERS, "system:node:n1"):
             call = edit(change, resource=resource, user=user, groups=NODES)
             assert refused(call, f"leave the annotation {name} as it is")
@@ -145,25 +148,27 @@ def test_nobody_adds_one(name: str) -> None:
 
 
 def test_the_plug_in_marks_pods_of_its_own_node_and_changes_nothing_else() -> None:
-    def marked(held: Json) -> None:
-        held.update(dict.fromkeys(MARKS, "1"))
+    def marked(annotations: Json) -> None:
+        annotations.update(dict.fromkeys(MARKS, "1"))
 
     on_node = {NODE_NAME: ["n1"]}
     assert not refused(edit(marked, user=PLUGIN, extra=on_node))
     assert not refused(edit(marked, user=PLUGIN, resource="pods/status", extra=on_node))
-    # Before 1.30 a token does not say where its pod is.
+    # Before 1.30 a token does not name the node of its pod.
     assert not refused(edit(marked, user=PLUGIN))
     assert not refused(edit(marked, user=PLUGIN, extra={"other": ["x"]}))
     assert refused(edit(marked, user=PLUGIN, extra={NODE_NAME: ["n2"]}), "of its own node")
     assert refused(edit(marked), "device plug-in alone")
     for name in set(OURS) - set(MARKS):
-        moved = edit(partial(_put, name), user=PLUGIN)
-        assert refused(replace(moved, extra=on_node), "which devices the pod has")
+        call = edit(partial(_put, name), user=PLUGIN)
+        assert refused(replace(call, extra=on_node), "which devices the pod has")
 
 
 def test_all_else_of_a_bound_pod_may_change() -> None:
-    assert not refused(edit(lambda held: held.update({"note": "y", ALIYUN.count: "2"})))
-    assert not refused(edit(lambda held: held.pop("note")))
+    assert not refused(
+        edit(lambda annotations: annotations.update({"note": "y", ALIYUN.count: "2"}))
+    )
+    assert not refused(edit(lambda annotations: annotations.pop("note")))
     bare: Json = {"metadata": {"name": "p"}, "spec": {}}
     assert not refused(Call("UPDATE", bare, bare))
     assert not refused(Call("UPDATE", pod(0, note="x"), bare))
@@ -208,17 +213,17 @@ def test_the_mirror_of_a_static_pod_is_deleted_by_its_node_or_the_controllers_al
 def test_every_list_of_names_has_exactly_what_a_binding_writes() -> None:
     assert len(policies("placements")) == 4
     for spec in policies("placements"):
-        for each in (*spec["matchConditions"], *spec.get("variables", ())):
-            quoted = set(each["expression"].split("'")[1::2])
+        for item in (*spec["matchConditions"], *spec.get("variables", ())):
+            quoted = set(item["expression"].split("'")[1::2])
             if ALIYUN.idx in quoted:
-                assert quoted & {*OURS, ALIYUN.inventory} == set(OURS), each["name"]
+                assert quoted & {*OURS, ALIYUN.inventory} == set(OURS), item["name"]
 
 
 def test_what_cannot_be_evaluated_is_refused_and_each_binding_denies() -> None:
     for spec in policies("placements"):
         assert spec["failurePolicy"] == "Fail"
         assert "paramKind" not in spec
-    names = [each["metadata"]["name"] for each in rendered("placements")]
+    names = [item["metadata"]["name"] for item in rendered("placements")]
     for name in set(names):
         binding = one("placements", "ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}

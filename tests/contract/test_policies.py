@@ -1,4 +1,4 @@
-"""What every policy must keep to, whoever wrote it: found by entry point, like the extender does.
+"""The contract of every policy, found by entry point, as in the extender.
 
 Ranking relies on it: a score is remembered until its row or the shape of any node changes, so it
 may depend on nothing else.
@@ -27,11 +27,11 @@ def every() -> dict[str, Policy]:
 
     To make an example takes longer than to ask all of them about it, so that each is for all.
     """
-    told = {"told": WORKLOAD, "told of compute": COMPUTE, "untold": None}
+    text = {"told": WORKLOAD, "told of compute": COMPUTE, "untold": None}
     return {
-        f"{name}, {what}": load_policy(name, workload)
+        f"{name}, {kind}": load_policy(name, workload)
         for name in policy_names()
-        for what, workload in told.items()
+        for kind, workload in text.items()
     }
 
 
@@ -79,10 +79,10 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
         if mask.sum() < request.devices:
             continue
         for name, policy in every().items():
-            own = policy.score(alone, np.array([index]), request)[0]
+            alone_scores = policy.score(alone, np.array([index]), request)[0]
             asked_alone = policy.score(view, np.array([index]), request)[0]
-            assert np.array_equal(own[mask], together[name][index][mask]), name
-            assert np.array_equal(asked_alone[mask], own[mask]), name
+            assert np.array_equal(alone_scores[mask], together[name][index][mask]), name
+            assert np.array_equal(asked_alone[mask], alone_scores[mask]), name
 
 
 @few
@@ -101,8 +101,8 @@ def test_the_others_score_a_node_as_if_it_were_the_only_one(
         if mask.sum() < request.devices:
             continue
         for name, policy in by_row.items():
-            own = policy.score(alone, _rows(alone), request)[0]
-            assert np.array_equal(own[mask], together[name][index, :width][mask]), name
+            alone_scores = policy.score(alone, _rows(alone), request)[0]
+            assert np.array_equal(alone_scores[mask], together[name][index, :width][mask]), name
 
 
 @few
@@ -137,10 +137,10 @@ def test_asking_changes_nothing_and_the_answer_stays_the_same(
 def test_equal_kinds_score_alike_whatever_else_differs() -> None:
     view = Cluster((node("a", 16, 8, cpu=4000, memory=2**34),), {"a": (3, 1)}).snapshot()
     one = Request(4, 1, cpu=10, memory=10)
-    other = Request(4, 1, cpu=10, memory=10, containers=((0, 1), (1, 3)), policy="x")
+    second = Request(4, 1, cpu=10, memory=10, containers=((0, 1), (1, 3)), policy="x")
     for name, policy in every().items():
         scores = policy.score(view, _rows(view), one)
-        assert np.array_equal(scores, policy.score(view, _rows(view), other)), name
+        assert np.array_equal(scores, policy.score(view, _rows(view), second)), name
 
 
 @few
@@ -168,11 +168,11 @@ def test_what_one_who_chooses_a_policy_leaves_for_whole_cards_is_as_documented(
         ledger.node_changed(node(name, 16, 16, 16, 16, cpu=64_000, memory=2**38))
 
     def put(uid: str, units: int) -> bool:
-        request, seen = Request(units, 1, containers=((0, units),)), ledger.snapshot()
-        fit = filter_nodes(seen, names, request).fit
+        request, collected = Request(units, 1, containers=((0, units),)), ledger.snapshot()
+        fit = filter_nodes(collected, names, request).fit
         if fit:
-            best = score_nodes(seen, fit, request, ranking)[BEST][0]
-            allocation = place(seen, best, request, ranking)
+            best = score_nodes(collected, fit, request, ranking)[BEST][0]
+            allocation = place(collected, best, request, ranking)
             ledger.assume(PodRef("team", uid, uid), request, allocation, 0.0, stamp=uid)
         return bool(fit)
 

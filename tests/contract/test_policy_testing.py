@@ -32,14 +32,14 @@ def test_the_policies_that_we_ship_keep_the_contract(name: str) -> None:
 
 
 class _Tightest:
-    """A policy that keeps the contract; the broken ones below differ from it in one thing."""
+    """A policy that keeps the contract; each broken one below differs in one point."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Nothing is prepared."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        left: Floats = (snapshot.free[rows] - request.units).astype(np.float64)
-        return -left
+        remaining: Floats = (snapshot.free[rows] - request.units).astype(np.float64)
+        return -remaining
 
 
 class _NoScore:
@@ -173,8 +173,8 @@ def test_a_broken_policy_is_refused_with_what_to_change(
 
 def test_what_is_promised_is_there() -> None:
     assert all(hasattr(gpushare.policy, name) for name in gpushare.policy.__all__)
-    own = {field.name for field in fields(Snapshot)}
-    assert all(name in own or hasattr(Snapshot, name) for name in SNAPSHOT_FIELDS)
+    field_names = {field.name for field in fields(Snapshot)}
+    assert all(name in field_names or hasattr(Snapshot, name) for name in SNAPSHOT_FIELDS)
     assert all(hasattr(Request(1, 1), name) for name in REQUEST_FIELDS)
 
 
@@ -194,8 +194,8 @@ def test_the_page_lists_the_fields_that_a_workload_and_a_pod_class_have() -> Non
     for table, value in ((workload, Workload()), (pod_class, PodClass())):
         cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         names = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
-        own = {name for name in dir(type(value)) if not name.startswith("_")}
-        assert names == own
+        attributes = {name for name in dir(type(value)) if not name.startswith("_")}
+        assert names == attributes
 
 
 def test_the_examples_of_the_page_run_and_keep_the_contract(
@@ -208,30 +208,30 @@ def test_the_examples_of_the_page_run_and_keep_the_contract(
     exec(compile(policy, "docs/policies.md", "exec"), module.__dict__)  # noqa: S102  # our own page
     names: dict[str, object] = {}
     exec(compile(tests, "docs/policies.md", "exec"), names)  # noqa: S102  # our own page
-    found = [value for name, value in names.items() if name.startswith("test_")]
-    assert len(found) == 2
-    for test in found:
+    result = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(result) == 2
+    for test in result:
         assert callable(test)
         test()
 
 
 def test_a_snapshot_made_by_hand_has_what_was_given() -> None:
-    made = snapshot(
+    created = snapshot(
         [
             {"capacity": (8, 8), "used": (2,), "model": "A"},
             {"capacity": (4,), "cpu": 2000, "memory": 2**30},
             {"capacity": ()},
         ]
     )
-    assert made.names == ("node-0", "node-1", "node-2")
-    assert made.free.tolist() == [[6, 8], [4, 0], [0, 0]]
-    assert made.used.tolist() == [[2, 0], [0, 0], [0, 0]]
-    assert made.open.tolist() == [[True, True], [True, False], [False, False]]
-    assert [made.models[at] for at in made.model[:, 0].tolist()[:2]] == ["A", ""]
-    assert made.cpu_free.tolist()[1] == 2000
-    assert (made.cpu_capacity < 0).tolist() == [True, False, True]
-    assert made.memory_free.tolist()[1] == 2**30
-    assert made.kinds.sum(axis=1).tolist() == [1, 0, 0]
+    assert created.names == ("node-0", "node-1", "node-2")
+    assert created.free.tolist() == [[6, 8], [4, 0], [0, 0]]
+    assert created.used.tolist() == [[2, 0], [0, 0], [0, 0]]
+    assert created.open.tolist() == [[True, True], [True, False], [False, False]]
+    assert [created.models[at] for at in created.model[:, 0].tolist()[:2]] == ["A", ""]
+    assert created.cpu_free.tolist()[1] == 2000
+    assert (created.cpu_capacity < 0).tolist() == [True, False, True]
+    assert created.memory_free.tolist()[1] == 2**30
+    assert created.kinds.sum(axis=1).tolist() == [1, 0, 0]
 
 
 def test_a_snapshot_refuses_more_used_devices_than_there_are() -> None:

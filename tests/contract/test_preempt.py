@@ -1,4 +1,4 @@
-"""Preempt as a real kube-scheduler sends it, over HTTP: bytes recorded, answers in its own form."""
+"""Preempt over HTTP with recorded requests of a real kube-scheduler."""
 
 import json
 from collections.abc import Iterator
@@ -67,9 +67,9 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.extender.ledger.check()
+    created = Server()
+    yield created
+    created.extender.ledger.check()
 
 
 def dumped(document: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""A unit is what one counts in, so what it is called changes nothing.
+"""A unit is a unit of counting, so its name changes no decision.
 
 A cluster that counts in MiB instead of GiB has 1024 times as many units of everything, and a policy
 decides as before. Nor is a unit on one card worth another than on the next: see the clusters of
@@ -27,17 +27,17 @@ _NODES, _PODS = 12, 60
 def _decided(
     policy: str, nodes: Sequence[TraceNode], pods: Sequence[TracePod], order: Sequence[int]
 ) -> list[tuple[int, tuple[int, ...]] | None]:
-    """Where each pod goes, none leaving until half of them have come; then every third does."""
+    """The node of each pod; after half of the arrivals every third pod leaves."""
     workload = workload_of_trace(nodes, pods, turnover=0.5)
     cluster = Cluster(nodes, Ranking(load_policy(policy, workload), fits=fits))
-    placed: list[Placement | None] = []
+    placements: list[Placement | None] = []
     for number, index in enumerate(order):
-        placed.append(cluster.place(request_of(pods[index])))
+        placements.append(cluster.place(request_of(pods[index])))
         if number == len(order) // 2:
-            for placement in placed[::3]:
+            for placement in placements[::3]:
                 if placement is not None:
                     cluster.release(placement)
-    return [None if one is None else (one.row, one.devices) for one in placed]
+    return [None if one is None else (one.row, one.devices) for one in placements]
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -54,8 +54,8 @@ def test_as_many_units_again_of_everything_change_no_decision(
     capacity = sum(node.devices * node.capacity for node in nodes)
     order = filling(pods, capacity, seed)[:_PODS]
     finer = [replace(node, capacity=node.capacity * factor) for node in nodes]
-    asking = [replace(pod, units=pod.units * factor) for pod in pods]
-    assert _decided(policy, nodes, pods, order) == _decided(policy, finer, asking, order)
+    requests = [replace(pod, units=pod.units * factor) for pod in pods]
+    assert _decided(policy, nodes, pods, order) == _decided(policy, finer, requests, order)
 
 
 @pytest.mark.parametrize("turnover", [0.0, 1.0])
@@ -63,7 +63,7 @@ def test_nor_do_they_change_what_auto_is(turnover: float) -> None:
     cluster = drawn(9001)
     nodes, pods = cluster.nodes[-3:], cluster.pods
     finer = [replace(node, capacity=node.capacity * 1024) for node in nodes]
-    asking = [replace(pod, units=pod.units * 1024) for pod in pods]
+    requests = [replace(pod, units=pod.units * 1024) for pod in pods]
     choice = chosen(tuple(nodes), workload_of_trace(nodes, pods, turnover))
     assert choice is not None
-    assert chosen(tuple(finer), workload_of_trace(finer, asking, turnover)) == choice
+    assert chosen(tuple(finer), workload_of_trace(finer, requests, turnover)) == choice

@@ -1,7 +1,7 @@
-"""Finds Kubernetes' own programs: by KUBEBUILDER_ASSETS, else where `make controlplane` keeps them;
-and tools of others.
+"""Finds the programs of Kubernetes, in KUBEBUILDER_ASSETS or the cache of `make controlplane`, and
+other tools.
 
-Knows folders and names only; starts nothing and never builds.
+Knows folders and names only; starts and builds nothing.
 """
 
 import os
@@ -25,11 +25,11 @@ _BUILD_TOOL = Path(__file__).parent / "tools" / "build.sh"
 
 
 def program(name: str, version: str = RELEASE) -> Path | None:
-    """The program of that version, or None where there is none.
+    """The program of that version, or None.
 
-    KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention; it
-    often has no kube-scheduler, so each program is looked for by itself. A program in it counts as
-    that release: the files do not say.
+    KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention.
+    The folder often lacks a kube-scheduler, so each program is searched separately. Programs in it
+    count as that release, since the files have no version.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     folders = [Path(assets)] if assets and version == RELEASE else []
@@ -42,21 +42,21 @@ def program(name: str, version: str = RELEASE) -> Path | None:
 
 
 def needed(name: str, version: str = RELEASE) -> Path:
-    """The program; skips the test where there is none, and says how to get the program."""
-    program_result = program(name, version)
-    if program_result is None:
+    """The program; skips the test where there is none, and says how to get it."""
+    result = program(name, version)
+    if result is None:
         pytest.skip(
             f"no {name} {version}: `make controlplane VERSION={version}` builds it with Go, or"
             " KUBEBUILDER_ASSETS names a folder that has it"
         )
-    return program_result
+    return result
 
 
 def tool(name: str) -> Path:
     """A tool such as helm: on PATH, else as `make NAME` builds it; skips the test where none is."""
-    which_result = shutil.which(name)
-    if which_result:
-        return Path(which_result)
+    result = shutil.which(name)
+    if result:
+        return Path(result)
     command = [str(_BUILD_TOOL), name, "--built"]
     built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     if not os.access(f"{built}/{name}", os.X_OK):

@@ -1,7 +1,7 @@
 """A control group with the memory limit of a manifest, for one process and its children.
 
-Knows both versions of Linux's control groups; where none can be made nothing is limited, and the
-was used at most is read from the processes.
+Knows both versions of Linux's control groups. Without the right to make a group nothing is limited,
+and peak memory is read from the processes.
 """
 
 import contextlib
@@ -36,18 +36,20 @@ class Cage:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The words that put a command into the group: a shell joins it and becomes the command."""
+        """The prefix of a command in the group: a shell that joins the group and executes the
+        command.
+        """
         if self._folder is None:
             return ()
         return ("sh", "-c", f'echo $$ > {self._folder}/cgroup.procs && exec "$@"', "sh")
 
     def peak(self) -> int:
-        """Bytes used at most, by all processes of the group together."""
+        """Peak bytes of all processes in the group."""
         assert self._folder is not None, "made"
         return int(self._peak.read_text())
 
     def close(self) -> None:
-        """Remove the group, once its last process is no more."""
+        """Remove the group after the end of the last process."""
         if self._folder is not None:
             folder = self._folder
             until(lambda: not (folder / "cgroup.procs").read_text(), lambda: f"{folder} is empty")
@@ -55,7 +57,7 @@ class Cage:
 
 
 def highest(command: str) -> int:
-    """Bytes resident at most, summed over the processes with this text in their command line."""
+    """Peak resident bytes, summed over processes with this text in the command line."""
     result = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """The Helm chart as a real helm renders and installs it.
 
-Knows helm's command line; the checks of the chart are in test_chart.py.
+Knows helm's command line; test_chart.py has the checks.
 """
 
 import os
@@ -39,12 +39,12 @@ def template(
 ) -> "subprocess.CompletedProcess[str]":
     """Render the chart with these values (NAME=VALUE) for that version of Kubernetes."""
     settings = [part for value in values for part in ("--set", value)]
-    place = ("--namespace", namespace, "--kube-version", version)
-    return call("template", "gpushare", CHART, *place, *settings, *more)
+    path = ("--namespace", namespace, "--kube-version", version)
+    return call("template", "gpushare", CHART, *path, *settings, *more)
 
 
 def rendered(*values: str, version: str = "1.37.0", more: Sequence[str] = ()) -> list[Json]:
     """Return the documents, without tests."""
-    template_result = template(*values, version=version, more=("--skip-tests", *more))
-    assert template_result.returncode == 0, template_result.stderr
-    return [document for document in yaml.safe_load_all(template_result.stdout) if document]
+    finished = template(*values, version=version, more=("--skip-tests", *more))
+    assert finished.returncode == 0, finished.stderr
+    return [document for document in yaml.safe_load_all(finished.stdout) if document]

@@ -85,7 +85,7 @@ def nvidia_nodes(world: ClaimWorld, gpus: int = 4, nodes: int = 2) -> str:
 
 
 _MIG = {"1g.10gb": (1, 7), "2g.20gb": (2, 3), "3g.40gb": (4, 2), "7g.80gb": (8, 1)}
-"""Memory slices of a profile, and the number of its places on a GPU."""
+"""Memory slices of a profile, and how many places it has on a GPU."""
 
 
 def mig_slices(world: ClaimWorld, node: str, gpus: int = 1) -> None:
@@ -97,8 +97,8 @@ def mig_slices(world: ClaimWorld, node: str, gpus: int = 1) -> None:
         counters.append({"name": counts, "counters": all_items})
         for profile, (width, places) in _MIG.items():
             for place in range(places):
-                range_result = range(place * width, place * width + width)
-                used = {f"memory-slice-{number}": {"value": "1"} for number in range_result}
+                taken_value = range(place * width, place * width + width)
+                used = {f"memory-slice-{number}": {"value": "1"} for number in taken_value}
                 called = f"gpu-{gpu}-mig-{profile.replace('.', '-')}-{place}"
                 attributes = {
                     "type": {"string": "mig"},
@@ -130,9 +130,9 @@ def cel(expression: str) -> Json:
 @spec
 def a_gpu_for_each_pod_by_a_template(world: ClaimWorld) -> Pods:
     template = world.template(request(example_nodes(world, gpus=2, nodes=1)))
-    bound_pod = [world.pod(templates=[template]) for _ in range(2)]
-    world.bound(*bound_pod)
-    return Pods(bound_pod, [world.pod(templates=[template])])
+    bound_count = [world.pod(templates=[template]) for _ in range(2)]
+    world.bound(*bound_count)
+    return Pods(bound_count, [world.pod(templates=[template])])
 
 
 @spec
@@ -172,10 +172,10 @@ def cel_selectors_by_attribute_version_and_capacity(world: ClaimWorld) -> Pods:
         f"{domain}.driverVersion.compareTo(semver('0.9.0')) > 0",
         f"{memory}.compareTo(quantity('40Gi')) >= 0 && {domain}.model.startsWith('LATEST')",
     )
-    bound_pod = [world.pod(world.claim(request(of, selectors=[cel(text)]))) for text in fits]
-    world.bound(*bound_pod)
+    bound_count = [world.pod(world.claim(request(of, selectors=[cel(text)]))) for text in fits]
+    world.bound(*bound_count)
     none = f"{memory}.compareTo(quantity('1Ti')) >= 0"
-    return Pods(bound_pod, [world.pod(world.claim(request(of, selectors=[cel(none)])))])
+    return Pods(bound_count, [world.pod(world.claim(request(of, selectors=[cel(none)])))])
 
 
 @spec
@@ -206,9 +206,9 @@ def devices_with_one_value_of_an_attribute(world: ClaimWorld) -> Pods:
     of = example_nodes(world, gpus=4, nodes=1)
     match = [{"requests": [], "matchAttribute": PCIE_ROOT}]
     claims = [world.claim(request(of, count=2), constraints=match) for _ in range(3)]
-    bound_pod = [world.pod(claim) for claim in claims[:2]]
-    world.bound(*bound_pod)
-    return Pods(bound_pod, [world.pod(claims[2])])
+    bound_count = [world.pod(claim) for claim in claims[:2]]
+    world.bound(*bound_count)
+    return Pods(bound_count, [world.pod(claims[2])])
 
 
 @spec
@@ -224,14 +224,14 @@ def opaque_parameters_for_the_driver(world: ClaimWorld) -> Pods:
 @spec
 def an_administrator_looks_at_devices_that_are_taken(world: ClaimWorld) -> Pods:
     of = example_nodes(world, gpus=2, nodes=1)
-    durations = world.pod(world.claim(request(of, count=2)))
-    world.bound(durations)
+    used = world.pod(world.claim(request(of, count=2)))
+    world.bound(used)
     world.objects.patch(
         "/api/v1/namespaces/default",
         {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}},
     )
     access = request(of, allocationMode="All", adminAccess=True)
-    return Pods([durations, world.pod(world.claim(access))], [world.pod(world.claim(request(of)))])
+    return Pods([used, world.pod(world.claim(access))], [world.pod(world.claim(request(of)))])
 
 
 @spec
@@ -239,7 +239,7 @@ def all_devices_of_a_node(world: ClaimWorld) -> Pods:
     of = example_nodes(world, gpus=3, nodes=2)
     one = world.pod(world.claim(request(of)))
     world.bound(one)
-    # The other node has all its devices free.
+    # All devices of the other node are free.
     first = world.pod(world.claim(request(of, allocationMode="All")))
     world.bound(first)
     return Pods([one, first], [world.pod(world.claim(request(of, allocationMode="All")))])
@@ -292,9 +292,9 @@ def whole_gpus_by_product_and_compute_capability(world: ClaimWorld) -> Pods:
         f"{domain}.productName.lowerAscii().matches('^.*h100.*$')",
         f"{domain}.cudaComputeCapability.isGreaterThan(semver('8.0.0'))",
     )
-    bound_pod = [world.pod(world.claim(request(of, selectors=[cel(text)]))) for text in texts]
-    world.bound(*bound_pod)
-    return Pods(bound_pod, [world.pod(world.claim(request(of)))])
+    bound_count = [world.pod(world.claim(request(of, selectors=[cel(text)]))) for text in texts]
+    world.bound(*bound_count)
+    return Pods(bound_count, [world.pod(world.claim(request(of)))])
 
 
 @spec
@@ -341,11 +341,11 @@ def mig_devices_that_share_a_gpu_by_counters(world: ClaimWorld) -> Pods:
             )
         )
 
-    bound_pod = [profile("3g.40gb")]
-    world.bound(*bound_pod)
-    bound_pod.append(profile("2g.20gb"))
-    world.bound(*bound_pod)
-    return Pods(bound_pod, [profile("7g.80gb")])
+    bound_count = [profile("3g.40gb")]
+    world.bound(*bound_count)
+    bound_count.append(profile("2g.20gb"))
+    world.bound(*bound_count)
+    return Pods(bound_count, [profile("7g.80gb")])
 
 
 @spec

@@ -1,7 +1,8 @@
-"""A control plane whose kube-scheduler allocates claims: alone, or with our choice of the node.
+"""A control plane with a kube-scheduler that allocates claims: alone, or with our choice of the
+node.
 
-There is no driver and no kubelet. A slice is an object that the test writes as a driver would, and
-a bound pod stays Pending.
+There is no driver and no kubelet: the test writes slices as a driver would, and a bound pod stays
+Pending.
 """
 
 import socket
@@ -129,7 +130,7 @@ class ClaimWorld:
             "device-taint-eviction-controller",
         )
         port = free_port()
-        # The extender has its own managed resources in any case.
+        # The extender always has its own managed resources.
         file = folder / "managed-resources.yaml"
         file.write_text(printed(RELEASE, "--url", f"http://127.0.0.1:{port}/gpushare-scheduler"))
         self.extender = Extender(
@@ -239,14 +240,12 @@ class ClaimWorld:
         container_count: int = 1,
         **spec: object,
     ) -> Json:
-        """Return a new pod whose containers all have these claims, and claims by these templates.
+        """Return a new pod with these claims, and claims by these templates, in all containers.
 
         spec: further fields of the pod's spec; `containers` are in place of those.
         """
-        all_items = [{"name": claim, "resourceClaimName": claim} for claim in claims]
-        all_items += [
-            {"name": template, "resourceClaimTemplateName": template} for template in templates
-        ]
+        all_items = [{"name": item, "resourceClaimName": item} for item in claims]
+        all_items += [{"name": item, "resourceClaimTemplateName": item} for item in templates]
         resources = {"claims": [{"name": item["name"]} for item in all_items]}
         created = [
             {"name": f"main-{number}", "image": "x", "resources": resources}
@@ -271,7 +270,7 @@ class ClaimWorld:
     # -- read -----------------------------------------------------------------------------------
 
     def results(self, claim: str) -> list[Json]:
-        """Return the devices of the claim; none while it is not allocated."""
+        """Return the devices that the claim has; none while it is not allocated."""
         return _results(self.api.get(f"{CLAIMS}/{claim}").body)
 
     def sizes(self) -> dict[Part, int]:
@@ -289,17 +288,17 @@ class ClaimWorld:
 
     def used(self) -> Counter[Part]:
         """Return the amounts that claims have, as `sizes` does."""
-        counter: Counter[Part] = Counter()
+        outcome: Counter[Part] = Counter()
         for claim in self.api.get(CLAIMS).body["items"]:
             for result in _results(claim):
                 if not result.get("adminAccess"):
                     device = result["driver"], result["pool"], result["device"]
                     for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
-                        counter[Part(*device, name)] += to_bytes(amount)
-        return counter
+                        outcome[Part(*device, name)] += to_bytes(amount)
+        return outcome
 
     def sound(self) -> None:
-        """Fail if claims have more of a device than its capacity."""
+        """Fail if claims have more of a device than it has."""
         sizes = self.sizes()
         assert not {key: used for key, used in self.used().items() if used > sizes[key]}
 
@@ -310,11 +309,11 @@ class ClaimWorld:
         self.placed.wait(pods, self.told, seconds)
 
     def settled(self, pod: Json) -> bool:
-        """Return whether the pod is bound, once it is, or kube-scheduler has refused it."""
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         return self.placed.settled(pod, self.told)
 
     def told(self) -> str:
-        """Return the text that a failed wait shows."""
+        """Return the state for the message of a failed wait."""
         lines = self.scheduler.last_lines() if self.scheduler else ""
         log = "\n".join(self.extender.log.splitlines()[-30:])
         messages = [
@@ -391,43 +390,38 @@ class PlacedPods:
             self._see(event.object)
 
     def wait(
-        self, pods: Sequence[Json], told: Callable[[], str] = str, seconds: float = PATIENCE
+        self, pods: Sequence[Json], text: Callable[[], str] = str, seconds: float = PATIENCE
     ) -> float:
         """Return when the last of these pods was bound, in seconds of the monotonic clock.
 
-        told: returns the text that a failed wait shows.
+        text: returns the message of a failed wait.
         """
         uids = {pod["metadata"]["uid"] for pod in pods}
         with self._changed:
-            wait_for_result = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
-        count = len(uids - self.at.keys())
-        assert wait_for_result, (
-            f"{count} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
-        )
+            finished = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        remaining = len(uids - self.at.keys())
+        assert finished, f"{remaining} of {len(uids)} pods are not bound in {seconds} s\n{text()}"
         return max(self.at[uid] for uid in uids)
 
-    def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
-        """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
+    def settled(self, pod: Json, text: Callable[[], str] = str) -> bool:
+        """Wait until the pod is bound or rejected; return whether it is bound."""
         uid = pod["metadata"]["uid"]
         with self._changed:
-            wait_for_result = self._changed.wait_for(
+            finished = self._changed.wait_for(
                 lambda: uid in self.at or uid in self.refused, PATIENCE
             )
-        assert wait_for_result, told()
+        assert finished, text()
         return uid in self.at
 
     def _see(self, pod: Pod) -> None:
         uid = (pod.metadata and pod.metadata.uid) or ""
         node = (pod.spec and pod.spec.node_name) or ""
         conditions = (pod.status and pod.status.conditions) or ()
-        refusals = any(
-            condition.type == "PodScheduled" and condition.status == "False"
-            for condition in conditions
-        )
+        error = any(item.type == "PodScheduled" and item.status == "False" for item in conditions)
         with self._changed:
             if node and uid not in self.at:
                 self.at[uid], self.node[uid] = time.monotonic(), node
-            elif refusals:
+            elif error:
                 self.refused.add(uid)
             self._changed.notify_all()
 

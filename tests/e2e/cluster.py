@@ -1,6 +1,6 @@
-"""A cluster with one real node: pods go from kube-scheduler by our extender to its containers.
+"""A cluster with one real node: kube-scheduler, our extender, a kubelet.
 
-Knows how to run pods there and to take pods away; given.py judges the containers.
+Runs and deletes pods; given.py checks the devices of containers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _SETTLED = 120.0
 
 
 class Cluster:
-    """A world, its node and the device plug-in there; `pods` are all that ran, as last seen."""
+    """A world with a node and a device plug-in; `pods` has the last state of every pod."""
 
     def __init__(self, world: World, node: Node, plugin: Plugin, pairing: str) -> None:
         self.world, self.node, self.plugin = world, node, plugin
@@ -35,7 +35,7 @@ class Cluster:
         self.world.extender.knows(self.node.name)
 
     def stop(self) -> None:
-        """End the parts of the node; the world goes on."""
+        """End the processes of the node, not the world."""
         self.plugin.kill()
         self.node.stop()
 
@@ -50,7 +50,7 @@ class Cluster:
         self.pods.update({pod["metadata"]["uid"]: pod for pod in created})
 
     def burst_unseen(self, bodies: Sequence[Json]) -> None:
-        """Make the pods while the kubelet is away; it starts again when all of them are bound."""
+        """Create the pods while the kubelet is away; start the kubelet after the last binding."""
         self.node.kill_kubelet()
         self.burst(bodies)
         until(lambda: not self._unbound(), self.told, _SETTLED)
@@ -61,7 +61,7 @@ class Cluster:
         until(lambda: not self._waiting(), lambda: f"{self._waiting()}\n{self.told()}", _SETTLED)
 
     def clear(self) -> None:
-        """Take all pods away, as a user does: the kubelet stops them first."""
+        """Delete all pods, as a user does: the kubelet stops the pods first."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(
                 pool.map(
@@ -71,7 +71,7 @@ class Cluster:
         until(lambda: not self._now(), lambda: f"pods remain\n{self.told()}", _SETTLED)
 
     def restart(self, part: str) -> None:
-        """Kill a part and start it again, with its files on disk; return when it is ready."""
+        """Kill a part and start it again with its files; return when the part is ready."""
         world, node = self.world, self.node
         kill, start = {
             "extender": (world.extender.kill, world.extender.start),
@@ -115,32 +115,32 @@ class Cluster:
         ]
 
     def given(self) -> Given:
-        """The devices and limits that the containers of all pods so far were given."""
+        """The check of the devices of all containers so far."""
         self._now()
         return given(self.pods.values(), self.node.created())
 
     def misplaced(self) -> list[str]:
-        """Which containers have units of other devices, or fewer, by the kubelet's books.
+        """The containers with wrong or missing units by the kubelet's books.
 
-        For plug-ins whose ids begin with the device's uuid.
+        For plug-ins with ids that begin with the device's uuid.
         """
         result = []
         for uid, name, ids in self.node.held():
             pod = self.pods[uid]
             indices = {int(uuids_of(pod).get(uuid_of(item), -1)) for item in ids}
-            limit_result = limit(container_of(pod, name))
-            if indices != set(written_for(pod, name)) or len(ids) != limit_result:
+            request = limit(container_of(pod, name))
+            if indices != set(written_for(pod, name)) or len(ids) != request:
                 result.append(f"{self.name_of(uid)}/{name}: {ids}")
         return result
 
     def told(self) -> str:
-        """The text that a failed wait shows."""
+        """The state for the message of a failed wait."""
         return "\n".join((self.world.told(), self.node.told(), self.plugin.told()))
 
     def _now(self) -> list[Json]:
-        pods = self.world.objects.pods()
-        self.pods.update({pod["metadata"]["uid"]: pod for pod in pods})
-        return pods
+        result = self.world.objects.pods()
+        self.pods.update({pod["metadata"]["uid"]: pod for pod in result})
+        return result
 
     def _unbound(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in self._now() if not pod["spec"].get("nodeName")]
@@ -169,12 +169,12 @@ def pod(
     annotations = {"aliyun.com/gpu-count": str(devices)} if devices > 1 else {}
     before = [
         *(
-            {"name": f"init-{n}", **_container(entry, command=["true"])}
-            for n, entry in enumerate(init)
+            {"name": f"init-{n}", **_container(item, command=["true"])}
+            for n, item in enumerate(init)
         ),
         *(
-            {"name": f"sidecar-{n}", **_container(entry, restartPolicy="Always")}
-            for n, entry in enumerate(sidecars)
+            {"name": f"sidecar-{n}", **_container(item, restartPolicy="Always")}
+            for n, item in enumerate(sidecars)
         ),
     ]
     return {
@@ -182,7 +182,7 @@ def pod(
         "spec": {
             "initContainers": before,
             "containers": [
-                {"name": f"main-{n}", **_container(entry, cores)} for n, entry in enumerate(units)
+                {"name": f"main-{n}", **_container(item, cores)} for n, item in enumerate(units)
             ],
             "terminationGracePeriodSeconds": 1,
         },

@@ -1,11 +1,11 @@
 """Compares the small scheduler with kube-scheduler, pod by pod, on clusters made by chance.
 
-    python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
+python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
 
-kube-scheduler decides each pod on our API server. The small one is asked about the same pod and
-the same objects. The points of each plug-in for each node must be the same, the node must be among
-those with most points, who waits must be told the same words, and the same pods must be evicted.
-After a difference the rest of that cluster is left out.
+kube-scheduler decides each pod on our API server. The small one decides the same pod with the same
+objects. The score of each plug-in for each node must be equal, the chosen node must have the
+highest sum, pending pods must have the same message, and the same pods must be evicted. After a
+difference the rest of the cluster is skipped.
 """
 
 import argparse
@@ -38,31 +38,31 @@ PODS_EACH = 14
 
 
 class Judge:
-    """The small scheduler, asked for its decision on a pod among these objects."""
+    """The small scheduler as a judge: its decision about a pod among these objects."""
 
     def __init__(self, release: Release) -> None:
         self.evicted: list[Candidate] = []
-        other_objects = OtherObjects()
+        rest_items = OtherObjects()
         for body in namespaces():
-            other_objects.on_namespace(None, body)
+            rest_items.on_namespace(None, body)
         for kind, _, body in selecting():
-            other_objects.on_selecting(kind, None, body)
+            rest_items.on_selecting(kind, None, body)
         for _, body in budgets() if release.of_today else ():
             unique = {**body["metadata"], "uid": body["metadata"]["name"]}
-            other_objects.on_budget(None, body | {"metadata": unique})
-        self.others = other_objects
+            rest_items.on_budget(None, body | {"metadata": unique})
+        self.others = rest_items
         self._handle = Handle(
             evict=lambda _pod, candidate: self.evicted.append(candidate),
-            namespace_labels=other_objects.labels_of,
-            default_selector=other_objects.default_selector,
-            budgets=other_objects.budgets,
+            namespace_labels=rest_items.labels_of,
+            default_selector=rest_items.default_selector,
+            budgets=rest_items.budgets,
             # As up to 1.37, where a pod without victims is no candidate.
             empty_candidates=False,
         )
         build_frameworks(decode_scheduler_config(release.file).profiles, self._handle)
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision | str:
-        """The node, or the words with which the pod waits."""
+        """The decision, or the message of the pending pod."""
         self.evicted.clear()
         try:
             return SchedulingCycle(self._handle, Random(1)).decide(pod, snapshot)
@@ -72,10 +72,10 @@ class Judge:
 
 @dataclass
 class Tally:
-    """The number of compared pods, and the differences.
+    """Counts of compared pods, and the differences.
 
-    bound, waiting, preempting: pods. scored: of those that are bound, the ones with a choice of
-    nodes. spread: of these, the ones that were spread by default.
+    bound, waiting, preempting: pods. scored: bound pods with a choice of nodes. spread: scored pods
+    that were spread by default.
     """
 
     clusters: int = 0
@@ -96,7 +96,7 @@ class Tally:
 
 
 class Comparison:
-    """Has both schedulers decide the pods of clusters; `tally` has the results."""
+    """Both schedulers decide the pods of clusters; `tally` has the results."""
 
     def __init__(self, real: RealScheduler, release: Release) -> None:
         self._real, self._release = real, release
@@ -105,10 +105,10 @@ class Comparison:
 
     def cluster(self, seed: int) -> None:
         """Compare the pods of one cluster, up to the first difference."""
-        random_cluster = RandomCluster(seed)
-        self._real.nodes_are(random_cluster.nodes())
+        new_object = RandomCluster(seed)
+        self._real.nodes_are(new_object.nodes())
         self.tally.clusters += 1
-        for body in map(self._release.pods, random_cluster.pods(PODS_EACH)):
+        for body in map(self._release.pods, new_object.pods(PODS_EACH)):
             before = self._real.snapshot()
             created = self._real.create(body)
             mine = self._judge.decide(read_pod(created), before)
@@ -130,8 +130,8 @@ class Comparison:
         if isinstance(mine, Decision):
             self.tally.bound += 1
             self.tally.scored += bool(mine.scores)
-            own_items = mine.pod.spec.get("topologySpreadConstraints")
-            by_default = not own_items and self._judge.others.default_selector(mine.pod)
+            own_value = mine.pod.spec.get("topologySpreadConstraints")
+            by_default = not own_value and self._judge.others.default_selector(mine.pod)
             self.tally.spread += bool(by_default and mine.details.get("PodTopologySpread"))
         elif self._judge.evicted:
             self.tally.preempting += 1
@@ -139,20 +139,16 @@ class Comparison:
             self.tally.waiting += 1
 
     def _difference(self, mine: Decision | str, before: Snapshot, theirs: Json) -> str:
-        """The difference, "" if there is none. before: the nodes and pods that both have seen."""
+        """The difference, or "". before: the nodes and pods for both decisions."""
         node = theirs["spec"].get("nodeName")
         if isinstance(mine, Decision):
-            if different_scores := _different_scores(mine, self._real.scores(theirs)):
-                return f"scores, ours and theirs: {different_scores}"
+            if result := _different_scores(mine, self._real.scores(theirs)):
+                return f"scores, ours and theirs: {result}"
             return "" if node in _best(mine) else "the node"
         if node and not self._judge.evicted:
             return "it is bound"
-        said_result = self._release.said(mine)
-        if (
-            not node
-            and said_result is not None
-            and said_result != self._release.said(waits(theirs))
-        ):
+        text = self._release.said(mine)
+        if not node and text is not None and text != self._release.said(waits(theirs)):
             return "the words"
         nominated = node or theirs["status"].get("nominatedNodeName", "")
         if not self._judge.evicted:
@@ -168,26 +164,27 @@ class Comparison:
         remaining = {
             item["metadata"]["name"] for item in self._real.api.get("/api/v1/pods")["items"]
         }
-        deleted = {pod.name for node in before.nodes for pod in node.pods.values()} - remaining
+        is_gone = {
+            second.name for entry in before.nodes for second in entry.pods.values()
+        } - remaining
         victims = {victim.name for victim in expected.pods}
-        if stay or deleted != victims:
-            return f"{deleted} are evicted, not {victims}"
+        if stay or is_gone != victims:
+            return f"{is_gone} are evicted, not {victims}"
         home = self._real.bind(theirs, node)
         return "" if home == node else f"it goes to {home}, not to {node}"
 
 
 def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:
-    """By plug-in and node the points of both, where they differ."""
-    own_result = {
+    """The differing scores of both, by plug-in and node."""
+    our_value = {
         (plugin, node): score
-        for plugin, entry in decision.details.items()
-        for node, score in entry.items()
+        for plugin, values in decision.details.items()
+        for node, score in values.items()
     }
     pairs = {
-        key: (own_result.get(key, 0), theirs.get(key, 0))
-        for key in own_result.keys() | theirs.keys()
+        key: (our_value.get(key, 0), theirs.get(key, 0)) for key in our_value.keys() | theirs.keys()
     }
-    return {key: (one, entry) for key, (one, entry) in pairs.items() if one != entry}
+    return {key: (one, second) for key, (one, second) in pairs.items() if one != second}
 
 
 def _best(decision: Decision) -> set[str]:
@@ -198,8 +195,8 @@ def _best(decision: Decision) -> set[str]:
 def _shown(mine: Decision | str) -> str:
     if isinstance(mine, str):
         return f"the small one: {mine!r}"
-    result = {node: status.message for node, status in mine.statuses.items()}
-    return f"the small one: {_best(mine)} of {dict(mine.scores)}; not {result}"
+    output = {node: status.message for node, status in mine.statuses.items()}
+    return f"the small one: {_best(mine)} of {dict(mine.scores)}; not {output}"
 
 
 def compare(release: Release, program: Path, folder: Path, seeds: Iterable[int]) -> Tally:
@@ -227,13 +224,13 @@ def main(arguments: list[str]) -> int:
     differences = 0
     for name in [options.release] if options.release else RELEASES:
         release = RELEASES[name]
-        program_result = program("kube-scheduler", release.version)
-        if program_result is None:
+        result = program("kube-scheduler", release.version)
+        if result is None:
             print(f"{name}: skipped: `make controlplane VERSION={release.version}` builds it")
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            tally = compare(release, program_result, Path(folder), options.seeds)
+            tally = compare(release, result, Path(folder), options.seeds)
         print(f"{name} ({release.version}): {tally}; {time.monotonic() - begun:.0f} s", flush=True)
         for difference in tally.differences:
             print(f"  {difference}")

@@ -54,7 +54,7 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
 def claim_world(
     make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClaimWorld]:
-    """kube-scheduler and claims on a plane of its own; each test leaves it empty."""
+    """kube-scheduler and claims on a separate plane, which each test leaves empty."""
     world = ClaimWorld(make_plane(), tmp_path_factory.mktemp("claims"))
     yield world
     world.stop()
@@ -82,15 +82,17 @@ def world(shared_world: World) -> Iterator[World]:
 
 @pytest.fixture
 def harsh_world(shared_world: World) -> Iterator[World]:
-    """The same for a test that kills the API server: one that has just started forbids everything.
+    """The same for a test that kills the API server.
 
-    The API server answers before it has read the roles.
+    A new API server answers before it has read the rights, and forbids everything.
     """
     yield from _audited(shared_world, ("Traceback",))
 
 
 def _audited(world: World, unwanted: tuple[str, ...]) -> Iterator[World]:
-    """The world; after the test its books must agree with the objects, and it is emptied."""
+    """The world; after the test the books must agree with the objects, then all objects are
+    deleted.
+    """
     begin = len(world.extender.log)
     yield world
     try:
@@ -104,7 +106,7 @@ def _audited(world: World, unwanted: tuple[str, ...]) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def shared_plane(make_plane: MakePlane) -> Plane:
-    """A control plane on which nothing schedules but the processes of a test."""
+    """A control plane without schedulers, except those that a test starts."""
     return make_plane()
 
 
@@ -151,11 +153,11 @@ def make_pair(tmp_path: Path) -> Iterator[MakePair]:
 def make_cluster(
     make_world: MakeWorld, plane: Plane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeCluster]:
-    """Start a cluster with a real node; the devices of its containers are counted at its end."""
+    """Start a cluster with a real node; at the end the devices of containers are counted."""
     created: list[Cluster] = []
 
     def make(kind: type[Plugin], pairing: str = "auto") -> Cluster:
-        folder = tmp_path_factory.mktemp("n")  # the paths of its sockets have to be short
+        folder = tmp_path_factory.mktemp("n")  # socket paths must be short
         node = Node(plane, folder / "node")
         flags = ("--leadership", "off", "--policy", "spread", "--pairing", pairing)
         plugin = kind(plane, node, folder / "plugin")
@@ -167,5 +169,5 @@ def make_cluster(
     for cluster in created:
         cluster.stop()
         assert "Traceback" not in cluster.plugin.log, cluster.plugin.log
-        name, pods, count = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
-        given_table.record(name, cluster.pairing, pods, cluster.given(), count)
+        name, pods, error = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
+        given_table.record(name, cluster.pairing, pods, cluster.given(), error)

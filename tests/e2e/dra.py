@@ -1,8 +1,8 @@
 """One cluster of both worlds: a node with our DRA driver, and one with our device plug-in.
 
 kube-apiserver, kube-scheduler, the controller of claims, our extender and both kubelets are real;
-the container runtimes write down their orders. The edits of a CDI device to a container are read
-from the driver's files, as a runtime does it.
+the container runtimes record their calls. The content of a CDI device is read from the driver's
+files, as by a runtime.
 """
 
 import json
@@ -30,7 +30,7 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 class Driver:
-    """`gpushare-dra-driver` on a node, with the rights of its kubelet; sizes: GiB of its GPUs."""
+    """`gpushare-dra-driver` on a node, with the rights of the kubelet; sizes: GiB of the GPUs."""
 
     def __init__(self, plane: Plane, node: Node, folder: Path, *sizes: int) -> None:
         folder.mkdir()
@@ -46,7 +46,7 @@ class Driver:
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return when its slice is there."""
+        """Wait for the slice."""
         node = self._node
         command: list[str | Path] = [
             *(*_PROGRAM, "--node-name", node.name, "--driver", DRIVER),
@@ -70,26 +70,26 @@ class Driver:
         return [item["metadata"]["uid"] for item in items]
 
     def prepared(self) -> Mapping[str, Mapping[str, str]]:
-        """The variables of each existing CDI device, by name."""
+        """The variables of each CDI device, by name."""
         result = {}
         for file in self._cdi.glob("*.json"):
             try:
                 document = json.loads(file.read_text())
-            except FileNotFoundError:  # its claim has just been unprepared
+            except FileNotFoundError:  # the claim has just been unprepared
                 continue
             for device in document["devices"]:
                 variables = device["containerEdits"]["env"]
                 name = f"{document['kind']}={device['name']}"
-                result[name] = dict(variable.split("=", 1) for variable in variables)
+                result[name] = dict(item.split("=", 1) for item in variables)
         return result
 
     def given(self) -> Mapping[str, int]:
-        """GiB of each GPU that prepared claims hold."""
-        samples: dict[str, int] = defaultdict(int)
+        """GiB of each GPU in prepared claims."""
+        result: dict[str, int] = defaultdict(int)
         for variables in self.prepared().values():
             for uuid in variables[_VISIBLE].split(","):
-                samples[uuid] += int(variables[_LIMIT]) // MIB_OF_GIB
-        return samples
+                result[uuid] += int(variables[_LIMIT]) // MIB_OF_GIB
+        return result
 
     def told(self, created: Created) -> tuple[str, int]:
         """The GPU and the GiB that a container has been told of; ("", 0) for none."""
@@ -110,7 +110,7 @@ class BothWorlds:
         self.api, self.objects = plane.api(), plane.objects()
         program = needed("kube-controller-manager")
         self.controllers = plane.start_controllers(program, "resourceclaim-controller")
-        # A pod whose claim could not be prepared is looked at again after this time alone.
+        # The kubelet retries a failed preparation of a claim only after this time.
         self.node = Node(plane, folder("a") / "node", sync="2s")
         self.driver = Driver(plane, self.node, folder("d") / "dra", 80, 24)
         self.other = Node(plane, folder("b") / "node", SECOND_NODE)
@@ -145,7 +145,7 @@ class BothWorlds:
         return name
 
     def with_claim(self, claim: str, **spec: object) -> Json:
-        """A new pod whose first container has the claim; the second one has nothing."""
+        """A new pod with the claim in the first of two containers."""
         body = pod(0, 0)
         body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
@@ -161,11 +161,11 @@ class BothWorlds:
         return str(self.objects.get(pod)["status"].get("phase"))
 
     def run(self, *pods: Json) -> None:
-        """Return once all of the pods run."""
+        """Wait until all of the pods run."""
         for item in pods:
             until(
-                lambda item=item: self.phase(item) == "Running",  # type: ignore[misc]  # this pod
-                lambda item=item: f"{self.objects.get(item)['status']}\n{self.told()}",  # type: ignore[misc]
+                lambda each=item: self.phase(each) == "Running",  # type: ignore[misc]  # its own
+                lambda each=item: f"{self.objects.get(each)['status']}\n{self.told()}",  # type: ignore[misc]
             )
 
     def container(self, pod: Json, name: str = "main-0") -> Created:
@@ -186,20 +186,20 @@ class BothWorlds:
         return list(self.driver.sizes)[index], to_bytes(result["consumedCapacity"]["memory"]) >> 30
 
     def waits(self, pod: Json, *texts: str) -> None:
-        """Fail unless the pod is on no node and its event says so."""
+        """Fail unless the pod is unbound and has an event that says so."""
         self.objects.refusal(pod, *texts)
         assert not self.objects.node_of(pod)
 
     def delete(self, *pods: Json) -> None:
-        """Take pods away as a user does, so that the kubelet stops them, and wait for it."""
+        """Delete pods as a user does, and wait until the kubelet has stopped the pods."""
         for item in pods:
             self.api.delete(self.objects.path(item))
-        for entry in pods:
-            path = self.objects.path(entry)
+        for item in pods:
+            path = self.objects.path(item)
             until(lambda path=path: self.api.get(path).status == 404, self.told)  # type: ignore[misc]
 
     def clear(self) -> None:
-        """Take all pods and claims away; prepared devices go too."""
+        """Delete all pods and claims, and wait until the claims are unprepared."""
         self.delete(*self.objects.pods())
         for item in self.api.get(CLAIMS).body["items"]:
             self.api.delete(f"{CLAIMS}/{item['metadata']['name']}")
@@ -207,6 +207,6 @@ class BothWorlds:
         until(lambda: not self.driver.prepared(), self.told)
 
     def told(self) -> str:
-        """The text that a failed wait shows."""
+        """The state for the message of a failed wait."""
         driver = self.driver.process.last_lines() if self.driver.process else ""
         return f"{self.world.told()}\n{driver}\n{self.node.told()}"

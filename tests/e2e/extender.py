@@ -1,6 +1,6 @@
 """The real `gpushare serve` on a real API server, restartable on the same ports and files.
 
-Knows the command line and the two listeners; the calls are in tests/integration/verbs.py.
+Knows the command line and the two listeners; tests/integration/verbs.py has the requests.
 """
 
 import contextlib
@@ -21,11 +21,10 @@ _TIMEOUT = 15.0
 
 
 class Extender(Verbs):
-    """An extender process; `url` is the address for kube-scheduler.
+    """An extender process; `url` is for kube-scheduler.
 
-    There is no kubelet that would run the pods which equal ones wait for, so pairing is off unless
-    the flags say otherwise. prefix: words before the command. tls: the certificate by which callers
-    here identify themselves.
+    Pairing is off unless the flags turn it on, since no kubelet runs the pods for which equal pods
+    would wait. prefix: of the command. tls: client certificates of callers here.
     """
 
     def __init__(
@@ -51,21 +50,21 @@ class Extender(Verbs):
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return once the process leads and its books are full."""
+        """Wait until the extender leads with full books."""
         self.launch()
         self.wait_ready()
 
     def launch(self) -> None:
-        """Start the process; another one may lead."""
+        """Start the process, which may be a follower."""
         self.process = Process("extender", self._command, self._folder)
 
     def wait_ready(self, seconds: float = PATIENCE) -> None:
-        """Return once the process leads and its books are full; fail with its last lines."""
+        """Wait until the extender leads with full books; fail with the last log lines."""
         assert self.process, "launched"
         self.process.wait(self.ready, "is not ready", seconds)
 
     def wait_answering(self) -> None:
-        """Return once the process takes calls, leading or not."""
+        """Return once it takes calls, leading or not."""
         assert self.process, "launched"
         self.process.wait(self._answers, "does not answer")
 
@@ -80,12 +79,12 @@ class Extender(Verbs):
             self.process.kill()
 
     def pause(self) -> None:
-        """Let its processes stand still: they keep their sockets and answer nobody."""
+        """Stop the processes by SIGSTOP: sockets stay open without answers."""
         if self.process:
             self.process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue the processes."""
         if self.process:
             self.process.signal(signal.SIGCONT)
 

@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 def compare(seeds: Iterable[int]) -> tuple[Counter[str], list[str]]:
-    """Return how often the answers of nodes compare in which way, and which differ."""
+    """Return the counts of comparisons by result, and the differing nodes."""
     program = tool("firstfit")
     selectors = Selectors(time.thread_time)
     counts: Counter[str] = Counter()
@@ -41,11 +41,11 @@ def compare(seeds: Iterable[int]) -> tuple[Counter[str], list[str]]:
         clusters = [random_cluster(seed) for seed in some]
         answers = allocator_answers(program, clusters)
         for seed, cluster, theirs in zip(some, clusters, answers, strict=True):
-            for node, entry in modelled(cluster, selectors).items():
-                how = comparison(entry, theirs[node])
+            for node, our_value in modelled(cluster, selectors).items():
+                how = comparison(our_value, theirs[node])
                 counts[how] += 1
                 if how == "different":
-                    text = f"seed {seed}, node {node}:\n  ours {entry}\n  kube-scheduler"
+                    text = f"seed {seed}, node {node}:\n  ours {our_value}\n  kube-scheduler"
                     different.append(f"{text} {theirs[node]}")
     return counts, different
 
@@ -56,24 +56,24 @@ def _batches(seeds: list[int]) -> Iterator[list[int]]:
 
 
 def record() -> None:
-    """Write small clusters with the answers of kube-scheduler's allocator: for each part of the
-    API some whose answer depends on it.
+    """Write small clusters with the answers of kube-scheduler's allocator: for each part of the API
+    some clusters with an answer that depends on it.
     """
     clusters = [random_cluster(seed) for seed in _CORPUS_SEEDS]
     clusters = [c for c in clusters if len(msgspec.json.encode(c)) <= _MOST_BYTES]
     answers = allocator_answers(tool("firstfit"), clusters)
     selectors = Selectors(time.thread_time)
-    counter: Counter[str] = Counter()
+    text: Counter[str] = Counter()
     lines = []
     for cluster, answer in zip(clusters, answers, strict=True):
-        parts = [part for part in _PARTS if counter[part] < _OF_EACH]
+        parts = [part for part in _PARTS if text[part] < _OF_EACH]
         if any(isinstance(one, list) for one in answer.values()):
             needed = [part for part in parts if _depends_on(cluster, part, selectors)]
             if needed:
-                counter.update(needed)
+                text.update(needed)
                 lines.append(msgspec.json.encode({"cluster": cluster, "answers": answer}))
     CORPUS.write_bytes(b"\n".join(lines) + b"\n")
-    print(dict(counter))
+    print(dict(text))
 
 
 _OF_EACH = 3
@@ -97,17 +97,17 @@ def _depends_on(cluster: dict[str, Any], field: str, selectors: Selectors) -> bo
 
 
 def _without(value: Any, field: str) -> Any:
-    """Return JSON without a field, wherever it stands; lists and maps of it are empty."""
+    """Return JSON without a field at any depth; lists and maps of the field are empty."""
     if isinstance(value, list):
-        # A constraint is nothing without its attribute.
+        # A constraint without an attribute is invalid.
         kept_items = [item for item in value if field != _DISTINCT or field not in item]
         return [_without(item, field) for item in kept_items]
     if not isinstance(value, dict):
         return value
-    survivor = {name: _without(item, field) for name, item in value.items() if name != field}
+    survivors = {name: _without(item, field) for name, item in value.items() if name != field}
     empty = {name: type(item)() for name, item in value.items() if name == field}
     is_kept = field in ("rules", "allocated", "requests", "labels")
-    return survivor | (empty if is_kept else {})
+    return survivors | (empty if is_kept else {})
 
 
 def main(arguments: list[str]) -> int:

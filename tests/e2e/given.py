@@ -1,7 +1,7 @@
-"""The devices of containers, compared with the Binding of their pod.
+"""The devices of containers, compared with the Binding of the pod.
 
 Knows annotations, the runtime's record and the variables of a container, from docs/protocol.md;
-nothing of the code that writes them.
+knows nothing of our code.
 """
 
 import json
@@ -19,10 +19,10 @@ _MAP, _UUIDS = "scheduler.framework.gpushare.allocation", "gpushare.io/device-uu
 
 @dataclass
 class Given:
-    """Containers that ask for GPU memory: how many have the Binding's devices, which do not, why.
+    """Containers with GPU memory: the number with the right devices, and the others with reasons.
 
-    wrong: those that were given something else. nothing: those that were given no device, so that
-    their start fails on a real runtime.
+    wrong: containers with other devices. nothing: containers without a device, which a real runtime
+    would not start.
     """
 
     right: int = 0
@@ -35,24 +35,24 @@ class Given:
 
 
 def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
-    """The devices of these pods' containers. Containers of other pods do not count."""
-    known_items = {pod["metadata"]["uid"]: pod for pod in pods}
-    given_object = Given()
+    """The devices of the containers of these pods; other pods do not count."""
+    known_names = {pod["metadata"]["uid"]: pod for pod in pods}
+    result = Given()
     for item in created:
-        if item.uid not in known_items:
+        if item.uid not in known_names:
             continue
-        pod = known_items[item.uid]
-        limit_result = limit(container_of(pod, item.container))
-        shown_to_result = shown_to(item)
-        if not limit_result and not shown_to_result:
+        pod = known_names[item.uid]
+        request = limit(container_of(pod, item.container))
+        shown_text = shown_to(item)
+        if not request and not shown_text:
             continue
-        if not shown_to_result or shown_to_result.startswith("no-gpu-has-"):
-            given_object.nothing.append(f"{item.pod}/{item.container}: {shown_to_result}")
-        elif fault_result := fault(pod, item, shown_to_result, limit_result):
-            given_object.wrong.append(f"{item.pod}/{item.container}: {fault_result}")
+        if not shown_text or shown_text.startswith("no-gpu-has-"):
+            result.nothing.append(f"{item.pod}/{item.container}: {shown_text}")
+        elif kind := fault(pod, item, shown_text, request):
+            result.wrong.append(f"{item.pod}/{item.container}: {kind}")
         else:
-            given_object.right += 1
-    return given_object
+            result.right += 1
+    return result
 
 
 def shown_to(created: Created) -> str:
@@ -76,25 +76,25 @@ def shown_to(created: Created) -> str:
     return names or variable
 
 
-def fault(pod: Json, created: Created, displayed: str, request: int) -> str:
-    """The fault of the devices that the container sees; "" if there is none."""
+def fault(pod: Json, created: Created, shown_text: str, request: int) -> str:
+    """The error in the devices of the container, or ""."""
     if not request:
-        return f"has {displayed}, asks for none"
-    written_for_result, uuids = written_for(pod, created.container), uuids_of(pod)
-    observed = sorted(uuids.get(part, part) for part in displayed.split(","))
-    if observed != sorted(map(str, written_for_result)):
-        return f"has {displayed}, written is {written_for_result} with {uuids}"
+        return f"has {shown_text}, asks for none"
+    text, uuids = written_for(pod, created.container), uuids_of(pod)
+    collected = sorted(uuids.get(item, item) for item in shown_text.split(","))
+    if collected != sorted(map(str, text)):
+        return f"has {shown_text}, written is {text} with {uuids}"
     units = created.env.get(f"{_NOTE}_CONTAINER")
     return "" if units == str(request) else f"has {units} units, asks for {request}"
 
 
 def written_for(pod: Json, container: str) -> list[int]:
-    """The devices that the pod's annotations give to the container.
+    """The devices of the container by the pod's annotations.
 
-    The devices of a regular container are in the map; any other one has all devices of its pod.
+    The map has those of regular containers; other containers have all devices of the pod.
     """
     notes = pod["metadata"]["annotations"]
-    names = [container["name"] for container in pod["spec"]["containers"]]
+    names = [item["name"] for item in pod["spec"]["containers"]]
     if container in names:
         granted = json.loads(notes[_MAP])[str(names.index(container))]
         return sorted(int(index) for index, units in granted.items() if units)

@@ -1,7 +1,7 @@
 """A pytest plugin (`-p tests.e2e.given_table --given FILE`): a table of the devices of containers.
 
-Knows the counts of the tests' clusters at their end; no figure is written by hand. A run writes
-its release's lines only when it ran every test and none failed, with one that has a kubelet.
+Knows the counts of the tests' clusters; no figure is written by hand. A run writes the lines of its
+release only if every test ran, with a kubelet, and none failed.
 """
 
 import re
@@ -21,15 +21,16 @@ _COUNTED = ("pods", "containers", "right", "wrong device", "no device", "pods no
 _COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", *_COUNTED)
 
 
-def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> None:
-    """Note the devices of the containers of so many pods."""
-    counts = (pods, given.count, given.right, len(given.wrong), len(given.nothing), refused)
+def record(plugin: str, pairing: str, pods: int, values: Given, error: int) -> None:
+    """Add the checked devices of so many pods."""
+    counts = (pods, values.count, values.right, len(values.wrong), len(values.nothing), error)
     notes.note(OF, plugin, pairing, *counts)
 
 
 def written(before: str, noted: list[notes.Note]) -> str:
-    """The table, a line for each device plug-in and pairing; before: with lines of other releases,
-    which stay. They go from new to old.
+    """The table, with a line for each device plug-in and pairing.
+
+    before: the old table; lines of other releases stay. Releases go from new to old.
     """
     sums: dict[tuple[str, str], Counter[str]] = {}
     for plugin, pairing, *counts in noted:
@@ -37,8 +38,8 @@ def written(before: str, noted: list[notes.Note]) -> str:
         sums.setdefault((str(plugin), str(pairing)), Counter()).update(names)
     of_release: dict[str, list[str]] = {}
     for line in before.splitlines():
-        if match := re.match(r"\| ([\d.]+) \| ", line):
-            of_release.setdefault(match[1], []).append(line)
+        if result := re.match(r"\| ([\d.]+) \| ", line):
+            of_release.setdefault(result[1], []).append(line)
     of_release[RELEASE] = [
         _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in _COUNTED))
         for (plugin, pairing), counts in sorted(sums.items())

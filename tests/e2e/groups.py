@@ -1,7 +1,7 @@
-"""Groups of pods as their controllers make them, and a watch over whether one is torn.
+"""Groups of pods as created by controllers, and a watch for partly bound groups.
 
 Knows the labels, annotations and owners that JobSet, LeaderWorkerSet and Job write on pods, and the
-objects that say how large a group is. No such controller runs here.
+objects with the size of a group. No such controller runs here.
 """
 
 import threading
@@ -19,7 +19,7 @@ from tests.e2e.objects import MEM, Objects, fresh
 _PODS = "/api/v1/namespaces/default/pods"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "tests/group"
-"""A label by which the watch knows the pods of a group; nothing else reads it."""
+"""The label of a group's pods for the watch; no other code reads it."""
 _LOOK_EVERY = 0.1
 
 JOB_SETS = ("jobset.x-k8s.io", "v1alpha2", "JobSet")
@@ -100,7 +100,7 @@ def leader_worker_set(objects: Objects, units: int, size: int) -> list[Json]:
 
 
 def job(objects: Objects, units: int, size: int) -> list[Json]:
-    """Return the pods of a Job whose template says how many have to start together."""
+    """Return the pods of a Job with the size of the group in the template."""
     name, owner = fresh("job"), job_owner()
     return [member(objects, units, name, size, owner) for _ in range(size)]
 
@@ -121,7 +121,7 @@ def member(
 
 
 def with_claims(objects: Objects, device_class: str, size: int) -> list[Json]:
-    """Return the pods of a Job that ask for a device each by a claim; they name no resource."""
+    """Return the pods of a Job with a claim for a device each, without resources."""
     name, owner, pods = fresh("job"), job_owner(), []
     for _ in range(size):
         claim = fresh("claim")
@@ -178,7 +178,7 @@ class TornGroups:
         self._sizes: dict[str, int] = {}
         self._since: dict[str, float] = {}
         self.longest: Counter[str] = Counter()
-        """Milliseconds for which a group was bound in part, by its name."""
+        """Milliseconds for which a group was bound in part, by name."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -200,7 +200,7 @@ class TornGroups:
         self._sizes[name_of(pods)] = len(pods)
 
     def forget(self, pods: list[Json]) -> None:
-        """Watch a group no more: its pods are deleted one by one."""
+        """Stop the watch of a group before the deletion of single pods."""
         self._sizes.pop(name_of(pods), None)
         self._since.pop(name_of(pods), None)
 

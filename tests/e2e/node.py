@@ -1,9 +1,9 @@
-"""A real kubelet on a real API server, over a container runtime that writes down its orders.
+"""A real kubelet on a real API server, over a container runtime that records its calls.
 
-Knows their command lines and the runtime's record; nothing of device plug-ins. The kubelet runs in
-a mount namespace of its own, where its fixed folder for device plug-ins is one of this node alone
-and the kernel's settings are read-only, and in a user namespace, so it needs no root and takes that
-as it is. Its mounts go with it.
+Knows the command lines and the runtime's record; nothing of device plug-ins. The kubelet runs in
+its own mount namespace, where the fixed folder for device plug-ins belongs to this node alone and
+the kernel's settings are read-only, and in a user namespace, so it needs no root. The mounts end
+with the kubelet.
 """
 
 import functools
@@ -57,9 +57,8 @@ class Created:
 class Node:
     """A node that runs pods; the kubelet can be killed and started again, its containers run on.
 
-    folder: short, as sockets in it have at most 107 characters; a new one for each node. name: one
-    of the names that a kubelet may have. sync: after how long it looks again at a pod of which it
-    hears nothing.
+    folder: short, as socket paths have at most 107 characters; a new one for each node. name: of
+    the node, for which the kubelet has a token. sync: the period of the kubelet's sync of pods.
     """
 
     def __init__(self, plane: Plane, folder: Path, name: str = NODE, *, sync: str = "1m") -> None:
@@ -97,10 +96,10 @@ class Node:
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
-        """Return when the kubelet is ready; a killed one goes on with its files.
+        """Start the kubelet, and wait until it is ready; a killed one continues with its files.
 
-        The kubelet is started again where it ends by its own race: it mounts its folder, moves a new
-        socket there, and then cannot. On a node systemd starts it again.
+        The kubelet may end by a race of its own between a mount and a new socket in the folder; it
+        is then started again, as systemd does on a node.
         """
         before = self._heartbeat()
 
@@ -134,7 +133,7 @@ class Node:
         self.kubelet.wait(seen, f"does not advertise {amount} of {resource}")
 
     def created(self) -> list[Created]:
-        """All containers so far, in the order of their creation."""
+        """All containers so far, in order of creation."""
         if not self._record.exists():
             return []
         lines = self._record.read_text().splitlines()
@@ -145,15 +144,15 @@ class Node:
         books = json.loads((self.device_plugins / "kubelet_internal_checkpoint").read_text())
         return [
             (
-                pod_device_entry["PodUID"],
-                pod_device_entry["ContainerName"],
-                [device for ids in pod_device_entry["DeviceIDs"].values() for device in ids],
+                item["PodUID"],
+                item["ContainerName"],
+                [device for ids in item["DeviceIDs"].values() for device in ids],
             )
-            for pod_device_entry in books["Data"]["PodDeviceEntries"]
+            for item in books["Data"]["PodDeviceEntries"]
         ]
 
     def told(self) -> str:
-        """The text of the kubelet that a failed wait shows."""
+        """The state of the kubelet for the message of a failed wait."""
         return self.kubelet.last_lines() if self.kubelet else "no kubelet"
 
     def _heartbeat(self) -> str:
@@ -206,20 +205,20 @@ def _created(line: Json) -> Created:
         env=env,
         annotations=line["annotations"] or {},
         cdi_devices=line["cdiDevices"] or (),
-        mounts={mount["container_path"]: mount["host_path"] for mount in line["mounts"] or ()},
+        mounts={item["container_path"]: item["host_path"] for item in line["mounts"] or ()},
     )
 
 
 @functools.cache
 def _namespaces() -> tuple[str, ...]:
-    """The words that give a command its own mounts; skips the test where the system refuses."""
+    """The prefix of a command with its own mounts; skips the test if the system forbids that."""
     command = (shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount")
     try:
-        completed = subprocess.run(
+        finished = subprocess.run(
             [*command, "mount", "-t", "tmpfs", "none", "/var/lib"], capture_output=True, check=False
         )
     except OSError as error:
         pytest.skip(f"no kubelet: {error}")
-    if completed.returncode:
-        pytest.skip(f"no kubelet without namespaces: {completed.stderr.decode().strip()}")
+    if finished.returncode:
+        pytest.skip(f"no kubelet without namespaces: {finished.stderr.decode().strip()}")
     return command

@@ -1,7 +1,7 @@
-"""A node with NVIDIA's container toolkit and no GPU: its driver is the stand-in of NVML.
+"""A node with NVIDIA's container toolkit and no GPU: a stand-in of NVML is the driver.
 
-The toolkit's own programs write the CDI file and change the OCI specification; a container runtime
-adds CDI devices by the library that containerd and CRI-O use. The specification for runc is read.
+The toolkit's own programs write the CDI file and change the OCI specification; CDI devices are
+added by the library of containerd and CRI-O. The input for runc is read.
 """
 
 import json
@@ -41,7 +41,7 @@ _PRIVILEGED = {
 
 @dataclass(frozen=True)
 class Started:
-    """The GPU part of the specification that runc would get."""
+    """The GPUs in the input for runc."""
 
     nodes: frozenset[str]
     """The paths of device nodes of NVIDIA's driver."""
@@ -53,7 +53,7 @@ class Started:
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The numbers of the GPUs with a device node there."""
+        """The numbers of the GPUs with device nodes."""
         numbers = {node.removeprefix("/dev/nvidia") for node in self.nodes}
         return frozenset(number for number in numbers if number.isdigit())
 
@@ -102,14 +102,14 @@ class NvidiaNode:
             pytest.skip("device nodes cannot be made here: it takes root")
 
     def _make_low_level_runtime(self) -> None:
-        """Write the program that runs in runc's place: it keeps the specification."""
+        """Write the program in place of runc, which stores the specification."""
         script = self.folder / "keep-config"
-        bundle, kept_items = self.folder / "bundle", self.folder / "kept.json"
-        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {kept_items}\n")
+        bundle, survivors = self.folder / "bundle", self.folder / "kept.json"
+        script.write_text(f"#!/bin/sh\ncp {bundle}/config.json {survivors}\n")
         script.chmod(0o755)
 
     def write_cdi(self) -> None:
-        """Have the toolkit write the CDI file of its own kind, as its service does at boot."""
+        """Make the toolkit write its CDI file, as its service does at boot."""
         self.cdi.mkdir(exist_ok=True)
         self._run(
             *(self._ctk, "cdi", "generate", f"--output={self.cdi}/nvidia.yaml"),
@@ -119,19 +119,19 @@ class NvidiaNode:
 
     def start(
         self,
-        given: ContainerAllocation,
+        values: ContainerAllocation,
         toolkit: Mapping[str, bool],
         *,
         mode: str = "auto",
         privileged: bool = False,
     ) -> Started:
-        """Start a container with this answer to the kubelet; toolkit: its settings."""
+        """Start a container with this answer of the plug-in; toolkit: settings of the toolkit."""
         bundle = self.folder / "bundle"
         bundle.mkdir(exist_ok=True)
         config = bundle / "config.json"
-        config.write_text(json.dumps(self._specification(given, privileged=privileged)))
-        if given.cdi_devices or given.annotations:
-            self._run(self._inject, self.cdi, config, *given.cdi_devices)
+        config.write_text(json.dumps(self._specification(values, privileged=privileged)))
+        if values.cdi_devices or values.annotations:
+            self._run(self._inject, self.cdi, config, *values.cdi_devices)
         file = self.folder / "config/nvidia-container-runtime/config.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         settings = "".join(f"{name} = {str(on).lower()}\n" for name, on in toolkit.items())
@@ -146,14 +146,10 @@ class NvidiaNode:
         self._run(self._runtime, "create", "--bundle", bundle, "a-container")
         return self._read(json.loads((self.folder / "kept.json").read_text()))
 
-    def _specification(
-        self, container_allocation: ContainerAllocation, *, privileged: bool
-    ) -> Json:
+    def _specification(self, values: ContainerAllocation, *, privileged: bool) -> Json:
         """Return the OCI specification before any runtime has changed it."""
         spec: Json = json.loads(json.dumps(_SPEC))
-        spec["process"]["env"] += [
-            f"{name}={value}" for name, value in container_allocation.envs.items()
-        ]
+        spec["process"]["env"] += [f"{name}={value}" for name, value in values.envs.items()]
         if privileged:
             spec["process"]["capabilities"] = _PRIVILEGED
         spec["mounts"] += [
@@ -163,15 +159,15 @@ class NvidiaNode:
                 "type": "bind",
                 "options": ["rbind", "ro"],
             }
-            for mount in container_allocation.mounts
+            for mount in values.mounts
         ]
         devices = []
-        for path in container_allocation.device_nodes:
+        for path in values.device_nodes:
             number = (self.root / path.removeprefix("/")).stat().st_rdev
             major, minor = os.major(number), os.minor(number)
             devices.append({"path": path, "type": "c", "major": major, "minor": minor})
         spec["linux"]["devices"] = devices
-        spec["annotations"] = dict(container_allocation.annotations)
+        spec["annotations"] = dict(values.annotations)
         return spec
 
     def _read(self, spec: Json) -> Started:
@@ -180,14 +176,14 @@ class NvidiaNode:
         hooks = [hook for kind in (spec.get("hooks") or {}).values() for hook in kind]
         pairs = [text.partition("=") for text in spec["process"]["env"]]
         return Started(
-            frozenset(device["path"] for device in devices if "/nvidia" in device["path"]),
+            frozenset(item["path"] for item in devices if "/nvidia" in item["path"]),
             frozenset(name.partition(".so")[0] for name in mounts if ".so" in name),
             tuple(" ".join(hook.get("args", (hook["path"],))) for hook in hooks),
             {name: value for name, _, value in pairs},
         )
 
     def _run(self, *words: str | Path) -> None:
-        completed = subprocess.run(
+        finished = subprocess.run(
             words, env=self._environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert completed.returncode == 0, completed.stderr[-2000:]
+        assert finished.returncode == 0, finished.stderr[-2000:]

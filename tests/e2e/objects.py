@@ -62,15 +62,16 @@ class Objects:
         }
         body = {
             "metadata": meta,
-            # Victims of preemption are deleted with their own grace, and nobody would end it.
+            # Victims of preemption are deleted with their own grace period, which no kubelet would
+            # end.
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
         }
         return self.api.create(PODS, body).body
 
     def again(self, pod: Json) -> Json:
         """The same pod anew, once that one has been deleted."""
-        kept_items = {key: pod["metadata"].get(key) for key in ("name", "annotations")}
-        return self.api.create(PODS, {"metadata": kept_items, "spec": pod["spec"]}).body
+        survivors = {key: pod["metadata"].get(key) for key in ("name", "annotations")}
+        return self.api.create(PODS, {"metadata": survivors, "spec": pod["spec"]}).body
 
     def priority(self, name: str, value: int) -> None:
         """A priority class, which may be there already."""
@@ -124,14 +125,14 @@ class Objects:
         return str(self.get(pod)["spec"].get("nodeName", ""))
 
     def devices_of(self, pod: Json) -> dict[int, int]:
-        """Units by device, as the pod's annotations say; {} where they say nothing."""
+        """Units by device, by the pod's annotations; {} without annotations."""
         result = self.get(pod)
         return placement(result, MEM, asked(result, MEM))
 
-    def lands(self, pod: Json, output: Callable[[], str] = str) -> tuple[str, dict[int, int]]:
+    def lands(self, pod: Json, text: Callable[[], str] = str) -> tuple[str, dict[int, int]]:
         """Node and units by device, once the pod is bound."""
         name = pod["metadata"]["name"]
-        until(lambda: bool(self.node_of(pod)), lambda: f"{name} is not bound; {output()}")
+        until(lambda: bool(self.node_of(pod)), lambda: f"{name} is not bound; {text()}")
         return self.node_of(pod), self.devices_of(pod)
 
     def refusal(self, pod: Json, *texts: str) -> str:
@@ -154,7 +155,7 @@ class Objects:
         return expected_inspect(self.nodes(), self.pods(), MEM)
 
     def sound(self) -> None:
-        """Fail where a device holds more than it has, or a bound pod does not say its devices."""
+        """Fail for an overcommitted device, or a bound pod without devices in annotations."""
         document = self.inspect()
         assert over_capacity(document) == []
         assert not [node["unplaced"] for node in document["nodes"] if "unplaced" in node]

@@ -1,7 +1,7 @@
-"""A kube-scheduler and an extender on one host: both read one file, and meet over loopback.
+"""A kube-scheduler and an extender on one host, with one file, over loopback.
 
-Knows their command lines and the differences between releases; nothing of rights, or of the
-is in the cluster.
+Knows the command lines and differences between releases; nothing of rights or of objects in the
+cluster.
 """
 
 import functools
@@ -24,7 +24,7 @@ from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
 HOME = "/etc/kubernetes/scheduler.conf"
-"""The names in the printed files; the one thing in them that an operator has to look at."""
+"""The kubeconfig in printed files, the only value that an operator has to check."""
 _URL = re.compile(r"https?://127\.0\.0\.1:(\d+)/gpushare-scheduler")
 _FIRST_WITHOUT_POLICY = 23
 
@@ -41,9 +41,9 @@ class Access:
 class Pair:
     """The two processes; each can be killed and started again.
 
-    program: a kube-scheduler of that version; None: Kubernetes' own. host: their host's name, where
-    it must be another than this machine's. tls: by which callers here reach an extender that speaks
-    TLS. extender_prefix: words before its command.
+    program: a kube-scheduler of that version; None: the standard one. host: the host name for both,
+    if not this machine's. tls: of callers here, for an extender with TLS. extender_prefix: of the
+    extender's command.
     """
 
     def __init__(
@@ -96,26 +96,26 @@ class Pair:
             self.scheduler.kill()
 
     def kill(self) -> None:
-        """End both; start them again with `start`."""
+        """End both processes, which can be started again."""
         self.kill_scheduler()
         self.extender.kill()
 
     def end(self) -> None:
-        """Ask both to end, as a kubelet does that ends their pod; return once they have."""
+        """End both by SIGTERM, as a kubelet ends a pod, and wait."""
         both = [item for item in (self.scheduler, self.extender.process) if item]
         for item in both:
             item.ask_to_end()
-        for entry in both:
-            entry.wait_ended()
+        for item in both:
+            item.wait_ended()
 
     def stop(self) -> None:
         self.kill()
         self.extender.stop()
 
     def told(self) -> str:
-        """The text of the processes that a failed wait shows."""
+        """The state of the processes for the message of a failed wait."""
         processes = [item for item in (self.extender.process, self.scheduler) if item]
-        return "\n".join(f"{process.name}:\n{process.last_lines()}" for process in processes)
+        return "\n".join(f"{item.name}:\n{item.last_lines()}" for item in processes)
 
     def _command(self) -> list[str | Path]:
         if not self.form.startswith("Policy"):
@@ -167,7 +167,7 @@ def form_of(text: str) -> str:
 
 
 def on_host(name: str) -> tuple[str, ...]:
-    """The words before a command, so that it finds itself on a host of that name."""
+    """The prefix of a command that runs it under that host name."""
     return (*_unshare(), "sh", "-c", 'hostname "$0" && exec "$@"', name)
 
 
@@ -177,11 +177,9 @@ def _unshare() -> tuple[str, ...]:
     root = ("--map-root-user",) if os.geteuid() else ()
     command = (shutil.which("unshare") or "unshare", *root, "--uts")
     try:
-        completed = subprocess.run(
-            [*command, "hostname", "other"], capture_output=True, check=False
-        )
+        finished = subprocess.run([*command, "hostname", "other"], capture_output=True, check=False)
     except OSError as error:
         pytest.skip(f"no host names of our own: {error}")
-    if completed.returncode:
-        pytest.skip(f"no host names of our own: {completed.stderr.decode().strip()}")
+    if finished.returncode:
+        pytest.skip(f"no host names of our own: {finished.stderr.decode().strip()}")
     return command

@@ -1,7 +1,7 @@
-"""A real etcd and kube-apiserver: TLS, RBAC, a token for each user; a kubeconfig for each.
+"""A real etcd and kube-apiserver: TLS, RBAC, a token and a kubeconfig for each user.
 
-Knows their flags and the users that a cluster has by itself. Other rights are applied as
-manifests by the tests. The API server is always killed: its own end takes 20 s.
+Knows the flags and the built-in users. Tests apply other rights as manifests. The API server is
+always killed, since a graceful end takes 20 s.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ _GROUPS = {
     SECOND_KUBELET: "system:nodes",
     EXTENDER: "",
 }
-"""Users and their groups: those that begin with system: have rights from the start.
+"""Users and their groups; groups that begin with system: have rights from the start.
 
-The extender's user is for the wiring where it has a certificate; elsewhere it has an account.
+The extender's user is for the wiring with a certificate; other wirings use an account.
 """
 
 _KUBECONFIG = """\
@@ -74,14 +74,14 @@ class Plane:
         self.apiserver: Process | None = None
 
     def start(self) -> None:
-        """Return once the API server is ready; fail with the last lines of an ended process."""
-        local_items, peers = (
-            f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port)
-        )
+        """Wait until the API server is ready; fail with the last lines of the process that ended or
+        hangs.
+        """
+        place, peers = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
         command: list[str | Path] = [
             self._etcd_program,
             *("--name", "etcd", "--data-dir", self.folder / "etcd", "--unsafe-no-fsync"),
-            *("--listen-client-urls", local_items, "--advertise-client-urls", local_items),
+            *("--listen-client-urls", place, "--advertise-client-urls", place),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
             *("--initial-cluster", f"etcd={peers}", "--log-level", "warn"),
             *self._etcd_flags,
@@ -118,7 +118,7 @@ class Plane:
         command: list[str | Path] = [
             *(program, "--kubeconfig", file, "--authentication-kubeconfig", file),
             *("--authorization-kubeconfig", file, "--controllers", ",".join(names)),
-            # Each acts as an account of its own, which RBAC knows from the start.
+            # Each acts as its own account, which RBAC knows from the start.
             *("--use-service-account-credentials", "--leader-elect=false", "--secure-port", "0"),
         ]
         return Process("kube-controller-manager", command, self.folder)
@@ -133,15 +133,15 @@ class Plane:
         return Api(self.url, token=token or self.token(ADMIN), ca=str(self.ca))
 
     def token(self, user: str) -> str:
-        """The certificate by which the API server knows one of its own users."""
+        """The token of a user of this plane."""
         return self._tokens[user]
 
     def objects(self) -> Objects:
-        """The objects of the cluster, in the administrator's hands."""
+        """The objects of the cluster, as administrator."""
         return Objects(self.api())
 
     def version(self) -> str:
-        """The version that the API server tells: `1.37.0`."""
+        """The version of the API server: `1.37.0`."""
         return str(self.api().get("/version").body["gitVersion"]).removeprefix("v")
 
     def kubeconfig(self, user: str, token: str = "") -> Path:
@@ -152,7 +152,7 @@ class Plane:
         return file
 
     def _ready(self) -> bool:
-        """Whether the API server says that it is ready, and has made its own namespaces."""
+        """Whether the API server is ready, with the built-in namespaces."""
         assert self.etcd, "started"
         self.etcd.running()
         with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):

@@ -1,11 +1,11 @@
-"""A device plug-in that guesses by size which pod the kubelet asks for, as the original does.
+"""A device plug-in that guesses the pod by size, as the original does.
 
-It serves the oldest pending pod of its node (by ASSUME_TIME) that asks for as much in all, tells
-the container the index from the pod's annotation, and marks the pod ASSIGNED. So it mixes up pods
-of one size that the kubelet admits in another order than they were bound in; the tests have to see
-that. Knows the kubelet's API v1beta1 as far as it needs; nothing of our code.
+It serves the oldest pending pod of the node (by ASSUME_TIME) with the same total, gives the
+container the index in the pod's annotation, and marks the pod ASSIGNED. So it mixes up pods of one
+size if the kubelet admits pods in another order than that of the bindings, which tests must detect.
+Knows a part of the kubelet's API v1beta1; nothing of our code.
 
-    python -m tests.e2e.plugin_by_size NODE FOLDER URL CA TOKEN DEVICES UNITS
+python -m tests.e2e.plugin_by_size NODE FOLDER URL CA TOKEN DEVICES UNITS
 """
 
 import sys
@@ -32,13 +32,13 @@ class Pods:
     def pending(self, units: int) -> list[Json]:
         """Pods that wait for so many units on this node, the oldest binding first."""
         selector = f"spec.nodeName={self._node},status.phase=Pending"
-        waiting_pods = [
+        entry = [
             pod
             for pod in self._api.get("/api/v1/pods", fieldSelector=selector).body["items"]
             if pod["metadata"].get("annotations", {}).get(f"{_NOTE}_ASSIGNED") == "false"
             and units == sum(_limit(container) for container in pod["spec"]["containers"])
         ]
-        return sorted(waiting_pods, key=lambda pod: int(_note(pod, "ASSUME_TIME")))
+        return sorted(entry, key=lambda pod: int(_note(pod, "ASSUME_TIME")))
 
     def mark(self, pod: Json) -> None:
         """Note that the pod has been served."""
@@ -54,7 +54,7 @@ class Pods:
 
 
 class Plugin:
-    """The calls of the kubelet; ids are UUID-_-0, UUID-_-1, ... for each unit of each device."""
+    """The service for the kubelet; ids are UUID-_-0, UUID-_-1, ... for each unit of each device."""
 
     def __init__(self, pods: Pods, devices: int, units: int) -> None:
         self._pods = pods
@@ -69,7 +69,7 @@ class Plugin:
             ended.wait()
 
     def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
-        containers = [fields(field)[1] for field in fields(request)[1]]
+        containers = [fields(item)[1] for item in fields(request)[1]]
         total = sum(map(len, containers))
         with self._one_at_a_time:
             pod = next(iter(self._pods.pending(total)), None)
@@ -91,7 +91,7 @@ class Plugin:
 
 
 def serve(plugin: Plugin, folder: Path) -> grpc.Server:
-    """Answer the kubelet on a socket in its folder."""
+    """Serve the kubelet on a socket in the folder of plug-ins."""
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     methods = {
         "GetDevicePluginOptions": unary(lambda _request, _context: b""),

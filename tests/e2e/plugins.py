@@ -1,6 +1,6 @@
 """Device plug-ins as processes on a node: each can be killed and started again.
 
-Knows their command lines; test_device_plugin.py has the checks.
+Knows the command lines; test_device_plugin.py has the checks.
 """
 
 import functools
@@ -21,7 +21,7 @@ from tests.e2e.world import account_token, apply
 from tests.integration.process import free_port
 
 DEVICES, UNITS = 4, 16
-"""The devices of a node: so many devices with so many GiB each."""
+"""The devices of a node: a number of devices with a number of GiB each."""
 
 
 class Plugin:
@@ -35,7 +35,7 @@ class Plugin:
         self.process: Process | None = None
 
     def start(self) -> None:
-        """Return when the node advertises the devices."""
+        """Wait until the node advertises its resources."""
         self.launch()
         self._node.advertises(MEM, DEVICES * UNITS)
 
@@ -51,7 +51,7 @@ class Plugin:
         return self.process.log if self.process else ""
 
     def told(self) -> str:
-        """The text that a failed wait shows."""
+        """The state for the message of a failed wait."""
         return self.process.last_lines() if self.process else "no device plug-in"
 
     def command(self) -> list[str | Path]:
@@ -67,12 +67,12 @@ class BySize(Plugin):
         tests = ("env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m")
         program = "tests.e2e.plugin_by_size"
         access = (self._plane.url, self._plane.ca, self._plane.token(ADMIN))
-        place = (self._node.name, self._node.device_plugins)
-        return [*tests, program, *place, *access, str(DEVICES), str(UNITS)]
+        path = (self._node.name, self._node.device_plugins)
+        return [*tests, program, *path, *access, str(DEVICES), str(UNITS)]
 
 
 class Ours(Plugin):
-    """`gpushare device-plugin`, with its devices from a file."""
+    """`gpushare device-plugin`, told its devices by a file."""
 
     name = "`gpushare device-plugin`"
     pods_api = True
@@ -92,7 +92,7 @@ class Ours(Plugin):
         self._kubeconfig = Path()
 
     def start(self) -> None:
-        """Return when the node advertises the devices; the plug-in has our manifests' rights."""
+        """Return when the node advertises it; it has the rights that our manifests give."""
         if not self._kubeconfig.name:
             apply(self._plane, "device-plugin")
             token = account_token(self._plane.api(), "gpushare-device-plugin", self._node.name)
@@ -162,7 +162,7 @@ class OursByMounts(Ours):
 
 
 class OursByCdi(Ours):
-    """The same where devices are handed over by CDI."""
+    """The same where they are handed over by CDI."""
 
     strategy = "cdi-cri"
 

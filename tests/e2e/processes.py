@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine; anything slower is broken."""
+"""Upper bound on the seconds of any wait, also on a busy machine."""
 _SHOWN = 30
 
 
@@ -33,7 +33,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 env=environment,
-                start_new_session=True,  # so that a signal reaches its children, too
+                start_new_session=True,  # so that a signal reaches its children too
             )
 
     @property
@@ -61,7 +61,9 @@ class Process:
     def last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_SHOWN:])
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    def wait(
+        self, condition: Callable[[], bool], description: str, seconds: float = PATIENCE
+    ) -> None:
         """Return once the condition holds; fail with the last lines if it ends or is late."""
 
         def checked() -> bool:
@@ -69,7 +71,9 @@ class Process:
             return condition()
 
         until(
-            checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}", seconds
+            checked,
+            lambda: f"{self.name}: {description}; its last lines:\n{self.last_lines()}",
+            seconds,
         )
 
     def ask_to_end(self) -> None:
@@ -85,7 +89,7 @@ class Process:
         self._process.wait(seconds)
 
     def kill(self) -> None:
-        """End the process and its children, at once. Does nothing where it has ended."""
+        """Kill the process and its children at once. Does nothing where it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
@@ -93,17 +97,18 @@ class Process:
 
 @functools.cache
 def _ends_with_us() -> tuple[str, ...]:
-    """The words before a command so that the system ends it, however this process ends."""
+    """The prefix of a command that the system ends with this process."""
     program = shutil.which("setpriv")
     return (program, "--pdeathsig", "KILL", "--") if program else ()
 
 
 def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE
+    condition: Callable[[], bool], description: str | Callable[[], str], seconds: float = PATIENCE
 ) -> None:
     """Return once the condition holds; fail when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not in {seconds} s: {what if isinstance(what, str) else what()}")
+            text = description if isinstance(description, str) else description()
+            raise AssertionError(f"not in {seconds} s: {text}")
         time.sleep(0.05)

@@ -16,7 +16,7 @@ PRIORITIES = {"low": 10, "high": 1000}
 PROFILES = ("default-scheduler", "packing", "ratio")
 """The schedulers that pods name."""
 OWN_SPREAD = PROFILES[2]
-"""The one whose pods are spread by constraints of its file, hard ones among them."""
+"""The profile with spread constraints in the file, hard ones included."""
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -27,7 +27,7 @@ _NEWER = ("minDomains", "nodeTaintsPolicy", "nodeAffinityPolicy", "matchLabelKey
 
 
 def without_sidecars(pod: Json) -> Json:
-    """The pod whose init containers all end."""
+    """The pod without sidecars."""
     return _without(pod, {"initContainers": ("restartPolicy",)})
 
 
@@ -37,14 +37,14 @@ def as_of_1_22(pod: Json) -> Json:
     One that may be spread excludes no node: 1.22 counts pods on excluded nodes, too, where another
     node of the same zone is not excluded.
     """
-    without_result = _without(without_sidecars(pod), {_SPREAD: _NEWER})
-    spec = without_result["spec"]
+    result = _without(without_sidecars(pod), {_SPREAD: _NEWER})
+    spec = result["spec"]
     if spec.get(_SPREAD) or spec["schedulerName"] == OWN_SPREAD:
         spec.pop("nodeSelector", None)
         affinity = dict(spec["affinity"].get("nodeAffinity", {}))
         affinity.pop(_REQUIRED, None)
         spec["affinity"] = {**spec["affinity"], "nodeAffinity": affinity}
-    return without_result
+    return result
 
 
 def _without(pod: Json, fields: dict[str, tuple[str, ...]]) -> Json:
@@ -133,13 +133,13 @@ class RandomCluster:
         if self._one(0.3):
             spec[_SPREAD] = [self._spread(key) for key in (_ZONE, _HOSTNAME) if self._one(0.7)]
         spec["affinity"] = {
-            kind: entry
-            for kind, entry in (
+            kind: result
+            for kind, result in (
                 ("nodeAffinity", self._node_affinity()),
                 ("podAffinity", self._pod_affinity(0.15)),
                 ("podAntiAffinity", self._pod_affinity(0.2)),
             )
-            if entry
+            if result
         }
         owners = [owner(self._random)] if self._one(0.5) else []
         meta: Json = {"name": name, "namespace": self._namespace(), "labels": labels}
@@ -230,11 +230,11 @@ class RandomCluster:
 
     def _selector(self) -> Json:
         label = self._random.choice(list(LABELS))
-        choice_result = self._random.choice(LABELS[label])
+        expected = self._random.choice(LABELS[label])
         if self._one(0.3):
-            expression = {"key": label, "operator": "NotIn", "values": [choice_result]}
+            expression = {"key": label, "operator": "NotIn", "values": [expected]}
             return {"labelSelector": {"matchExpressions": [expression]}}
-        return {"labelSelector": {"matchLabels": {label: choice_result}}}
+        return {"labelSelector": {"matchLabels": {label: expected}}}
 
     def _spread(self, key: str) -> Json:
         choice = self._random.choice

@@ -1,4 +1,4 @@
-"""Namespaces by chance, with labels, and with objects that select pods there.
+"""Random namespaces with labels, and with objects that select pods.
 
 Services, ReplicaSets, StatefulSets and ReplicationControllers: pods that belong to them are spread
 by default. PodDisruptionBudgets: pods of theirs are rather not evicted. Plain objects of the API,
@@ -21,7 +21,7 @@ _KINDS = {
 }
 _CONTROLLERS = tuple(_KINDS)
 _OTHERS = (("Job", "batch/v1"), ("StatefulSet", "apps.example.com/v1"))
-"""Controllers by whose pods kube-scheduler does not spread."""
+"""Controllers that do not count for the default spread of kube-scheduler."""
 
 
 def owner(random: Random) -> Json:
@@ -36,7 +36,7 @@ def owner(random: Random) -> Json:
 
 
 def namespaces() -> list[Json]:
-    """All of NAMESPACES, with labels by which affinity may select them."""
+    """All of NAMESPACES, with labels for the selectors of affinity."""
     return [
         {"metadata": {"name": name, "labels": {"floor": str(number % 2)}}}
         for number, name in enumerate(NAMESPACES)
@@ -44,7 +44,7 @@ def namespaces() -> list[Json]:
 
 
 def selecting() -> list[tuple[str, str, Json]]:
-    """An object that selects pods: the kind, the path to create it at, and the object."""
+    """Objects that select pods: the kind, the path for the creation, and the object."""
     random = Random(1)
     return [
         _made(random, kind, namespace, name)
@@ -56,7 +56,7 @@ def selecting() -> list[tuple[str, str, Json]]:
 
 
 def budgets() -> list[tuple[str, Json]]:
-    """An object that protects pods from preemption: the path to create it at, and the object."""
+    """Budgets: the path for the creation, and the object."""
     random = Random(2)
     return [
         (

@@ -1,6 +1,6 @@
-"""A real kube-scheduler on our API server: nodes and pods for it, and its decisions.
+"""A real kube-scheduler on our API server: nodes, pods, and the decisions.
 
-Decisions are read from the pods' objects, points of nodes from the log.
+The decisions are read from the pods, the scores from the log.
 """
 
 import re
@@ -28,11 +28,11 @@ from tests.e2e.scheduler_releases import Release
 
 Json = dict[str, Any]
 Scores = dict[tuple[str, str], int]
-"""(plug-in, node) -> the points of the plug-in for the node, times its weight; nowhere 0."""
+"""(plug-in, node) -> weighted score, without zeros."""
 
 _NODES = "/api/v1/nodes"
 _LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
-"""The source files that log each plug-in's scores, of today and of 1.22, and their names."""
+"""The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
 _SCORED = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]*)" plugin="(?P<plugin>[^"]*)"'
     r' node="(?P<node>[^"]*)" score=(?P<score>-?\d+)'
@@ -68,7 +68,7 @@ class RealScheduler:
         self._logged = ""
 
     def _create_what_stays(self, release: Release) -> None:
-        """Create the objects that kube-scheduler has to know before the first pod comes."""
+        """Create the objects that kube-scheduler must know before the first pod."""
         for name, value in PRIORITIES.items():
             head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
             body = head | {"metadata": {"name": name}, "value": value}
@@ -91,8 +91,8 @@ class RealScheduler:
         self._server.stop()
 
     def _take_in(self, before: Json | None, after: Json | None) -> None:
-        known_items: Json = after or before or {}
-        name = known_items["metadata"]["name"]
+        known_names: Json = after or before or {}
+        name = known_names["metadata"]["name"]
         with self._changed:
             if after:
                 self._pods[name] = after
@@ -100,14 +100,14 @@ class RealScheduler:
                 self._pods.pop(name, None)
             self._changed.notify_all()
 
-    def _until(self, true: Callable[[], bool], subject: str) -> None:
+    def _until(self, true: Callable[[], bool], description: str) -> None:
         """Return once it is true of the pods as the watch shows them."""
         deadline = time.monotonic() + PATIENCE
         with self._changed:
             while not true():
                 self._changed.wait(1)
                 self._process.running()
-                assert time.monotonic() < deadline, f"not in {PATIENCE} s: {subject}"
+                assert time.monotonic() < deadline, f"not in {PATIENCE} s: {description}"
 
     def nodes_are(self, nodes: list[Json]) -> None:
         """Put these nodes in the place of all others; return when kube-scheduler knows them."""
@@ -145,7 +145,7 @@ class RealScheduler:
         return Snapshot(tuple(infos.values()))
 
     def create(self, pod: Json) -> Json:
-        """Create the pod, and return it as stored; later log lines are about this pod."""
+        """Create the pod, and return the stored object; later log lines are about this pod."""
         self._forget_log()
         return self.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
@@ -164,11 +164,11 @@ class RealScheduler:
         return self._pods[name]
 
     def scores(self, pod: Json) -> Scores:
-        """The points of each plug-in for each node by the log, for this pod, the newest one."""
+        """The scores of each plug-in for each node in the log, for the last created pod."""
         return {
-            (item["plugin"], item["node"]): int(item["score"])
-            for item in _SCORED.finditer(self._log_so_far())
-            if item["pod"] == _key(pod) and item["score"] != "0"
+            (result["plugin"], result["node"]): int(result["score"])
+            for result in _SCORED.finditer(self._log_so_far())
+            if result["pod"] == _key(pod) and result["score"] != "0"
         }
 
     def has_gone(self, victims: Collection[PodView]) -> bool:
@@ -176,9 +176,9 @@ class RealScheduler:
         return self._comes("Delete event for scheduled pod", [victim.key for victim in victims])
 
     def bind(self, pod: Json, node: str) -> str:
-        """Bind a pod for which room was made, and return the node that it is on.
+        """Bind a nominated pod, and return its node.
 
-        kube-scheduler would do so after its backoff, a second or more later, but may be faster.
+        kube-scheduler would bind the pod after back-off, a second or more later, or may be faster.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         meta = {"name": pod["metadata"]["name"]}
@@ -219,7 +219,7 @@ class RealScheduler:
 
 
 def waits(pod: Json) -> str:
-    """Why a pod waits, without the words of plug-ins that we have not built."""
+    """The message of a pending pod, without texts of plug-ins that the small scheduler lacks."""
     for condition in pod["status"].get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = str(condition.get("message", ""))

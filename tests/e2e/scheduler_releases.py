@@ -1,9 +1,9 @@
-"""The kube-schedulers for the comparison with the small one: their files, and what they lack.
+"""The kube-schedulers that the small scheduler is compared with: files and omissions.
 
-Both read the same file. 1.22 gets a configuration of its time, or a Policy, and pods of its time.
-Differences between a release and the newest are left out there: the plug-ins of _CHANGED do
-not score on 1.22, where there are no budgets either, one of them not before 1.37, and 1.30 gets no
-sidecars. docs/local-cluster.md says how they differ.
+Both schedulers read the same file. 1.22 gets a configuration or a Policy of its time, and pods of
+its time. Behaviour that differs from the newest release is left out: the plug-ins of _CHANGED do
+not score on 1.22, which gets no budgets either, one of them not before 1.37, and 1.30 gets no
+sidecars. docs/local-cluster.md lists the differences.
 """
 
 import re
@@ -84,20 +84,20 @@ POLICY: Json = {
         {"name": "InterPodAffinityPriority", "weight": 1},
     ],
 }
-"""The first profile of OLD_FILE, in the words of a Policy."""
+"""The first profile of OLD_FILE as a Policy."""
 _NAMES_OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def reasons(message: str) -> Counter[str]:
-    """How many nodes were rejected for which reason, in the words of the newest release.
+    """The number of rejected nodes by reason, in the words of the newest release.
 
-    Up to 1.33 the message names the taint, and has preemption help on more nodes; so what comes
-    after `preemption:` does not count here. Nor do nodes that the pod excludes by naming others
-    (`matchFields`), which 1.30 does not mention.
+    Up to 1.33 the message names the taint, and counts more nodes for preemption, so the part after
+    `preemption:` is ignored. Nodes excluded by `matchFields` are ignored too, as 1.30 does not
+    count these.
     """
     result = Counter[str]()
-    rstrip_result = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
-    for part in re.split(r", (?=\d)", rstrip_result):
+    text = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
+    for part in re.split(r", (?=\d)", text):
         count, _, reason = part.partition(" ")
         if reason and reason != _NAMES_OTHERS:
             taint = r"had (untolerated )?taint \{.*\}(, that the pod didn't tolerate)?"
@@ -112,7 +112,7 @@ def reasons_of_1_22(message: str) -> object:
 
 @dataclass(frozen=True)
 class Release:
-    """A kube-scheduler: its version and file; which pods it gets, and the words of its messages."""
+    """A kube-scheduler: version, file, generated pods, and the reading of messages."""
 
     version: str
     file: Json
@@ -128,11 +128,9 @@ class Release:
         """The file with the way to the API server; 1.22 has to be told where it may listen."""
         if self.file["kind"] == "Policy":
             return self.file
-        local_items = f"127.0.0.1:{free_port()}"
+        place = f"127.0.0.1:{free_port()}"
         listens = (
-            {}
-            if self.of_today
-            else {"healthzBindAddress": local_items, "metricsBindAddress": local_items}
+            {} if self.of_today else {"healthzBindAddress": place, "metricsBindAddress": place}
         )
         return self.file | {"clientConnection": access} | listens
 
@@ -155,12 +153,12 @@ def _first_profile(pod: Json) -> Json:
 
 
 def _as_it_is(version: str) -> Release:
-    """A release of today; its differences from the newest are left out."""
+    """A current release, without behaviour that differs from the newest one."""
     minor = int(version.split(".")[1])
     file = FILE if minor >= 37 else _without_score(FILE, "NodeResourcesBalancedAllocation")
     pods = (lambda pod: pod) if minor >= 33 else without_sidecars
-    text = (lambda message: message) if minor >= 34 else reasons
-    return Release(version, file, pods, text)
+    output = (lambda message: message) if minor >= 34 else reasons
+    return Release(version, file, pods, output)
 
 
 RELEASES = {

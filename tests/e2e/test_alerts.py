@@ -23,12 +23,12 @@ ALERTS = [rule["alert"] for rule in rules()]
 
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
-    """The output of promtool; it must find nothing wrong."""
+    """The output of promtool, which must succeed."""
     command = [tool("promtool"), *arguments]
-    completed = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
-    decode_result = (completed.stdout + completed.stderr).decode()
-    assert completed.returncode == 0, decode_result
-    return decode_result
+    finished = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+    output = (finished.stdout + finished.stderr).decode()
+    assert finished.returncode == 0, output
+    return output
 
 
 def test_the_rules_are_rules() -> None:
@@ -37,7 +37,7 @@ def test_the_rules_are_rules() -> None:
 
 def test_each_alert_fires_in_its_story_and_none_where_all_is_well() -> None:
     promtool("test", "rules", STORIES)
-    # promtool reads the file's expectations; each alert has to be among them.
+    # promtool checks the expectations in the file, which must include each alert.
     expected = re.findall(r"""alertname(?:="|: )(\w+)""", STORIES.read_text())
     assert sorted(expected) == sorted(ALERTS)
 
@@ -54,12 +54,8 @@ def test_a_story_without_its_alert_is_found(tmp_path: Path) -> None:
 
 
 def test_the_dashboards_expressions_can_be_read(tmp_path: Path) -> None:
-    panels = [
-        expression
-        for expression in expressions().values()
-        if not expression.startswith("label_values")
-    ]
-    texts = [panel.replace("$__rate_interval", "5m").replace("$resource", ".*") for panel in panels]
+    panels = [item for item in expressions().values() if not item.startswith("label_values")]
+    texts = [item.replace("$__rate_interval", "5m").replace("$resource", ".*") for item in panels]
     records = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(texts)]
     (tmp_path / "panels.yaml").write_text(
         yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]})
@@ -77,7 +73,7 @@ def test_promtool_finds_nothing_to_say_of_the_metrics() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_has_a_runbook_with_its_expression(alert: str) -> None:
-    (rule,) = (rule for rule in rules() if rule["alert"] == alert)
+    (rule,) = (item for item in rules() if item["alert"] == alert)
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {alert}\n")[2].partition("\n## ")[0]
     printed = section.partition("```\n")[2].partition("```")[0]

@@ -1,4 +1,4 @@
-"""The Helm chart and the kustomize bases make the same objects, on every supported Kubernetes."""
+"""The Helm chart renders the same as the kustomize bases, for every supported Kubernetes."""
 
 import copy
 import functools
@@ -37,12 +37,12 @@ _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
 @functools.cache
 def kustomized(folder: str) -> list[Json]:
     command: list[str | Path] = [needed("kubectl"), "kustomize", CONFIG / folder]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return list(yaml.safe_load_all(completed.stdout))
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return list(yaml.safe_load_all(finished.stdout))
 
 
 def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
-    """By kind and name, without the additions of each tool: labels, and the hash in a name."""
+    """Documents by kind and name, without the labels and name hashes that a tool adds."""
     result = {}
     for document in copy.deepcopy(documents):
         metadata = document["metadata"]
@@ -56,7 +56,7 @@ def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
         if document["kind"] == "Deployment":
             pod = document["spec"]["template"]
             pod["metadata"]["annotations"].pop("checksum/config", None)
-            for volume in (volume for volume in pod["spec"]["volumes"] if "configMap" in volume):
+            for volume in (item for item in pod["spec"]["volumes"] if "configMap" in item):
                 volume["configMap"]["name"] = "gpushare-scheduler-config"
         result[document["kind"], metadata["name"]] = document
     assert len(result) == len(documents)
@@ -84,10 +84,10 @@ def test_the_chart_gives_what_the_base_gives(folder: str, values: tuple[str, ...
 
 def test_the_chart_gives_the_device_plug_in_of_the_base() -> None:
     base = compared(kustomized("device-plugin"))
-    workload = {key: entry for key, entry in base.items() if "Admission" not in key[0]}
+    workload = {key: item for key, item in base.items() if "Admission" not in key[0]}
     rights = compared(rendered("wiring=existing-scheduler"))
-    compared_result = compared(rendered(*DEVICE_PLUGIN))
-    assert {key: entry for key, entry in compared_result.items() if key not in rights} == workload
+    our_value = compared(rendered(*DEVICE_PLUGIN))
+    assert {key: item for key, item in our_value.items() if key not in rights} == workload
 
 
 @pytest.mark.parametrize("kind", POLICIES)
@@ -103,16 +103,16 @@ def test_the_device_plug_in_may_have_an_image_of_its_own() -> None:
     def images(*values: str) -> set[str]:
         documents = rendered("devicePlugin.enabled=true", "image.tag=v1", *values)
         pods = [
-            document["spec"]["template"]["spec"]
-            for document in documents
-            if "template" in document.get("spec", {})
+            item["spec"]["template"]["spec"]
+            for item in documents
+            if "template" in item.get("spec", {})
         ]
         return {c["image"] for pod in pods for c in pod["containers"] if "kube" not in c["name"]}
 
     assert images() == {"gpushare:v1"}
-    own_items = ("devicePlugin.image.repository=r.example:5000/dp",)
-    assert images(*own_items) == {"gpushare:v1", "r.example:5000/dp:v1"}
-    both = images(*own_items, "devicePlugin.image.tag=v3")
+    own_value = ("devicePlugin.image.repository=r.example:5000/dp",)
+    assert images(*own_value) == {"gpushare:v1", "r.example:5000/dp:v1"}
+    both = images(*own_value, "devicePlugin.image.tag=v3")
     assert both == {"gpushare:v1", "r.example:5000/dp:v3"}
 
 
@@ -143,12 +143,10 @@ def documents(*values: str) -> dict[tuple[str, str], Json]:
 
 
 def test_claims_come_with_the_driver_as_the_base_has_them() -> None:
-    rendered_result = rendered(*CLAIMS)
-    for document in rendered_result:  # files of the base come without labels
+    created = rendered(*CLAIMS)
+    for document in created:  # files of the base come without labels
         document["metadata"].setdefault("labels", {"app.kubernetes.io/name": "gpushare"})
-    assert compared(named(rendered_result)) == compared(
-        kustomized("extender/second-scheduler-claims")
-    )
+    assert compared(named(created)) == compared(kustomized("extender/second-scheduler-claims"))
 
 
 def test_claims_know_the_driver_and_the_account() -> None:
@@ -157,7 +155,7 @@ def test_claims_know_the_driver_and_the_account() -> None:
     assert selector["cel"]["expression"] == "device.driver == 'gpu.example.com'"
     subjects = created["ClusterRoleBinding", "gpushare-claims"]["subjects"]
     assert subjects == created["ClusterRoleBinding", "gpushare-extender"]["subjects"]
-    assert [subject["kind"] for subject in subjects] == ["User"]
+    assert [item["kind"] for item in subjects] == ["User"]
 
 
 @pytest.mark.parametrize("minor", range(22, 38))
@@ -169,9 +167,9 @@ def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -
         values += CLAIMS
     documents = rendered(*values, version=f"1.{minor}.0")
     for document in documents:
-        # The oldest schemas there are; the parts of 1.25 that we use were there in 1.22.
+        # The oldest available schemas; fields of 1.25 that we use existed in 1.22.
         kubernetes_validate.validate(document, f"1.{max(minor, 25)}", strict=True)
-    (config,) = (document for document in documents if document["kind"] == "ConfigMap")
+    (config,) = (item for item in documents if item["kind"] == "ConfigMap")
     (version,) = {22: {"v1beta2"}, 23: {"v1beta3"}, 24: {"v1beta3"}}.get(minor, {"v1"})
     text = yaml.safe_load(config["data"]["kube-scheduler.yaml"])
     assert text["apiVersion"] == f"kubescheduler.config.k8s.io/{version}"
@@ -214,10 +212,10 @@ def test_the_versions_are_those_of_this_release() -> None:
 def test_what_cannot_work_is_refused_with_one_sentence(
     values: tuple[str, ...], version: str, text: str
 ) -> None:
-    template_result = template(*values, version=version)
-    assert template_result.returncode != 0
-    assert text in template_result.stderr
-    assert not template_result.stdout.strip()
+    finished = template(*values, version=version)
+    assert finished.returncode != 0
+    assert text in finished.stderr
+    assert not finished.stdout.strip()
 
 
 @pytest.mark.parametrize("version", ["1.33", "1.33.0", "v1.33.0-gke.100", "v1.33.0+k3s1"])
@@ -249,13 +247,13 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     scheduler = created["Deployment"]["spec"]["template"]["spec"]
     for pod in (plugin, scheduler):
         assert taint in pod["tolerations"]
-        assert any(toleration["key"] == "nvidia.com/gpu" for toleration in pod["tolerations"])
+        assert any(item["key"] == "nvidia.com/gpu" for item in pod["tolerations"])
         assert pod["affinity"] == near
     assert plugin["priorityClassName"] == "mine"
     assert plugin["containers"][0]["resources"]["limits"] == limits["limits"]
     arguments = scheduler["containers"][1]["args"]
-    output = {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"}
-    assert output <= {*arguments}
+    text = {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"}
+    assert text <= {*arguments}
 
 
 @pytest.mark.parametrize("wakes", [True, False])
@@ -263,17 +261,17 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
 def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards: bool) -> None:
     words = {"wakesScheduler": wakes, "scaleDownGuard": guards}
     values = [f"extender.{key}={str(value).lower()}" for key, value in words.items()]
-    rendered_result = rendered(*values)
+    created = rendered(*values)
     (role,) = (
         item
-        for item in rendered_result
+        for item in created
         if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "gpushare-extender")
     )
     patches = any(
         "nodes" in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"]
     )
     assert patches == (guards or wakes)
-    (deployment,) = (item for item in rendered_result if item["kind"] == "Deployment")
+    (deployment,) = (item for item in created if item["kind"] == "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][-1]["args"]
     assert ("--scale-down-guard" in arguments) == guards
 
@@ -287,12 +285,12 @@ def test_placeholders_have_rights_in_their_namespace_alone() -> None:
         ]
 
     assert found() == []
-    found_result = found("extender.placeholders=asks")
-    assert [(item["kind"], item["metadata"]["namespace"]) for item in found_result] == [
+    created = found("extender.placeholders=asks")
+    assert [(item["kind"], item["metadata"]["namespace"]) for item in created] == [
         ("Role", "asks"),
         ("RoleBinding", "asks"),
     ]
-    assert [(rule["resources"], rule["verbs"]) for rule in found_result[0]["rules"]] == [
+    assert [(rule["resources"], rule["verbs"]) for rule in created[0]["rules"]] == [
         (["pods"], ["create", "delete"]),
         (["pods/status"], ["patch"]),
     ]
@@ -360,17 +358,13 @@ OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 def test_a_pod_monitor_selects_the_pods() -> None:
     values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")
     documents = rendered(*values, more=OPERATOR)
-    monitors = [document for document in documents if document["kind"] == "PodMonitor"]
-    pods = [
-        document["spec"]["template"]
-        for document in documents
-        if "template" in document.get("spec", {})
-    ]
+    monitors = [item for item in documents if item["kind"] == "PodMonitor"]
+    pods = [item["spec"]["template"] for item in documents if "template" in item.get("spec", {})]
     assert len(monitors) == len(pods) == 2
     for monitor in monitors:
         assert monitor["metadata"]["labels"]["team"] == "ml"
-        items = monitor["spec"]["selector"]["matchLabels"].items()
-        (pod,) = (pod for pod in pods if items <= pod["metadata"]["labels"].items())
+        expected = monitor["spec"]["selector"]["matchLabels"].items()
+        (pod,) = (item for item in pods if expected <= item["metadata"]["labels"].items())
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["honorLabels"]
         ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
@@ -380,26 +374,20 @@ def test_a_pod_monitor_selects_the_pods() -> None:
 def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
     values = ("serviceMonitor.enabled=true", "devicePlugin.enabled=true")
     documents = rendered(*values, more=OPERATOR)
-    monitors = [document for document in documents if document["kind"] == "ServiceMonitor"]
-    services = [document for document in documents if document["kind"] == "Service"]
-    pods = [
-        document["spec"]["template"]
-        for document in documents
-        if "template" in document.get("spec", {})
-    ]
+    monitors = [item for item in documents if item["kind"] == "ServiceMonitor"]
+    services = [item for item in documents if item["kind"] == "Service"]
+    pods = [item["spec"]["template"] for item in documents if "template" in item.get("spec", {})]
     assert len(monitors) == len(services) == len(pods) == 2
     for monitor in monitors:
-        items = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = (
-            service for service in services if items <= service["metadata"]["labels"].items()
-        )
+        expected = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = (item for item in services if expected <= item["metadata"]["labels"].items())
         kubernetes_validate.validate(service, "1.37", strict=True)
         (port,) = service["spec"]["ports"]
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["honorLabels"]
         assert endpoint["port"] == port["name"]
         chosen = service["spec"]["selector"].items()
-        (pod,) = (pod for pod in pods if chosen <= pod["metadata"]["labels"].items())
+        (pod,) = (item for item in pods if chosen <= item["metadata"]["labels"].items())
         ports = {
             item["name"]: item["containerPort"]
             for container in pod["spec"]["containers"]
@@ -411,31 +399,29 @@ def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
 def test_rules_and_dashboard_are_the_files() -> None:
     values = ("rules.enabled=true", "rules.labels.team=ml", "dashboard.enabled=true")
     documents = rendered(*values, more=OPERATOR)
-    (rule,) = (document for document in documents if document["kind"] == "PrometheusRule")
+    (rule,) = (item for item in documents if item["kind"] == "PrometheusRule")
     assert rule["metadata"]["labels"]["team"] == "ml"
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())
-    (board,) = (
-        document for document in documents if document["metadata"]["name"] == "gpushare-dashboard"
-    )
+    (board,) = (item for item in documents if item["metadata"]["name"] == "gpushare-dashboard")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     file = (CHART / "monitoring" / "dashboard.json").read_text()
     assert json.loads(board["data"]["gpushare.json"]) == json.loads(file)
 
 
 def test_helm_lints_it_without_a_word() -> None:
-    completed = call("lint", CHART, "--namespace", "kube-system", "--strict", "--quiet")
-    assert (completed.returncode, completed.stdout.strip()) == (0, ""), completed.stderr
+    finished = call("lint", CHART, "--namespace", "kube-system", "--strict", "--quiet")
+    assert (finished.returncode, finished.stdout.strip()) == (0, ""), finished.stderr
 
 
 def test_what_it_installs_places_pods_and_is_changed_and_removed(
     make_plane: MakePlane, make_pair: MakePair
 ) -> None:
     plane = make_plane()  # helm takes over nothing that others have applied
-    place = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
+    path = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
     deployment = "/apis/apps/v1/namespaces/kube-system/deployments/gpushare-scheduler"
 
     def done(*arguments: str | Path) -> str:
-        result = call(*arguments, *place)
+        result = call(*arguments, *path)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -443,8 +429,8 @@ def test_what_it_installs_places_pods_and_is_changed_and_removed(
     if int(RELEASE.split(".")[1]) >= 36:
         values += CLAIMS
     policies = [part for value in values for part in ("--set", value)]
-    done_result = done("install", "gpushare", CHART, *policies)
-    assert "kubectl inspect gpushare" in done_result
+    message = done("install", "gpushare", CHART, *policies)
+    assert "kubectl inspect gpushare" in message
     try:
         text, access, flags = second_scheduler(plane)
         objects, pair = plane.objects(), make_pair(moved(text), access, flags=flags)

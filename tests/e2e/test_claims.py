@@ -65,14 +65,12 @@ def test_a_rule_keeps_new_claims_off_a_device_unless_they_tolerate_it(world: Cla
     tolerates = [{"key": "test/sick", "operator": "Exists"}]
     small = world.claim(memory_request(10))
     world.bound(world.pod(small))
-    assert [result["device"] for result in world.results(small)] == ["gpu-1"]
+    assert [item["device"] for item in world.results(small)] == ["gpu-1"]
     large = world.pod(world.claim(memory_request(60)))
     assert not world.settled(large)
     tolerant = world.claim(memory_request(70, tolerations=tolerates))
     world.bound(world.pod(tolerant))
-    assert [(result["pool"], result["device"]) for result in world.results(tolerant)] == [
-        (node, "gpu-0")
-    ]
+    assert [(item["pool"], item["device"]) for item in world.results(tolerant)] == [(node, "gpu-0")]
 
 
 def test_pods_of_a_device_that_a_rule_evicts_from_go_to_healthy_ones(world: ClaimWorld) -> None:
@@ -82,7 +80,7 @@ def test_pods_of_a_device_that_a_rule_evicts_from_go_to_healthy_ones(world: Clai
     world.bound(pod)
     assert world.api.call("POST", TAINT_RULES, taint("NoExecute", pool=sick)).status == 201
     until(lambda: world.api.get(world.objects.path(pod)).status == 404, world.told)
-    # A pod that its controller would make anew has to find the healthy device at the first try.
+    # A recreated pod must get the healthy device at the first try.
     again = [world.pod(templates=[template]) for _ in range(2)]
     world.bound(*again)
     assert {world.placed.node[item["metadata"]["uid"]] for item in again} == {well}

@@ -1,6 +1,6 @@
-"""The words of the command line about claims come true on a real kube-scheduler.
+"""The commands predict claims on a real kube-scheduler.
 
-As many pods are bound as `whatif` counts; a pod that waits is bound once the claims are gone that
+As many pods are bound as `whatif` counts; a pending pod is bound after the end of the claims that
 `explain` names; `inspect` shows the memory that claims hold.
 """
 
@@ -33,7 +33,7 @@ def world(claim_world: ClaimWorld) -> Iterator[ClaimWorld]:
 
 def told(world: ClaimWorld, command: str, *words: str) -> Json:
     """The document that a command prints."""
-    completed = subprocess.run(
+    finished = subprocess.run(
         [*GPUSHARE, command, *words, "-o", "json"]
         + ["--kubeconfig", str(world.plane.kubeconfig(ADMIN))],
         capture_output=True,
@@ -41,9 +41,9 @@ def told(world: ClaimWorld, command: str, *words: str) -> Json:
         check=False,
         env=os.environ | {"KUBECTL": str(needed("kubectl"))},
     )
-    assert completed.stdout, completed.stderr
-    document: Json = json.loads(completed.stdout)
-    return document
+    assert finished.stdout, finished.stderr
+    result: Json = json.loads(finished.stdout)
+    return result
 
 
 def manifest(folder: Path, *requests: Json) -> str:
@@ -119,13 +119,13 @@ def test_the_claims_that_explain_names_are_those_that_have_to_end(world: ClaimWo
     waits = world.pod(world.claim(memory_request(22)))
     assert not world.settled(waits)
     name = waits["metadata"]["name"]
-    told_result = told(world, "explain", name)
-    remedy = told_result["claimDevices"]["remedy"]
-    assert [end["name"] for end in remedy["ends"]] == [claims[20]]
+    result = told(world, "explain", name)
+    remedy = result["claimDevices"]["remedy"]
+    assert [item["name"] for item in remedy["ends"]] == [claims[20]]
     assert remedy["ends"][0]["pods"] == [pods[20]["metadata"]["name"]]
-    assert "cannot allocate all claims" in told_result["scheduler"]["message"]
+    assert "cannot allocate all claims" in result["scheduler"]["message"]
     listing = told(world, "inspect")["claims"]
-    assert {claim["name"]: claim["units"] for claim in listing["claims"] if claim["pods"]} == {
+    assert {item["name"]: item["units"] for item in listing["claims"] if item["pods"]} == {
         claim: gib for gib, claim in claims.items()
     }
     assert (listing["total"], listing["allocated"]) == (40, 36)

@@ -58,13 +58,13 @@ def test_a_burst_is_bound_while_the_extender_is_killed_and_started(world: ClaimW
     for _ in range(10):
         world.node(80, 24)
     pods: list[Json] = []
-    event = threading.Event()
+    finished = threading.Event()
 
     def make() -> None:
         for _ in range(80):
             pods.append(small(world))
             time.sleep(0.02)  # a user's pace, so that pods come before, while and after
-        event.set()
+        finished.set()
 
     making = threading.Thread(target=make)
     making.start()
@@ -73,7 +73,7 @@ def test_a_burst_is_bound_while_the_extender_is_killed_and_started(world: ClaimW
         world.extender.kill()
         world.extender.start()
     making.join()
-    assert event.is_set()
+    assert finished.is_set()
     world.bound(*pods)
     world.sound()
 

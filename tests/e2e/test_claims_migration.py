@@ -42,7 +42,7 @@ class Kubectl:
     def run(self, command: str) -> None:
         program, *words = command.split()
         assert program == "kubectl"
-        completed = subprocess.run(
+        finished = subprocess.run(
             [needed("kubectl"), "--kubeconfig", self._file, *words],
             cwd=ROOT,
             capture_output=True,
@@ -50,19 +50,19 @@ class Kubectl:
             check=False,
             env={"HOME": str(self._home), "PATH": "/usr/bin:/bin"},
         )
-        assert completed.returncode == 0, (command, completed.stderr)
+        assert finished.returncode == 0, (command, finished.stderr)
 
     def findings(self) -> dict[str, Json]:
         """The findings of `gpushare doctor`, by check."""
         words = ["doctor", "--kubeconfig", str(self._file), "-o", "json"]
-        completed = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-P", "-m", "gpushare.cli.main", *words],
             capture_output=True,
             text=True,
             check=False,
         )
-        document = json.loads(completed.stdout)["findings"]
-        return {item["check"]: item for item in document}
+        result = json.loads(finished.stdout)["findings"]
+        return {item["check"]: item for item in result}
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def _test(world: ClaimWorld) -> None:
     has, waits = world.claim(memory_request(10)), world.claim(memory_request(20))
     runs = world.pod(has, nodeName=node)
     _allocate(world, has, node, runs)
-    results = world.results(has)
+    values = world.results(has)
     kubectl.run(f"kubectl apply -f {BEFORE}")
     pending = world.pod(waits)
     world.schedule(ALONE)
     assert not world.settled(pending)
-    patch_result = api.patch(f"{CLAIMS}/{waits}/status", _allocation(node, 20, []))
-    assert "given out by gpushare alone" in patch_result.body["message"]
+    error = api.patch(f"{CLAIMS}/{waits}/status", _allocation(node, 20, []))
+    assert "given out by gpushare alone" in error.body["message"]
     before = kubectl.findings()
     assert before["claims-left-over"]["level"] == "fail"
     assert before["claims-class"]["level"] == "fail"
@@ -101,8 +101,8 @@ def _test(world: ClaimWorld) -> None:
     assert "claims-left-over" not in after
     assert after["claims-class"]["level"] == "ok", after
     world.bound(pending)
-    assert [result["device"] for result in world.results(waits)] == ["gpu-0"]
-    assert world.results(has) == results
+    assert [item["device"] for item in world.results(waits)] == ["gpu-0"]
+    assert world.results(has) == values
     world.sound()
     # The finalizer that came with the claim is taken away once no pod uses the claim.
     assert api.get(f"{CLAIMS}/{has}").body["metadata"]["finalizers"] == [FINALIZER]

@@ -1,4 +1,4 @@
-"""Choosing the node costs pods with claims next to nothing, and leaves room for more of them.
+"""Our choice of the node costs pods with claims next to nothing, and leaves room for more.
 
 On a real control plane of 1.36 or later: each case runs with kube-scheduler alone and with our
 choice of the node, and prints both. Seconds count from the creation of the first pod until a watch
@@ -49,13 +49,13 @@ def at_once(make: Callable[[int], Made], count: int) -> list[Made]:
 
 
 def seconds(world: ClaimWorld, make: Callable[[], Sequence[Json]]) -> float:
-    """Return the time until the pods that are made are bound; they and their claims go then."""
+    """Return the seconds until the new pods are bound; then delete pods and claims."""
     begun = time.monotonic()
     pods = make()
-    durations = world.placed.wait(pods, world.told) - begun
+    used = world.placed.wait(pods, world.told) - begun
     world.sound()
     world.clear_pods()
-    return durations
+    return used
 
 
 # -- pods that only kube-scheduler can place -------------------------------------------------------
@@ -72,11 +72,11 @@ def with_a_nic(world: ClaimWorld) -> list[Json]:
 
 
 def apart(world: ClaimWorld) -> list[Json]:
-    """Ten pods of which no two share a node."""
+    """Ten pods that exclude each other from a node."""
     term = {**labelled("apart"), "topologyKey": HOST}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     claims = [world.claim(memory_request(10)) for _ in range(10)]
-    return [world.pod(claim, labels={"app": "apart"}, affinity=affinity) for claim in claims]
+    return [world.pod(item, labels={"app": "apart"}, affinity=affinity) for item in claims]
 
 
 def spread(world: ClaimWorld) -> list[Json]:
@@ -89,13 +89,13 @@ def spread(world: ClaimWorld) -> list[Json]:
     }
     claims = [world.claim(memory_request(10)) for _ in range(12)]
     return [
-        world.pod(claim, labels={"app": "spread"}, topologySpreadConstraints=[constraint])
-        for claim in claims
+        world.pod(item, labels={"app": "spread"}, topologySpreadConstraints=[constraint])
+        for item in claims
     ]
 
 
 def with_host_ports(world: ClaimWorld) -> list[Json]:
-    """Ten pods that want the same port of their node."""
+    """Ten pods with the same host port."""
     pods = []
     for claim in [world.claim(memory_request(10)) for _ in range(10)]:
         container = {
@@ -109,7 +109,7 @@ def with_host_ports(world: ClaimWorld) -> list[Json]:
 
 
 def with_a_volume(world: ClaimWorld) -> list[Json]:
-    """A pod whose volume is on one of 20 nodes."""
+    """A pod with a volume on one of 20 nodes."""
     core, name = "/api/v1", fresh("volume")
     size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
     node = world.objects.nodes()[-1]["metadata"]["name"]
@@ -148,18 +148,18 @@ def test_pods_whose_node_only_kube_scheduler_can_tell_are_bound_as_fast(world: C
     for number in range(20):
         node = world.node(80, 40, labels={ZONE: f"zone-{number % 3}"})
     world.slice(node, NET, devices=[{"name": "nic-0"}])
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    used: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(_ROUNDS):
         for way in WAYS:
             world.schedule(way)
             seconds(world, lambda: [world.pod(world.claim(memory_request(1)))])  # it has begun
             for case in CASES:
                 for _ in range(_ROUNDS):
-                    samples[case.__name__, way].append(seconds(world, partial(case, world)))
+                    used[case.__name__, way].append(seconds(world, partial(case, world)))
     print(f"\n{'seconds, median of 9':24}{'alone':>8}{'with us':>9}{'ratio':>7}")
     for case in CASES:
-        alone, own_result = (statistics.median(samples[case.__name__, way]) for way in WAYS)
-        print(f"{case.__name__:24}{alone:8.3f}{own_result:9.3f}{own_result / alone:7.2f}")
+        alone, our_value = (statistics.median(used[case.__name__, way]) for way in WAYS)
+        print(f"{case.__name__:24}{alone:8.3f}{our_value:9.3f}{our_value / alone:7.2f}")
 
 
 # -- how much is allocated -------------------------------------------------------------------------
@@ -175,16 +175,16 @@ def fill(world: ClaimWorld, seed: int) -> float:
     chance.shuffle(sizes)
     for gib in sizes:
         world.node(*[gib] * 4)
-    total, request, inputs = 4 * sum(sizes), 0, 0
+    total, request, values = 4 * sum(sizes), 0, 0
     while request < total:
         gib = chance.choice(_SIZES)
         count = 2 if gib <= 40 and chance.random() < 0.2 else 1
         request += gib * count
         pod = world.pod(world.claim(memory_request(gib, count=count)))
-        inputs += gib * count * world.settled(pod)
+        values += gib * count * world.settled(pod)
     world.sound()
     world.clear()
-    return 100 * inputs / total
+    return 100 * values / total
 
 
 @pytest.mark.timeout(600)
@@ -194,9 +194,9 @@ def test_more_memory_is_allocated_with_our_choice_of_the_node(world: ClaimWorld)
         world.schedule(way)
         percent[way] = [fill(world, seed) for seed in range(_SEEDS)]
     print("\npercent of 2,400 GiB allocated, by seed")
-    for way, entry in percent.items():
-        row = "".join(f"{item:7.2f}" for item in entry)
-        print(f"{way:22}{row}   mean {statistics.mean(entry):.2f}")
+    for way, result in percent.items():
+        row = "".join(f"{item:7.2f}" for item in result)
+        print(f"{way:22}{row}   mean {statistics.mean(result):.2f}")
     assert statistics.mean(percent[WITH_US]) >= statistics.mean(percent[ALONE])
 
 
@@ -213,7 +213,7 @@ def test_pods_a_second_on_a_hundred_nodes(world: ClaimWorld) -> None:
             world.schedule(way)
             seconds(world, lambda: [world.pod(world.claim(memory_request(1)))])
             rates[way].append(rate(world, 200))
-    medians = {way: statistics.median(entry) for way, entry in rates.items()}
+    medians = {way: statistics.median(result) for way, result in rates.items()}
     ratio = medians[WITH_US] / medians[ALONE]
     print(f"\n{medians[ALONE]:.0f} pods/s alone, {medians[WITH_US]:.0f} with us: {ratio:.2f}")
 

@@ -31,7 +31,7 @@ def namespace(world: ClaimWorld, label: str) -> str:
     return name
 
 
-def scheduler_of(world: ClaimWorld, where: str, *, claims: bool = True, **spec: object) -> str:
+def scheduler_of(world: ClaimWorld, path: str, *, claims: bool = True, **spec: object) -> str:
     """The scheduler that a pod would have."""
     has: Json = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]}
     containers = [{"name": "main", "image": "x"}]
@@ -39,7 +39,7 @@ def scheduler_of(world: ClaimWorld, where: str, *, claims: bool = True, **spec: 
         "metadata": {"name": fresh("pod")},
         "spec": {"containers": containers, **(has if claims else {}), **spec},
     }
-    reply = world.api.call("POST", f"{NAMESPACES}/{where}/pods", body, dryRun="All")
+    reply = world.api.call("POST", f"{NAMESPACES}/{path}/pods", body, dryRun="All")
     assert reply.status == 201, reply.body
     return str(reply.body["spec"]["schedulerName"])
 

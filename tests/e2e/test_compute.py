@@ -20,19 +20,19 @@ pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[2]
 _UNITS, _PERCENT = 2, 60
-"""Of each pod: by memory a card takes eight of them, by compute one."""
+"""The request of each pod: by memory a card takes eight pods, by compute one."""
 
 
 def devices_of(body: Json) -> set[tuple[str, str]]:
-    """(device of its memory, device of its compute) for each container, as the Binding says."""
+    """(device of the memory, device of the compute) for each container, by the Binding."""
     notes = body["metadata"]["annotations"]
     memory = json.loads(notes["scheduler.framework.gpushare.allocation"])
     compute = json.loads(notes["gpushare.alibabacloud.com/core-percentage"])
     assert memory.keys() == compute.keys()
     return {
-        (device, element)
-        for container, entry in memory.items()
-        for device, element in zip(entry, compute[container], strict=True)
+        (device, second)
+        for container, devices in memory.items()
+        for device, second in zip(devices, compute[container], strict=True)
     }
 
 
@@ -41,12 +41,12 @@ def full_of_compute(cluster: Cluster) -> list[str]:
     cluster.burst([pod(_UNITS, cores=_PERCENT) for _ in range(DEVICES + 1)])
     until(lambda: len(cluster.running()) == DEVICES, cluster.told)
     running = cluster.running()
-    (waiting_pods,) = (entry for uid, entry in cluster.pods.items() if uid not in running)
-    cluster.world.objects.refusal(waiting_pods, "Insufficient GPU Cores in one device")
+    (pending,) = (item for uid, item in cluster.pods.items() if uid not in running)
+    cluster.world.objects.refusal(pending, "Insufficient GPU Cores in one device")
     assert cluster.running() == running
     places = [place for uid in running for place in devices_of(cluster.pods[uid])]
     assert all(memory == compute for memory, compute in places)
-    cluster.kill([waiting_pods["metadata"]["uid"]])
+    cluster.kill([pending["metadata"]["uid"]])
     return sorted(memory for memory, _ in places)
 
 
@@ -64,10 +64,8 @@ def test_equal_pods_that_come_at_once_have_compute_of_the_device_of_their_memory
     cluster = make_cluster(kind)
     cluster.node.advertises(CORES, 100 * DEVICES)
     assert full_of_compute(cluster) == [str(index) for index in range(DEVICES)]
-    given_result = cluster.given()
-    assert (given_result.wrong, given_result.nothing, given_result.right) == ([], [], DEVICES), (
-        cluster.told()
-    )
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing, devices.right) == ([], [], DEVICES), cluster.told()
     limited = kind is not OursByDriver
     for item in cluster.node.created():
         assert variables.items() <= item.env.items()
@@ -142,7 +140,7 @@ def test_kube_scheduler_counts_the_sum_and_the_extender_each_card(
     objects.refusal(much, "150 are asked of one device, which has 100 (percent): write 100 or less")
     objects.refusal(alone, f"{CORES}: cores are asked for without aliyun.com/gpu-mem")
     landed = [objects.lands(asks(4, 60), world.told) for _ in range(2)]
-    assert sorted(device for _, entry in landed for device in entry) == [0, 1]
+    assert sorted(device for _, devices in landed for device in devices) == [0, 1]
     # 80 are left of the sum, and 40 of each card.
     objects.refusal(asks(4, 60), "Insufficient GPU Cores in one device")
     objects.refusal(asks(4, 90), f"Insufficient {CORES}")

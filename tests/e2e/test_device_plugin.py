@@ -1,8 +1,8 @@
-"""Real kubelets start containers on the devices that the Binding names, whatever happens meanwhile.
+"""Real kubelets start containers on the devices in the Binding, even under faults.
 
 kube-apiserver, kube-scheduler, our extender (policy `spread`, so that equal pods lie on different
-devices), kubelet and a device plug-in are real; the container runtime writes down its orders.
-A plug-in that goes by size, as the original does, shows that these tests find wrong devices.
+devices), kubelet and a device plug-in are real; the container runtime records its calls. A plug-in
+that guesses by size, like the original, shows that these tests find wrong devices.
 """
 
 import contextlib
@@ -40,12 +40,10 @@ _TAKE_IT_AWAY = ("device plug-in", "kubelet", "node")
 
 
 def all_run_on_their_devices(cluster: Cluster, containers: int) -> None:
-    """Fail unless so many containers that ask for GPU memory were created, each on its device."""
-    given_result = cluster.given()
-    assert (given_result.wrong, given_result.nothing, cluster.refused()) == ([], [], []), (
-        cluster.told()
-    )
-    assert given_result.right == containers
+    """Fail unless so many containers with GPU memory were created, each on the right device."""
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing, cluster.refused()) == ([], [], []), cluster.told()
+    assert devices.right == containers
 
 
 def equal_pods_come(cluster: Cluster) -> None:
@@ -58,10 +56,10 @@ def equal_pods_come(cluster: Cluster) -> None:
 def test_a_plugin_that_goes_by_size_is_seen_to_mix_up_equal_pods(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(BySize, pairing="off")
     equal_pods_come(cluster)
-    given_result = cluster.given()
-    assert given_result.count == 48
-    assert given_result.wrong
-    assert all(", written is [" in item for item in given_result.wrong), given_result.wrong
+    devices = cluster.given()
+    assert devices.count == 48
+    assert devices.wrong
+    assert all(", written is [" in item for item in devices.wrong), devices.wrong
 
 
 @pytest.mark.parametrize("pairing", ["auto", "on"])
@@ -70,10 +68,10 @@ def test_pairing_keeps_a_plugin_that_goes_by_size_right(
 ) -> None:
     cluster = make_cluster(BySize, pairing=pairing)
     equal_pods_come(cluster)
-    given_result = cluster.given()
-    assert given_result.count == 48
-    # It gives no device to a pod that it took for an equal one, once that one runs.
-    assert given_result.wrong == [], cluster.told()
+    devices = cluster.given()
+    assert devices.count == 48
+    # The plug-in gives no device to a pod that it took for an equal one that already runs.
+    assert devices.wrong == [], cluster.told()
 
 
 @pytest.mark.parametrize("kind", [Ours, OursByWatch])
@@ -93,21 +91,21 @@ def test_hundreds_of_equal_pods_run_on_their_devices(
 def test_pods_that_are_bound_while_the_kubelet_is_away_run_on_their_devices(
     make_cluster: MakeCluster, kind: type[Plugin]
 ) -> None:
-    """It then admits them in no order that anybody knows."""
+    """The kubelet then admits the pods in an unknown order."""
     cluster = make_cluster(kind)
     for _ in range(2):
         cluster.burst_unseen([pod(2) for _ in range(24)])
         cluster.settled()
         cluster.clear()
-    given_result = cluster.given()
-    assert (given_result.wrong, given_result.nothing) == ([], []), cluster.told()
-    # It refuses those that it comes to before the device plug-in is back.
-    assert all(any(entry in item for entry in _AWAY) for item in cluster.refused())
-    assert given_result.right + len(cluster.refused()) == 48
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
+    # The kubelet refuses pods that it admits before the device plug-in is back.
+    assert all(any(reason in item for reason in _AWAY) for item in cluster.refused())
+    assert devices.right + len(cluster.refused()) == 48
 
 
 def mixed() -> list[Json]:
-    """Pods of all kinds, most of which have containers of equal size."""
+    """Pods of all kinds, most with containers of equal size."""
     return [
         *(pod(2), pod(3), pod(1, 2), pod(2, 2, sidecars=[1]), pod(4, devices=2)),
         *(pod(2, init=[2]), pod(1, init=[2, 1]), pod(0, 2, init=[0])),
@@ -143,12 +141,12 @@ def exporter(cluster: Cluster) -> Iterator[None]:
                 call(b"", timeout=20)
 
     with ThreadPoolExecutor(1) as pool:
-        caller = pool.submit(ask)
+        requests = pool.submit(ask)
         try:
             yield
         finally:
             ended.set()
-    caller.result()
+    requests.result()
 
 
 def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster) -> None:
@@ -164,9 +162,9 @@ def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster
 def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
     make_cluster: MakeCluster,
 ) -> None:
-    """The node is full, and the kubelet may still hold units that the extender gives out anew.
+    """On a full node the kubelet may still hold units that the extender allocates again.
 
-    An exporter reads meanwhile which units are whose; that makes the kubelet count them again.
+    An exporter reads pod-resources meanwhile, which makes the kubelet recount units.
     """
     cluster = make_cluster(Ours)
     dice = random.Random(5)
@@ -178,10 +176,10 @@ def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
             cluster.kill(killed)
             cluster.burst([pod(2, name=cluster.name_of(uid)) for uid in killed])
         cluster.settled()
-    given_result = cluster.given()
-    assert (given_result.wrong, given_result.nothing) == ([], []), cluster.told()
-    # The kubelet refuses pods for which it has no units.
-    assert all(any(entry in item for entry in _AWAY) for item in cluster.refused())
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
+    # The kubelet refuses pods without free units.
+    assert all(any(reason in item for reason in _AWAY) for item in cluster.refused())
 
 
 @pytest.mark.parametrize("part", ["extender", "API server", "device plug-in", "kubelet", "node"])
@@ -197,18 +195,18 @@ def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
     cluster.restart(part)
     cluster.burst([pod(1) for _ in range(6)])
     cluster.settled()
-    # A node that comes back has lost its containers.
+    # A restarted node has lost its containers.
     assert part == "node" or before <= cluster.running(), cluster.told()
-    refused_result, expected = cluster.refused(), _AWAY if part in _TAKE_IT_AWAY else ()
-    assert all(any(entry in item for entry in expected) for item in refused_result), refused_result
+    error, expected = cluster.refused(), _AWAY if part in _TAKE_IT_AWAY else ()
+    assert all(any(reason in item for reason in expected) for item in error), error
     cluster.clear()
     full = [pod(2) for _ in range(DEVICES * UNITS // 2)]
     cluster.burst(full)
     cluster.settled()
     assert len(cluster.running()) == len(full), cluster.told()
     until(lambda: not cluster.unmarked(), lambda: f"{cluster.unmarked()}\n{cluster.told()}")
-    given_result = cluster.given()
-    assert (given_result.wrong, given_result.nothing) == ([], []), cluster.told()
+    devices = cluster.given()
+    assert (devices.wrong, devices.nothing) == ([], []), cluster.told()
 
 
 def test_a_plugin_that_is_replaced_while_pods_come_refuses_none(make_cluster: MakeCluster) -> None:

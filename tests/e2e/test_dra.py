@@ -1,4 +1,4 @@
-"""Real kubelets give each container the GPU and the amount of its claim, whatever happens.
+"""Real kubelets give each container the GPU and the amount of its claim, even under faults.
 
 Needs a kubelet and a kube-scheduler of 1.36 or later.
 """
@@ -50,7 +50,7 @@ def test_each_container_has_the_gpu_and_the_amount_of_its_claim(both: BothWorlds
     assert both.has(second) == (LARGE, 12)
     assert both.has(small) == (SMALL, 22)
     assert all(not both.container(item, "main-1").cdi_devices for item in pods)
-    # A shared claim stays prepared until the last of its pods is gone.
+    # A shared claim stays prepared until the end of the last pod.
     both.delete(large)
     both.delete(small)
     until(lambda: both.driver.given() == {LARGE: 62}, both.told)
@@ -62,8 +62,8 @@ def test_each_container_has_the_gpu_and_the_amount_of_its_claim(both: BothWorlds
 def test_a_kubelet_that_starts_again_wipes_the_slices_and_nothing_is_given_twice(
     both: BothWorlds,
 ) -> None:
-    kept_items = [both.with_claim(both.claim(gib)) for gib in (60, 20)]
-    both.run(*kept_items)
+    survivors = [both.with_claim(both.claim(gib)) for gib in (60, 20)]
+    both.run(*survivors)
     before, created = both.driver.slices(), both.node.created()
     both.node.kill_kubelet()
     both.node.start_kubelet()
@@ -72,29 +72,29 @@ def test_a_kubelet_that_starts_again_wipes_the_slices_and_nothing_is_given_twice
     both.run(fits)
     assert both.has(fits) == (SMALL, 20)
     both.waits(too_much, "cannot allocate all claims")
-    assert [both.phase(item) for item in kept_items] == ["Running"] * 2
+    assert [both.phase(item) for item in survivors] == ["Running"] * 2
     assert both.node.created()[: len(created)] == created
     assert both.driver.given() == {LARGE: 80, SMALL: 20}
 
 
 def test_what_happens_while_the_driver_is_dead_is_made_up_for(both: BothWorlds) -> None:
-    kept_items, deleted = (both.with_claim(both.claim(gib)) for gib in (60, 20))
-    both.run(kept_items, deleted)
+    survivors, is_gone = (both.with_claim(both.claim(gib)) for gib in (60, 20))
+    both.run(survivors, is_gone)
     both.driver.kill()
-    both.objects.delete(deleted)
-    # It is given out by the slice, which is still there; the kubelet cannot start it.
-    with_claim_result = both.with_claim(both.claim(24))
-    both.objects.lands(with_claim_result)
+    both.objects.delete(is_gone)
+    # The slice still exists, so the device is allocated; the kubelet cannot start the pod.
+    bound_pod = both.with_claim(both.claim(24))
+    both.objects.lands(bound_pod)
     assert both.driver.given() == {LARGE: 80}
     both.driver.start()
-    both.run(with_claim_result)
+    both.run(bound_pod)
     until(lambda: both.driver.given() == {LARGE: 60, SMALL: 24}, both.told)
-    assert (both.has(kept_items), both.has(with_claim_result)) == ((LARGE, 60), (SMALL, 24))
+    assert (both.has(survivors), both.has(bound_pod)) == ((LARGE, 60), (SMALL, 24))
 
 
 def test_no_slice_comes_back_before_the_driver_does(both: BothWorlds) -> None:
-    with_claim_result = both.with_claim(both.claim(60))
-    both.run(with_claim_result)
+    survivors = both.with_claim(both.claim(60))
+    both.run(survivors)
     both.driver.kill()
     both.node.kill_kubelet()
     both.node.start_kubelet()
@@ -103,7 +103,7 @@ def test_no_slice_comes_back_before_the_driver_does(both: BothWorlds) -> None:
     both.waits(late, "cannot allocate all claims")
     both.driver.start()
     both.run(late)
-    assert (both.has(with_claim_result), both.has(late)) == ((LARGE, 60), (LARGE, 20))
+    assert (both.has(survivors), both.has(late)) == ((LARGE, 60), (LARGE, 20))
     assert both.driver.given() == {LARGE: 80}
 
 
@@ -117,21 +117,21 @@ def test_pods_of_both_worlds_have_the_right_gpu_each(both: BothWorlds) -> None:
     assert [both.has(item) for item in by_claim] == [both.allocated(name) for name in claims]
     assert {both.objects.node_of(item) for item in by_claim} == {both.node.name}
     assert {both.objects.node_of(item) for item in by_annotation} == {both.other.name}
-    given_result = given(map(both.objects.get, by_annotation), both.other.created())
-    assert (given_result.right, given_result.wrong, given_result.nothing) == (12, [], [])
+    result = given(map(both.objects.get, by_annotation), both.other.created())
+    assert (result.right, result.wrong, result.nothing) == (12, [], [])
     used = both.driver.given()
     assert sum(used.values()) == 65
     assert all(used.get(uuid, 0) <= gib for uuid, gib in both.driver.sizes.items())
 
 
 def test_a_node_with_both_takes_no_new_pods_by_annotation(both: BothWorlds) -> None:
-    with_claim_result = both.with_claim(both.claim(10))
-    both.run(with_claim_result)
+    survivors = both.with_claim(both.claim(10))
+    both.run(survivors)
     both.second_plugin.start()
-    local_items = {"kubernetes.io/hostname": both.node.name}
+    place = {"kubernetes.io/hostname": both.node.name}
     with_claim = both.with_claim(both.claim(10))
-    by_annotation = both.create(pod(2), nodeSelector=local_items)
+    by_annotation = both.create(pod(2), nodeSelector=place)
     both.waits(by_annotation, "no shared GPU")
     both.run(with_claim)
-    assert both.phase(with_claim_result) == "Running"
+    assert both.phase(survivors) == "Running"
     assert both.driver.given() == {LARGE: 20}

@@ -40,12 +40,12 @@ def test_preemption_with_whole_pods_takes_the_pod_whose_device_is_needed(
     node = objects.node(devices=2, units=16)
     needed = objects.pod(10)
     objects.lands(needed, world.told)
-    kept_items = objects.pod(10, priorityClassName="whole-modest")
-    objects.lands(kept_items, world.told)
+    survivors = objects.pod(10, priorityClassName="whole-modest")
+    objects.lands(survivors, world.told)
     urgent = objects.pod(14, priorityClassName="whole-urgent")
     assert objects.lands(urgent, world.told)[0] == node
     assert [pod["metadata"]["uid"] for pod in objects.pods()].count(
-        kept_items["metadata"]["uid"]
+        survivors["metadata"]["uid"]
     ) == 1
     world.agrees()
     objects.sound()
@@ -58,13 +58,13 @@ def test_a_gpu_pod_waits_for_an_extender_that_is_away(make_world: MakeWorld) -> 
     node = objects.node(devices=1, units=16)
     world.extender.knows(node)
     world.extender.kill()
-    waiting_pods = objects.pod(8)
-    objects.refusal(waiting_pods, "connection refused")
+    pending_pod = objects.pod(8)
+    objects.refusal(pending_pod, "connection refused")
     plain = objects.pod(0)
     assert objects.lands(plain, world.told) == (node, {})
-    assert not objects.node_of(waiting_pods)
+    assert not objects.node_of(pending_pod)
     world.extender.start()
-    assert objects.lands(waiting_pods, world.told) == (node, {0: 8})
+    assert objects.lands(pending_pod, world.told) == (node, {0: 8})
 
 
 def test_a_pod_that_was_bound_while_an_ignorable_extender_was_away_is_charged_to_every_device(
@@ -80,8 +80,8 @@ def test_a_pod_that_was_bound_while_an_ignorable_extender_was_away_is_charged_to
     astray = objects.pod(10)
     assert objects.lands(astray, world.told) == (node, {})
     world.extender.start()
-    (displayed,) = world.extender.inspect(node)["nodes"]
-    assert [pod["name"] for pod in displayed["unplaced"]] == [astray["metadata"]["name"]]
+    (shown_text,) = world.extender.inspect(node)["nodes"]
+    assert [pod["name"] for pod in shown_text["unplaced"]] == [astray["metadata"]["name"]]
     # Nobody knows which device it is on: 2 are left on the one, 6 on the other.
     assert objects.lands(objects.pod(6), world.told) == (node, {1: 6})
     objects.refusal(objects.pod(3), "1 Insufficient GPU Memory in one device")

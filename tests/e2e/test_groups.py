@@ -46,7 +46,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _OPEN = "tests/open"
 """A label of nodes."""
 _QUIET = 2.0
-"""Seconds in which nothing more of a group that waits may be bound."""
+"""Seconds in which no further pod of a waiting group may be bound."""
 
 _FIRST_WITH_CLAIMS = 34
 _DRIVER = "cards.example.com"
@@ -142,7 +142,7 @@ def claims_world(
 
 
 def _let_read_pod_groups(api: Api) -> None:
-    """Give kube-scheduler the right that its plug-in needs."""
+    """Give kube-scheduler the rights of the plug-in."""
     rules = [{"apiGroups": [POD_GROUPS[0]], "resources": ["podgroups"], "verbs": ["*"]}]
     api.create(f"{_RBAC}/clusterroles", {"metadata": {"name": "coscheduling"}, "rules": rules})
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coscheduling"}

@@ -59,7 +59,7 @@ def gangs(gang_world: World) -> Iterator[World]:
 
 
 def _gang(objects: Objects, size: int, units: int) -> list[Json]:
-    """A PodGroup that is bound whole, and its pods."""
+    """A PodGroup, bound as a whole, and its pods."""
     name = fresh("gang")
     policy = {"gang": {"minCount": size}}
     body = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
@@ -171,14 +171,14 @@ def test_a_pod_that_waits_for_its_volume_keeps_its_place(
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
     slow = objects.pod(10, volumes=volumes)
     until(lambda: bool(_selected(objects, claim)), world.told)
-    selected_result = _selected(objects, claim)
-    # Four devices have room for one such pod each, and the slow one has one of them.
-    remaining_items = [objects.pod(10) for _ in range(3)]
-    landed = [objects.lands(pod, world.told)[0] for pod in remaining_items]
-    expected = [2 - (node == selected_result) for node in sorted(nodes)]
+    place = _selected(objects, claim)
+    # Four devices have room for one such pod each; the slow pod uses one of them.
+    rest_items = [objects.pod(10) for _ in range(3)]
+    landed = [objects.lands(pod, world.told)[0] for pod in rest_items]
+    expected = [2 - (node == place) for node in sorted(nodes)]
     assert [landed.count(node) for node in sorted(nodes)] == expected, world.told()
-    _provide(objects, claim, selected_result)
-    assert objects.lands(slow, world.told)[0] == selected_result
+    _provide(objects, claim, place)
+    assert objects.lands(slow, world.told)[0] == place
     world.agrees()
     objects.sound()
 
@@ -194,7 +194,7 @@ def _refused_binds(world: World, pods: list[Json]) -> list[str]:
 
 
 def _late_claim(objects: Objects) -> str:
-    """The name of a new claim whose volume is made where its first pod goes."""
+    """The name of a new claim with a volume on the node of the first pod."""
     kind, claim = fresh("late"), fresh("claim")
     body: Json = {
         "metadata": {"name": kind},
@@ -210,13 +210,13 @@ def _late_claim(objects: Objects) -> str:
 
 
 def _selected(objects: Objects, claim: str) -> str:
-    """The node for which the volume has to be made; "" before kube-scheduler says it."""
+    """The node for the volume; "" before kube-scheduler has chosen."""
     result = objects.api.get(f"{_CLAIMS}/{claim}").body
     return str(result["metadata"].get("annotations", {}).get(_SELECTED, ""))
 
 
 def _provide(objects: Objects, claim: str, node: str) -> None:
-    """Make the volume, and bind the claim to it, as a provisioner and its controller do."""
+    """Create the volume and bind the claim, as provisioner and controller do."""
     result = objects.api.get(f"{_CLAIMS}/{claim}").body
     name = f"volume-of-{claim}"
     terms = [
@@ -246,12 +246,12 @@ def _provide(objects: Objects, claim: str, node: str) -> None:
         },
     }
     objects.api.create("/api/v1/persistentvolumes", volume)
-    completed = {
+    finished = {
         "pv.kubernetes.io/bind-completed": "yes",
         "pv.kubernetes.io/bound-by-controller": "yes",
     }
     objects.patch(
-        f"{_CLAIMS}/{claim}", {"metadata": {"annotations": completed}, "spec": {"volumeName": name}}
+        f"{_CLAIMS}/{claim}", {"metadata": {"annotations": finished}, "spec": {"volumeName": name}}
     )
     objects.patch(f"{_CLAIMS}/{claim}/status", {"status": {"phase": "Bound"}})
     objects.patch(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Bound"}})

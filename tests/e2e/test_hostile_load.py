@@ -1,4 +1,4 @@
-"""A tenant and a node do all the harm they can at once; the extender has its manifest's memory.
+"""A tenant and a node do harm in every way at once; the extender has the manifest's memory limit.
 
 On a real kube-apiserver, with the real kube-scheduler and `gpushare serve` in a control group. The
 same honest pods come twice: alone, and beside the harm. `HOSTILE_LOAD=1000` has the tenant make as
@@ -47,36 +47,36 @@ _AT_ONCE = 4
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
-    """A control plane of this test's, whose etcd may hold it all."""
+    """A control plane for this test, with a large etcd."""
     quota = ("--quota-backend-bytes", str(8 * 2**30), "--auto-compaction-retention", "1m")
-    plane = Plane(tmp_path, needed("etcd"), needed("kube-apiserver"), etcd_flags=quota)
-    plane.start()
-    yield plane
-    plane.stop()
+    target = Plane(tmp_path, needed("etcd"), needed("kube-apiserver"), etcd_flags=quota)
+    target.start()
+    yield target
+    target.stop()
 
 
 @pytest.fixture
 def cage() -> Iterator[Cage]:
-    cage = Cage(
+    target = Cage(
         "gpushare-hostile-load", limit_of("extender/second-scheduler/deployment.yaml") * 1024
     )
-    yield cage
-    cage.close()
+    yield target
+    target.close()
 
 
 @pytest.fixture
 def world(plane: Plane, cage: Cage, tmp_path: Path) -> Iterator[World]:
-    world = World(plane, tmp_path / "world", extender_prefix=cage.prefix)
+    target = World(plane, tmp_path / "world", extender_prefix=cage.prefix)
     try:
-        world.start()
-        yield world
+        target.start()
+        yield target
     finally:
-        world.stop()
+        target.stop()
 
 
 @dataclass
 class Measured:
-    """The view of the honest pods: shares of memory in use; seconds of filters."""
+    """Results for honest pods: bound shares of device memory; seconds of filters."""
 
     bound: float
     filters: list[float]
@@ -110,12 +110,12 @@ def serve_the_honest(world: World, name: str) -> Measured:
     for at, units in enumerate(HONEST):
         body = pod_body(f"{name}-{at}", units, nodeSelector={"of": "all"})
         _wait_placed(world, world.api.create(PODS, body).body)
-    total = sum(
+    bound_count = sum(
         int(pod["spec"]["containers"][0]["resources"]["limits"][MEM])
         for pod in world.api.get(PODS).body["items"]
         if pod["spec"].get("nodeName")
     )
-    return Measured(total / (NODES_OF_ALL * DEVICES * UNITS), filter_seconds(world, name))
+    return Measured(bound_count / (NODES_OF_ALL * DEVICES * UNITS), filter_seconds(world, name))
 
 
 def filter_seconds(world: World, name: str) -> list[float]:
@@ -123,10 +123,10 @@ def filter_seconds(world: World, name: str) -> list[float]:
     probe = pod_body(f"{name}-probe", 2) | {"kind": "Pod"}
     probe["metadata"] |= {"namespace": "default", "uid": f"uid-{name}"}
     names = [f"n{number}" for number in range(NODES_OF_ALL)]
-    encode_result = json.dumps({"Pod": probe, "NodeNames": names}).encode()
-    # In a process of its own: the threads that do harm here would make it wait.
+    request = json.dumps({"Pod": probe, "NodeNames": names}).encode()
+    # In another process: the threads that do harm here would slow it down.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(time_filters, world.extender.url, encode_result).result()
+        return pool.submit(time_filters, world.extender.url, request).result()
 
 
 def time_filters(url: str, request: bytes) -> list[float]:
@@ -147,9 +147,9 @@ def _wait_placed(world: World, pod: Json) -> None:
     """Return once the pod is bound, or kube-scheduler has found that it fits nowhere."""
     end = time.monotonic() + 30.0
     while time.monotonic() < end:
-        observed = world.objects.get(pod)
-        conditions = observed["status"].get("conditions") or ()
-        if observed["spec"].get("nodeName") or any(
+        collected = world.objects.get(pod)
+        conditions = collected["status"].get("conditions") or ()
+        if collected["spec"].get("nodeName") or any(
             c["reason"] == "Unschedulable" for c in conditions
         ):
             return
@@ -159,7 +159,7 @@ def _wait_placed(world: World, pod: Json) -> None:
 
 @dataclass
 class Harm:
-    """The tenant and the node. done: how often each act was done; errors: the failures."""
+    """The hostile tenant and node. done: counts by action; errors: unexpected failures."""
 
     world: World
     done: dict[str, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Harm:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def pile_up(self) -> None:
-        """Make large objects, which stay."""
+        """Create large objects that stay."""
         api = self.world.api
         api.create("/api/v1/namespaces", {"metadata": {"name": "tenant"}})
         labels = {f"example.com/{at:06}": "v" * 60 for at in range(FAT // 82)}
@@ -226,7 +226,7 @@ class Harm:
                 return
 
     def write_secrets(self, number: int) -> None:
-        """Have the API server work as much, for objects that the extender does not watch."""
+        """Put the same load on the API server, with objects that the extender does not watch."""
         api, secrets = self.world.api, "/api/v1/namespaces/default/secrets"
         body = {"metadata": {"name": f"s-{number}"}, "stringData": {"note": "x" * 261_000}}
         self._answered(api.call("POST", secrets, body).status)
@@ -234,7 +234,7 @@ class Harm:
             api.delete(f"{secrets}/s-{number - 20}", {"gracePeriodSeconds": 0})
 
     def _answered(self, status: int) -> None:
-        """Count the refusals of a busy API server; any other refusal is the test's fault."""
+        """Count refusals of a busy API server; any other refusal is an error of the test."""
         self.done["too busy"] = self.done.get("too busy", 0) + (status >= 500)
         assert status < 400 or status >= 500, status
 
@@ -269,8 +269,8 @@ class Harm:
         api = self.world.api
         self._answered(api.call("POST", TENANT, body).status)
         if number >= 20:
-            deleted = {"gracePeriodSeconds": 0 if number % 2 else 10**9}
-            api.delete(f"{TENANT}/buyer-{number - 20}", deleted)
+            is_gone = {"gracePeriodSeconds": 0 if number % 2 else 10**9}
+            api.delete(f"{TENANT}/buyer-{number - 20}", is_gone)
 
 
 @contextlib.contextmanager
@@ -318,7 +318,7 @@ def test_beside_all_harm_at_once_the_honest_are_served_within_the_memory(
     harm.go_on(harm.lie, harm.come_and_go)
     try:
         with always_ready(world):
-            serve_the_honest_result = serve_the_honest(world, "beside")
+            neighbours = serve_the_honest(world, "beside")
     finally:
         harm.end()
     peak = cage.peak() if cage.holds else highest("gpushare.cli.main")
@@ -326,13 +326,13 @@ def test_beside_all_harm_at_once_the_honest_are_served_within_the_memory(
         f"{FAT_PODS} pods of 1.3 MB, {BUDGETS} budgets and {LABELLED} bound pods with labels of"
         f" 1.2 MB, made in {piled:.0f} s; ready {started:.1f} s after a start; {harm.done}.\n"
         f"filter p99 {quiet.p99 * 1e3:.1f} ms alone, {p99_of(busy) * 1e3:.1f} ms while the API"
-        f" server is as busy with Secrets, {serve_the_honest_result.p99 * 1e3:.1f} ms beside;"
-        f" allocated {quiet.bound:.1%} alone, {serve_the_honest_result.bound:.1%} beside;"
+        f" server is as busy with Secrets, {neighbours.p99 * 1e3:.1f} ms beside;"
+        f" allocated {quiet.bound:.1%} alone, {neighbours.bound:.1%} beside;"
         f" {peak / MIB:.0f} MiB of {cage.limit / MIB:.0f} at most"
         f" ({'a control group' if cage.holds else 'resident'})"
     )
     assert [*harm.errors, *bystander.errors] == []
     assert min(harm.done[item] for item in ("lie", "come_and_go")) > 10
     assert peak < cage.limit
-    assert abs(quiet.bound - serve_the_honest_result.bound) <= 0.01
-    assert serve_the_honest_result.p99 < 2.0
+    assert abs(quiet.bound - neighbours.bound) <= 0.01
+    assert neighbours.p99 < 2.0

@@ -1,4 +1,4 @@
-"""Both wirings as config/extender installs them, on real servers: rights, Leases, who leads.
+"""Both wirings as installed by config/extender, on real servers: rights, Leases, leaders.
 
 A Deployment's pod is two processes here, started with the very arguments and file that the API
 server has; only paths, ports and the way to credentials are this machine's. Two hosts are two host
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @contextlib.contextmanager
 def installed(plane: Plane, *folders: str) -> Iterator[None]:
-    """The objects of these folders of config/extender are there meanwhile."""
+    """Apply these folders of config/extender while the context is open."""
     with contextlib.ExitStack() as undo:
         for folder in folders:
             apply(plane, f"extender/{folder}")
@@ -49,20 +49,20 @@ def second_scheduler(plane: Plane) -> tuple[str, Access, list[str]]:
     verb, *flags = extender["args"]
     assert verb == "serve"
     flags = [flag for flag in flags if not flag.startswith(("--scheduler-config", "--health"))]
-    (volume,) = (volume for volume in template["volumes"] if volume["name"] == "config")
+    (volume,) = (item for item in template["volumes"] if item["name"] == "config")
     name = volume["configMap"]["name"]
     text = api.get(f"{_SYSTEM}/configmaps/{name}").body["data"]["kube-scheduler.yaml"]
-    # The pod finds its account by itself.
+    # The pod finds the files of its account by itself.
     text += "\nclientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}\n"
     account = plane.kubeconfig("account", account_token(api))
     return text, Access(plane.version(), account, account), flags
 
 
-def placed(objects: Objects, count: int, told: Callable[[], str], **spec: object) -> None:
+def placed(objects: Objects, count: int, text: Callable[[], str], **spec: object) -> None:
     """Return when so many new pods are bound, no device over-committed."""
     pods = [objects.pod(3, **spec) for _ in range(count)]  # type: ignore[arg-type]  # passed on
     for pod in pods:
-        objects.lands(pod, told)
+        objects.lands(pod, text)
     objects.sound()
 
 
@@ -113,21 +113,21 @@ def test_the_admission_policy_rejects_gpu_pods_that_name_another_scheduler(plane
         body = {"metadata": {"generateName": "tried-"}, "spec": spec}
         return api.call("POST", PODS, body, dryRun="All").body
 
-    gpu_spec = {"containers": [{**container, **limits}]}
+    requests = {"containers": [{**container, **limits}]}
     initial = {"containers": [container], "initContainers": [{**container, "name": "i", **limits}]}
     with installed(plane, "admission"):
-        # It is in force a moment after it is there.
-        until(lambda: create(gpu_spec)["kind"] == "Status", "a pod is rejected")
-        for spec in (gpu_spec, {**gpu_spec, "schedulerName": "other"}, initial):
+        # The policy takes effect a moment after its creation.
+        until(lambda: create(requests)["kind"] == "Status", "a pod is rejected")
+        for spec in (requests, {**requests, "schedulerName": "other"}, initial):
             refusal = create(spec)
             assert refusal["code"] == 422
             assert "set spec.schedulerName: gpushare-scheduler" in refusal["message"]
-        assert create({**gpu_spec, "schedulerName": OURS})["kind"] == "Pod"
+        assert create({**requests, "schedulerName": OURS})["kind"] == "Pod"
         assert create({**initial, "schedulerName": OURS})["kind"] == "Pod"
         assert create({"containers": [container]})["kind"] == "Pod"
         with pytest.raises(AssertionError, match="gpushare-scheduler"):
             objects.pod(1)
-    until(lambda: create(gpu_spec)["kind"] == "Pod", "it is gone")
+    until(lambda: create(requests)["kind"] == "Pod", "it is gone")
 
 
 def test_beside_the_clusters_scheduler_an_extender_binds_only_while_its_own_scheduler_leads(
@@ -153,7 +153,7 @@ def test_beside_the_clusters_scheduler_an_extender_binds_only_while_its_own_sche
         south.extender.wait_answering()
         refused(south, objects, node)
 
-        # Only the scheduler ends; its extender lives on, and must bind no more.
+        # Only the scheduler ends; the extender stays alive and must not bind.
         north.kill_scheduler()
         south.extender.wait_ready(_HANDED_OVER)
         refused(north, objects, node)

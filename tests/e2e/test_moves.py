@@ -1,7 +1,7 @@
-"""Moves on a real control plane: the API server's eviction, budgets, and the pods' controllers.
+"""Moves on a real control plane: evictions, budgets, and recreated pods. kube-scheduler places the
+pods, and kube-controller-manager recreates pods and updates budgets.
 
-kube-scheduler places the pods, and kube-controller-manager makes pods anew and counts the budgets'
-allow. The kubelets are the test's: a bound pod runs once it is told to.
+The test plays the kubelets: a bound pod runs once the test says so.
 """
 
 import json
@@ -30,7 +30,7 @@ _LATE = 90.0
 
 
 class Workloads:
-    """The controller of pods of 10 units that may be moved, one each, with a budget of its own."""
+    """Workloads of one movable pod with 10 units each, with a budget each."""
 
     def __init__(self, world: World, plane: Plane) -> None:
         self.world = world
@@ -46,7 +46,7 @@ class Workloads:
         self._makers.kill()
 
     def stop(self) -> None:
-        """End the controllers, and take their objects away."""
+        """End the controllers, and delete the workloads."""
         self._makers.kill()
         self._budgets.kill()
         for path in (f"{_APPS}/{kind}" for kind in ("deployments", "replicasets", "statefulsets")):
@@ -55,7 +55,7 @@ class Workloads:
         self.world.api.delete(_RECORD)
 
     def make(self, kind: str, name: str) -> Json:
-        """A Deployment or a StatefulSet; return its pod, which runs."""
+        """Create a Deployment or a StatefulSet; return the running pod."""
         labels = {_MOVABLE: "true", "app": name}
         container = {"name": "main", "image": "x", "resources": {"limits": {MEM: "10"}}}
         pod = {"containers": [container], "terminationGracePeriodSeconds": 0}
@@ -71,7 +71,7 @@ class Workloads:
         return self.running(name)[0]
 
     def roll(self, name: str) -> None:
-        """Give a Deployment another template: another ReplicaSet makes its pod anew."""
+        """Change the template of a Deployment: a new ReplicaSet recreates the pod."""
         change = {"spec": {"template": {"metadata": {"annotations": {"revision": "2"}}}}}
         assert self.world.api.patch(f"{_APPS}/deployments/{name}", change, MERGE).status == 200
 
@@ -102,8 +102,8 @@ class Workloads:
         def said() -> bool:
             result = self.world.api.get(path).body
             status, version = result.get("status", {}), result["metadata"]["generation"]
-            total = int(status.get("disruptionsAllowed", -1))
-            return status.get("observedGeneration") == version and total == number
+            allowed_count = int(status.get("disruptionsAllowed", -1))
+            return status.get("observedGeneration") == version and allowed_count == number
 
         until(said, lambda: f"{self.world.api.get(path).body}")
 
@@ -132,7 +132,7 @@ MakeWorkloads = Callable[[World], Workloads]
 
 @pytest.fixture
 def make_workloads(plane: Plane) -> Iterator[MakeWorkloads]:
-    """Starts the controllers for a world; they are ended."""
+    """Start the controllers for a world, and end them after the test."""
     created: list[Workloads] = []
 
     def make(world: World) -> Workloads:
@@ -166,8 +166,8 @@ def test_apply_moves_a_deployments_and_a_stateful_sets_pod_as_their_budget_allow
     def left() -> list[str]:
         return _left(uids, objects)
 
-    process = Process("refused", command, tmp_path)
-    until(lambda: process.ended_with("allows no disruption now"), process.last_lines)
+    error = Process("refused", command, tmp_path)
+    until(lambda: error.ended_with("allows no disruption now"), error.last_lines)
     assert left() == ["web", "set"]
     workloads.allow(1, "web", "set")
     run = Process("run", command, tmp_path)
@@ -221,9 +221,9 @@ def _applied(late: Json, plane: Plane) -> list[str]:
 
 
 def _left(uids: Mapping[str, str], objects: Objects) -> list[str]:
-    """Of which of these pods the first one is still there, by the names of their workloads."""
-    present = {pod["metadata"]["uid"] for pod in objects.pods()}
-    return [name for name, uid in uids.items() if uid in present]
+    """The workloads with their first pod still alive."""
+    existing = {pod["metadata"]["uid"] for pod in objects.pods()}
+    return [name for name, uid in uids.items() if uid in existing]
 
 
 def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
@@ -236,8 +236,8 @@ def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
     world.start()
     users = plane.kubeconfig(SCHEDULER), plane.kubeconfig("extender", account_token(world.api))
     access = Access(plane.version(), *users)
-    pair = make_pair(moved(world.pair.file.read_text()), access, flags=flags)
-    pair.extender.launch()
+    another = make_pair(moved(world.pair.file.read_text()), access, flags=flags)
+    another.extender.launch()
     objects, workloads = world.objects, make_workloads(world)
     first = objects.node(devices=1, units=16)
     mover = workloads.make("statefulsets", "set")
@@ -247,32 +247,32 @@ def test_a_leader_that_dies_after_an_eviction_is_followed_by_one_that_goes_on(
     late = objects.pod(16)
     objects.refusal(late, "Insufficient")
     time.sleep(5)
-    assert objects.node_of(mover) == first  # its budget allows nothing
+    assert objects.node_of(mover) == first  # the budget allows no eviction
     workloads.kill_makers()
     workloads.allow(1, "set")
     path = objects.path(mover)
     until(lambda: world.api.get(path).status == 404, world.told, _LATE)
     world.kill()
-    (recorded_result,) = _recorded(world)
-    assert (recorded_result["uid"], recorded_result["settled"]) == (mover["metadata"]["uid"], False)
-    assert not pair.extender.ready()
+    (body,) = _recorded(world)
+    assert (body["uid"], body["settled"]) == (mover["metadata"]["uid"], False)
+    assert not another.extender.ready()
     workloads.start_makers()
-    until(lambda: len(workloads.pods("set")) == 1, pair.told)
-    pair.start_scheduler()
-    pair.extender.wait_ready()
+    until(lambda: len(workloads.pods("set")) == 1, another.told)
+    another.start_scheduler()
+    another.extender.wait_ready()
     _five_minutes_later(world)
     workloads.wait(lambda: bool(objects.node_of(late)) and bool(workloads.running("set")))
-    assert objects.lands(late, pair.told) == (first, {0: 16})
+    assert objects.lands(late, another.told) == (first, {0: 16})
     (heir,) = workloads.running("set")
-    assert objects.lands(heir, pair.told) == (second, {0: 10})
+    assert objects.lands(heir, another.told) == (second, {0: 10})
     uids = [move["uid"] for move in _recorded(world)]
     assert len(uids) == len(set(uids)), "nobody is evicted twice"
     apply(plane, "extender/moves", "delete")
 
 
 def _recorded(world: World) -> list[Json]:
-    document: list[Json] = json.loads(world.api.get(_RECORD).body["data"]["moves"])
-    return document
+    result: list[Json] = json.loads(world.api.get(_RECORD).body["data"]["moves"])
+    return result
 
 
 def _five_minutes_later(world: World) -> None:

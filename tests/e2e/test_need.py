@@ -1,8 +1,8 @@
 """`whatif --need` on a real control plane: the nodes that it names come, and the pods are bound.
 
 The extender ranks by the policy that the command places by. While the nodes of the second test come
-nobody schedules, since the command counts as if all of them came at once; and the pods that wait
-come anew one by one in the order of its answer: in another one a pod may be left over.
+no scheduler runs, since the command counts all new nodes at once; the pending pods are recreated
+one by one in the order of the answer, since another order may leave a pod over.
 """
 
 import json
@@ -26,7 +26,7 @@ FLAGS = ("--leadership", "off", "--policy", "device-bestfit")
 
 
 def need(world: World, *words: str) -> Json:
-    completed = subprocess.run(
+    finished = subprocess.run(
         [*GPUSHARE, "whatif", "--need", *words, "-o", "json"]
         + ["--kubeconfig", str(world.plane.kubeconfig("admin"))],
         capture_output=True,
@@ -34,9 +34,9 @@ def need(world: World, *words: str) -> Json:
         check=False,
         env=os.environ | {"KUBECTL": str(needed("kubectl"))},
     )
-    assert completed.stdout, completed.stderr
-    document: Json = json.loads(completed.stdout)
-    return document
+    assert finished.stdout, finished.stderr
+    result: Json = json.loads(finished.stdout)
+    return result
 
 
 def bound(world: World, pods: list[Json]) -> list[Json]:
@@ -52,11 +52,11 @@ def test_the_nodes_come_one_by_one_and_the_last_one_is_needed(make_world: MakeWo
     world.start()
     like = world.objects.node()
     pods = [world.objects.pod(12) for _ in range(9)]
-    waiting_pods = [pod for pod in pods if not outcome(world, pod)]
-    assert len(waiting_pods) == 7
-    need_result = need(world, "--shape", like)
-    assert need_result["needed"] == 4
-    assert [item["fit"] for item in need_result["waiting"]] == [1] * 7
+    pending_pods = [pod for pod in pods if not outcome(world, pod)]
+    assert len(pending_pods) == 7
+    result = need(world, "--shape", like)
+    assert result["needed"] == 4
+    assert [item["fit"] for item in result["waiting"]] == [1] * 7
     for number in range(1, 5):
         world.objects.node()
         assert_bound(world, pods, min(2 + 2 * number, 9))
@@ -77,22 +77,22 @@ def test_all_pods_are_bound_that_are_not_left_out(make_world: MakeWorld, seed: i
         selector = {"nodeSelector": {"zone": "none"}} if chance.random() < 0.1 else {}
         name = fresh(f"pod-{number:02}")
         pods.append(world.objects.pod(units, name=name, annotations=count, **selector))
-    waiting_pods = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world, pod)}
-    need_result = need(world, "--shape", small, "--shape", large)
-    out = {item["name"].partition("/")[2] for item in need_result["podsLeftOut"]}
-    assert need_result["needed"] > 0, need_result
+    pending_pods = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world, pod)}
+    result = need(world, "--shape", small, "--shape", large)
+    out = {item["name"].partition("/")[2] for item in result["podsLeftOut"]}
+    assert result["needed"] > 0, result
     world.kill()
-    for shape, devices, units in zip(need_result["shapes"], (2, 4), (16, 24), strict=True):
+    for shape, devices, units in zip(result["shapes"], (2, 4), (16, 24), strict=True):
         for _ in range(shape["nodes"]):
             world.objects.node(devices=devices, units=units)
-    world.objects.delete(*waiting_pods.values())
+    world.objects.delete(*pending_pods.values())
     world.start()
-    order = [item["name"].partition("/")[2] for item in need_result["waiting"]]
-    assert set(order) == set(waiting_pods)
+    order = [item["name"].partition("/")[2] for item in result["waiting"]]
+    assert set(order) == set(pending_pods)
     remaining = {
-        name for name in order if not outcome(world, world.objects.again(waiting_pods[name]))
+        name for name in order if not outcome(world, world.objects.again(pending_pods[name]))
     }
-    assert remaining == out, (need_result, world.told())
+    assert remaining == out, (result, world.told())
     again = need(world, "--shape", small)
     assert again["needed"] == 0
     assert len(again["podsLeftOut"]) == len(out)

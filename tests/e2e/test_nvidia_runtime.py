@@ -1,6 +1,6 @@
-"""Each way to hand devices over works with NVIDIA's own runtime as the page says, without a GPU.
+"""Each way of handing devices over works with NVIDIA's own runtime as on the page, without a GPU.
 
-The runtime changes the OCI specification of a container; runc would start the specification here.
+The runtime changes the OCI specification of a container; the tests read the input for runc.
 """
 
 from collections.abc import Mapping
@@ -49,11 +49,9 @@ PLAIN = Contract(ALIYUN, 1024)
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> NvidiaNode:
-    nvidia_node = NvidiaNode(
-        tmp_path_factory.mktemp("node"), [f"{uuid} 16384 -1 0" for uuid in GPUS]
-    )
-    nvidia_node.write_cdi()
-    return nvidia_node
+    created = NvidiaNode(tmp_path_factory.mktemp("node"), [f"{uuid} 16384 -1 0" for uuid in GPUS])
+    created.write_cdi()
+    return created
 
 
 def started(
@@ -70,10 +68,10 @@ def test_a_container_has_its_own_gpus_where_the_way_is_open_and_else_none(
 ) -> None:
     works = toolkit in WORKS[strategy]
     for grant, numbers in ((ONE, {"1"}), (TWO, {"0", "2"})):
-        started_result = started(node, strategy, TOOLKITS[toolkit], grant)
-        assert started_result.gpus == (numbers if works else set())
-        assert (started_result.libraries >= DRIVER) == works
-        assert (started_result.nodes >= set(CONTROL)) == works
+        devices = started(node, strategy, TOOLKITS[toolkit], grant)
+        assert devices.gpus == (numbers if works else set())
+        assert (devices.libraries >= DRIVER) == works
+        assert (devices.nodes >= set(CONTROL)) == works
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
@@ -81,35 +79,35 @@ def test_a_container_has_its_own_gpus_where_the_way_is_open_and_else_none(
 def test_the_driver_limits_memory_by_a_hook_for_each_gpu(
     node: NvidiaNode, strategy: str, toolkit: str
 ) -> None:
-    started_result = started(node, strategy, TOOLKITS[toolkit], TWO, isolation="driver")
+    devices = started(node, strategy, TOOLKITS[toolkit], TWO, isolation="driver")
     # By annotations two runtimes may add the same hook: CRI-O, and NVIDIA's that it calls.
-    limits = {hook for hook in started_result.hooks if "apply-cuda-memory-limits" in hook}
+    limits = {hook for hook in devices.hooks if "apply-cuda-memory-limits" in hook}
     assert len(limits) == (2 if toolkit in WORKS[strategy] else 0)
     assert all(sum(uuid in hook for hook in limits) <= 1 for uuid in GPUS)
-    assert started_result.variables["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
+    assert devices.variables["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
 
 
 @pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
 def test_in_legacy_mode_the_device_nodes_are_there_because_the_kubelet_passes_them(
     node: NvidiaNode, strategy: str
 ) -> None:
-    """Before 1.18 a hook mounted them, and systemd took them away when it was reloaded."""
+    """Before 1.18 a hook mounted the device nodes, and a reload of systemd removed the access."""
     contract = replace(PLAIN, list_strategy=strategy)
     toolkit = TOOLKITS["mounts alone" if strategy == "volume-mounts" else "as installed"]
     bare = node.start(answer(ONE, contract, "uid", "c"), toolkit, mode="legacy")
     assert any("nvidia-container-runtime-hook" in hook for hook in bare.hooks)
     assert bare.nodes == set()
     passing = replace(contract, control_nodes=CONTROL)
-    start_result = node.start(answer(ONE, passing, "uid", "c"), toolkit, mode="legacy")
-    assert start_result.nodes == {"/dev/nvidia1", *CONTROL}
+    devices = node.start(answer(ONE, passing, "uid", "c"), toolkit, mode="legacy")
+    assert devices.nodes == {"/dev/nvidia1", *CONTROL}
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
 def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
     node: NvidiaNode, toolkit: str
 ) -> None:
-    started_result = started(node, "volume-mounts", TOOLKITS[toolkit], control_nodes=CONTROL)
-    assert started_result.nodes == {"/dev/nvidia1", *CONTROL}
+    devices = started(node, "volume-mounts", TOOLKITS[toolkit], control_nodes=CONTROL)
+    assert devices.nodes == {"/dev/nvidia1", *CONTROL}
 
 
 def own_pod() -> ContainerAllocation:
@@ -117,17 +115,13 @@ def own_pod() -> ContainerAllocation:
     text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
     spec = yaml.safe_load(text)["spec"]["template"]["spec"]
     (part,) = spec["containers"]
-    of = {
-        volume["name"]: volume["hostPath"]["path"]
-        for volume in spec["volumes"]
-        if "hostPath" in volume
-    }
+    of = {item["name"]: item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item}
     return ContainerAllocation(
         {item["name"]: item["value"] for item in part["env"] if "value" in item},
         [
-            Mount(volume_mount["mountPath"], of[volume_mount["name"]])
-            for volume_mount in part["volumeMounts"]
-            if of.get(volume_mount["name"]) == "/dev/null"
+            Mount(item["mountPath"], of[item["name"]])
+            for item in part["volumeMounts"]
+            if of.get(item["name"]) == "/dev/null"
         ],
     )
 
@@ -137,10 +131,10 @@ def own_pod() -> ContainerAllocation:
 def test_the_plugins_own_pod_has_all_gpus_unless_the_toolkit_refuses_all_that_is_unprivileged(
     node: NvidiaNode, toolkit: str, privileged: bool
 ) -> None:
-    start_result = node.start(own_pod(), TOOLKITS[toolkit], privileged=privileged)
+    devices = node.start(own_pod(), TOOLKITS[toolkit], privileged=privileged)
     works = privileged or toolkit != "neither"
-    assert start_result.gpus == ({"0", "1", "2"} if works else set())
-    assert (start_result.libraries >= {"libnvidia-ml"}) == works
+    assert devices.gpus == ({"0", "1", "2"} if works else set())
+    assert (devices.libraries >= {"libnvidia-ml"}) == works
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
@@ -156,9 +150,9 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
     file.write_text("".join(f"{name} = {str(on).lower()}\n" for name, on in settings))
     way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=False, needs_limits=True)
     chosen = way.look(GPUS, runtime, "v1.34.1")
-    started_result = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
-    assert started_result.gpus == {"1"}
-    assert any("apply-cuda-memory-limits" in hook for hook in started_result.hooks)
+    devices = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
+    assert devices.gpus == {"1"}
+    assert any("apply-cuda-memory-limits" in hook for hook in devices.hooks)
     # Whether this runtime was set up to take CDI devices, nothing shows.
     doubtful = toolkit == "neither" and runtime == "containerd://1.7.27"
     assert bool(chosen.problem) == doubtful

@@ -17,14 +17,14 @@ def test_an_equal_pod_waits_for_the_very_first_of_a_node(make_world: MakeWorld) 
     node = objects.node(devices=2, units=16)
     pods = [objects.pod(10), objects.pod(10)]
     until(lambda: any(objects.node_of(pod) for pod in pods), world.told)
-    (waiting_pods,) = (pod for pod in pods if not objects.node_of(pod))
-    (first,) = (pod for pod in pods if pod is not waiting_pods)
-    objects.refusal(waiting_pods, WAITS)
-    other_pod = objects.pod(9)  # of another size nobody waits for
-    assert objects.lands(other_pod, world.told)[0] == node
-    objects.delete(other_pod)
+    (pending,) = (pod for pod in pods if not objects.node_of(pod))
+    (first,) = (pod for pod in pods if pod is not pending)
+    objects.refusal(pending, WAITS)
+    second = objects.pod(9)  # of another size nobody waits for
+    assert objects.lands(second, world.told)[0] == node
+    objects.delete(second)
     status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
     assert world.api.patch(f"{objects.path(first)}/status", {"status": status}, MERGE).status == 200
-    assert objects.lands(waiting_pods, world.told)[0] == node
-    assert {*objects.devices_of(first), *objects.devices_of(waiting_pods)} == {0, 1}
+    assert objects.lands(pending, world.told)[0] == node
+    assert {*objects.devices_of(first), *objects.devices_of(pending)} == {0, 1}
     objects.sound()

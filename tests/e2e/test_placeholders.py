@@ -1,7 +1,7 @@
 """Placeholders under a real API server and kube-scheduler: from a pod that fits by the sum alone to
-its bind on a node that came, and to nothing that is left.
+its binding on a new node, and to the removal of all traces.
 
-The waits of the extender are made short, and the nodes come by the test's hand.
+The waits of the extender are short, and the test creates the nodes.
 """
 
 import sys
@@ -80,11 +80,11 @@ def test_a_node_is_asked_for_and_nothing_is_left(make_world: MakeWorld) -> None:
     world = make_world(flags=_ON, extender_prefix=_prefix())
     world.start()
     until(lambda: bool(_told(world)), world.told)
-    (there_result,) = _there(world)
-    assert there_result["metadata"]["name"] == f"for-{web['metadata']['uid']}"
-    affinity = there_result["spec"]["affinity"]["nodeAffinity"]
+    (created,) = _there(world)
+    assert created["metadata"]["name"] == f"for-{web['metadata']['uid']}"
+    affinity = created["spec"]["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [match_expression["values"] for match_expression in term["matchExpressions"]] == [[full]]
+    assert [item["values"] for item in term["matchExpressions"]] == [[full]]
     new = world.objects.node()
     assert world.objects.lands(web, world.told)[0] == new
     until(lambda: not _there(world), world.told)

@@ -35,13 +35,9 @@ def pod_spec(*values: str, more: tuple[str, ...] = ()) -> Json:
 
 def folders(spec: Json) -> dict[str, str]:
     """The folders of the node that the pod sees, by the path in its container."""
-    of = {
-        volume["name"]: volume["hostPath"]["path"]
-        for volume in spec["volumes"]
-        if "hostPath" in volume
-    }
+    of = {item["name"]: item["hostPath"]["path"] for item in spec["volumes"] if "hostPath" in item}
     mounts = spec["containers"][0]["volumeMounts"]
-    return {mount["mountPath"]: of[mount["name"]] for mount in mounts if mount["name"] in of}
+    return {item["mountPath"]: of[item["name"]] for item in mounts if item["name"] in of}
 
 
 def test_the_schema_and_the_page_have_the_platforms_that_there_are() -> None:
@@ -52,9 +48,9 @@ def test_the_schema_and_the_page_have_the_platforms_that_there_are() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     names = [name.strip(" `") for row in rows for name in row.split(",")]
     assert sorted(names) == sorted(["platform", *PRESETS])
-    template_result = template(*ENABLED, "platform=windows")
-    assert template_result.returncode != 0
-    assert "platform" in template_result.stderr
+    finished = template(*ENABLED, "platform=windows")
+    assert finished.returncode != 0
+    assert "platform" in finished.stderr
 
 
 @pytest.mark.parametrize("platform", PRESETS)
@@ -68,7 +64,7 @@ def test_a_preset_fits_the_schema_and_sees_the_folders_that_are_there(platform: 
     assert spec.get("runtimeClassName", "") == preset.get("runtimeClassName", "")
     kubelet = preset.get("kubeletFolder", "/var/lib/kubelet")
     expected = {
-        # A constant of the kubelet, whatever its --root-dir is.
+        # A constant of the kubelet, independent of --root-dir.
         "/var/lib/kubelet/device-plugins": "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources": f"{kubelet}/pod-resources",
         "/var/lib/kubelet/pods-api": f"{kubelet}/pods-api",
@@ -159,10 +155,10 @@ def test_what_pods_of_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
 def test_tenants_are_told_of_the_runtime_class() -> None:
     def told(*values: str) -> str:
         settings = [part for value in (*ENABLED, *values) for part in ("--set", value)]
-        place = ("--namespace", "kube-system", "--dry-run=client")
-        completed = call("install", "gpushare", CHART, *place, *settings)
-        assert completed.returncode == 0, completed.stderr
-        return completed.stdout.partition("NOTES:")[2]
+        path = ("--namespace", "kube-system", "--dry-run=client")
+        finished = call("install", "gpushare", CHART, *path, *settings)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.partition("NOTES:")[2]
 
     assert "runtimeClassName" not in told()
     assert "`runtimeClassName: nvidia`" in told("platform=k3s")
@@ -178,7 +174,7 @@ def test_a_real_api_server_takes_each_preset(make_plane: MakePlane) -> None:
             if item["kind"] != "SecurityContextConstraints"
         ]
         text = yaml.safe_dump_all(documents)
-        completed = subprocess.run(
+        finished = subprocess.run(
             [*command, "apply", "--dry-run=server", "--validate=strict", "-f", "-"],
             input=text,
             capture_output=True,
@@ -186,5 +182,5 @@ def test_a_real_api_server_takes_each_preset(make_plane: MakePlane) -> None:
             timeout=120,
             check=False,
         )
-        assert completed.returncode == 0, (platform, completed.stderr)
-        assert "daemonset.apps/gpushare-device-plugin created (server dry run)" in completed.stdout
+        assert finished.returncode == 0, (platform, finished.stderr)
+        assert "daemonset.apps/gpushare-device-plugin created (server dry run)" in finished.stdout

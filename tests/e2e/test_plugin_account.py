@@ -1,5 +1,5 @@
-"""The writes that the device plug-in's account may make on a real kube-apiserver with
-applied: by its roles, and by the policy that holds it to its own node.
+"""The writes of the device plug-in's account on a real kube-apiserver with config/device-plugin: by
+roles, and by the policy that restricts the account to its own node.
 """
 
 import json
@@ -24,20 +24,20 @@ INVENTORY = {
 
 @pytest.fixture(scope="module")
 def plane(make_plane: MakePlane) -> Plane:
-    plane = make_plane()
-    apply(plane, "device-plugin")
-    objects = plane.objects()
+    result = make_plane()
+    apply(result, "device-plugin")
+    objects = result.objects()
     name = objects.node(devices=1, units=16)
-    plugin = as_plugin(plane, "other")
+    plugin = as_plugin(result, "other")
     sees(objects, lambda: refused(plugin.patch(f"{NODES}/{name}", annotated(own="x"))))
-    return plane
+    return result
 
 
 @pytest.fixture
 def objects(plane: Plane) -> Iterator[Objects]:
-    objects = plane.objects()
-    yield objects
-    objects.clear()
+    result = plane.objects()
+    yield result
+    result.clear()
 
 
 def bound(objects: Objects, node: str) -> Json:
@@ -54,16 +54,16 @@ def bound(objects: Objects, node: str) -> Json:
 def test_it_writes_its_node_and_marks_the_pods_of_it(plane: Plane, objects: Objects) -> None:
     node = objects.node(devices=0, units=0)
     plugin: Api = as_plugin(plane, node)
-    result = {"metadata": {"annotations": INVENTORY, "labels": {"gpushare": "true"}}}
-    assert plugin.patch(f"{NODES}/{node}", result).status == 200
+    text = {"metadata": {"annotations": INVENTORY, "labels": {"gpushare": "true"}}}
+    assert plugin.patch(f"{NODES}/{node}", text).status == 200
     amounts = {COUNT: "1"}
     count = {"status": {"capacity": amounts, "allocatable": amounts}}
     assert plugin.patch(f"{NODES}/{node}/status", count).status == 200
     pod = bound(objects, node)
     mark = {"uid": pod["metadata"]["uid"], **annotated(**{ALIYUN.assigned: "true"})["metadata"]}
     assert plugin.patch(objects.path(pod), {"metadata": mark}).status == 200
-    neighbour = {ALIYUN.given: '{"GPU-b":4}'}
-    assert plugin.patch(objects.path(pod), annotated(**neighbour)).status == 200
+    neighbours = {ALIYUN.given: '{"GPU-b":4}'}
+    assert plugin.patch(objects.path(pod), annotated(**neighbours)).status == 200
     second = {"metadata": {**mark, "uid": "00000000-0000-4000-8000-000000000000"}}
     assert plugin.patch(objects.path(pod), second).status == 422  # as marker.py expects it
 
@@ -88,8 +88,8 @@ def test_it_writes_nothing_else(plane: Plane, objects: Objects) -> None:
 
 
 def test_it_does_not_touch_other_nodes_or_their_pods(plane: Plane, objects: Objects) -> None:
-    node, other_node = objects.node(devices=1, units=16), objects.node(devices=1, units=16)
-    plugin = as_plugin(plane, other_node)
+    node, second = objects.node(devices=1, units=16), objects.node(devices=1, units=16)
+    plugin = as_plugin(plane, second)
     pod = bound(objects, node)
     mark = annotated(**{ALIYUN.assigned: "true"})
     assert refused(plugin.patch(objects.path(pod), mark), "its own node")

@@ -1,4 +1,4 @@
-"""A control plane that does not start says why, with its last lines; nothing outlives its test."""
+"""A control plane that does not start reports its last lines; no process outlives the test."""
 
 import shutil
 import signal
@@ -55,7 +55,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv")
 def test_nothing_is_left_running_when_the_tests_are_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
-    completed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
-    assert completed.returncode == -signal.SIGKILL
+    finished = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert finished.returncode == -signal.SIGKILL
     process = Path("/proc") / (tmp_path / "sleeper.log").read_text().strip()
     until(lambda: not (process / "exe").exists(), "it has ended")

@@ -1,4 +1,4 @@
-"""The guard against scale-down under a real API server: its annotations, and their end."""
+"""The guard against scale-down under a real API server: its annotations, and their removal."""
 
 import json
 
@@ -17,7 +17,7 @@ _ROUND = 75.0
 
 
 def _notes(world: World, node: str) -> dict[str, str]:
-    """The node's annotations about scale-down."""
+    """The annotations of the node about scale-down."""
     notes = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get("annotations") or {}
     return {key: text for key, text in notes.items() if key in _KEYS}
 
@@ -29,15 +29,15 @@ def test_a_node_is_kept_and_a_process_without_the_guard_lets_it_go(make_world: M
     pod = world.objects.pod(10)
     world.objects.lands(pod, world.told)
     until(lambda: _notes(world, node).keys() == _KEYS, world.told, _ROUND)
-    document = json.loads(_notes(world, node)["gpushare.io/scale-down-guard"])
-    assert pod["metadata"]["name"] in document["why"]
+    output = json.loads(_notes(world, node)["gpushare.io/scale-down-guard"])
+    assert pod["metadata"]["name"] in output["why"]
     until(
         lambda: "gpushare_scale_down_kept_nodes 1.0" in world.extender.metrics(), world.told, 20.0
     )
 
     def told() -> bool:
-        (displayed,) = world.extender.inspect(node)["nodes"]
-        return bool(displayed.get("keptFromScaleDown") == document["why"])
+        (shown_text,) = world.extender.inspect(node)["nodes"]
+        return bool(shown_text.get("keptFromScaleDown") == output["why"])
 
     until(told, world.told, 20.0)
     world.stop()

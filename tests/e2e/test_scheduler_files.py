@@ -1,8 +1,8 @@
 """`gpushare serve` and `doctor` take a scheduler file exactly where kube-scheduler itself does.
 
 Files are made by changing one that is valid, at random places: other types, keys of another
-version, keys twice, nulls, quotes, documents of two parts. kube-scheduler reads each with
---write-config-to, by which it builds its profiles and extenders and ends; no API server is asked.
+version, keys twice, nulls, quotes, documents of two parts. kube-scheduler reads each file with
+--write-config-to, which builds profiles and extenders and then exits, without an API server.
 """
 
 import copy
@@ -63,7 +63,7 @@ PLUGINS = [
 
 
 def valid(version: str) -> Json:
-    """A file that every release of the version takes, with something in each of its parts."""
+    """A file that every release of the version accepts, with content in each part."""
     extender = {
         "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
         "filterVerb": "filter",
@@ -124,12 +124,12 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed(version: str, rng: random.Random) -> str:
-    """The text of a file that was changed at one place or two, or in its text."""
+    """The text of a file with one or two changed values, or changed text."""
     document = valid(version)
     for _ in range(rng.choice([0, 1, 1, 1])):
-        all_items = [place for place in places(document) if place[1] != "kubeconfig"]
+        all_items = [item for item in places(document) if item[1] != "kubeconfig"]
         container, key = rng.choice(all_items)
-        objects = [entry[at] for entry, at in all_items if isinstance(entry[at], dict)]
+        objects = [result[at] for result, at in all_items if isinstance(result[at], dict)]
         rng.choice(_CHANGES)(rng, container, key, [document, *objects])
     text = yaml.safe_dump(document, sort_keys=False)
     if rng.random() < 0.25:
@@ -195,8 +195,8 @@ def _comma(rng: random.Random, text: str) -> str:
 
 def _trailing_comma(rng: random.Random, text: str) -> str:
     at = [place for place, sign in enumerate(text) if sign in "}]"]
-    position = rng.choice(at) if at else len(text)
-    return f"{text[:position]},{text[position:]}"
+    path = rng.choice(at) if at else len(text)
+    return f"{text[:path]},{text[path:]}"
 
 
 def _numbers(rng: random.Random, text: str) -> str:
@@ -207,18 +207,18 @@ _TEXTS = [_line_twice, _second_document, _comma, _trailing_comma, _numbers]
 
 
 def taken_by_real(scheduler: Path, folder: Path, text: str) -> tuple[bool, str]:
-    """Whether kube-scheduler takes the file, and its last words."""
+    """Whether kube-scheduler accepts the file, and its last line."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     command = [str(scheduler), "--config", str(file), "--write-config-to", str(folder / "written")]
     command += ["--secure-port", "0", "--authentication-skip-lookup"]
-    completed = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    output = completed.stderr.decode(errors="replace").strip().splitlines() or [""]
-    return completed.returncode == 0, output[-1]
+    finished = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    output = finished.stderr.decode(errors="replace").strip().splitlines() or [""]
+    return finished.returncode == 0, output[-1]
 
 
 def taken_by_us(folder: Path, text: str, release: int) -> tuple[bool, str]:
-    """Whether we take the file as one for that release, and our words."""
+    """Whether gpushare accepts the file for that release, and its message."""
     file = folder / "scheduler.yaml"
     file.write_text(text, encoding="utf-8")
     try:
@@ -236,20 +236,20 @@ def test_a_file_is_taken_where_kube_scheduler_takes_it(
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(KUBECONFIG), encoding="utf-8")
     plain = yaml.safe_dump(valid(version)).replace("KUBECONFIG", str(kubeconfig))
-    took, message = taken_by_real(scheduler, tmp_path, plain)
-    assert took, message
-    wrong, durations = [], 0
+    took, output = taken_by_real(scheduler, tmp_path, plain)
+    assert took, output
+    wrong, used = [], 0
     for seed in range(FILES):
         text = changed(version, random.Random(seed)).replace("KUBECONFIG", str(kubeconfig))
         real = taken_by_real(scheduler, tmp_path, text)
-        own_result = taken_by_us(tmp_path, text, int(release.split(".")[1]))
-        durations += real[0]
-        # A scheduler of one's own build may have any plug-in, and any kubeconfig by its flags;
-        # which plug-ins v1beta1 has on by default, and refuses to have twice, is not known here.
+        our_value = taken_by_us(tmp_path, text, int(release.split(".")[1]))
+        used += real[0]
+        # A custom scheduler may have any plug-in, and any kubeconfig by flags; which plug-ins
+        # v1beta1 has on by default, and refuses to have twice, is not known here.
         passed = ("does not exist", "does not extend", "already registered", "no configuration has")
         if any(text in real[1] for text in passed):
             continue
-        if real[0] != own_result[0]:
-            wrong.append(f"seed {seed}: kube-scheduler {real}, ours {own_result}")
+        if real[0] != our_value[0]:
+            wrong.append(f"seed {seed}: kube-scheduler {real}, ours {our_value}")
     assert not wrong, "\n".join(wrong)
-    assert FILES / 5 < durations < FILES / 2, "the files tell too little"
+    assert FILES / 5 < used < FILES / 2, "the files tell too little"

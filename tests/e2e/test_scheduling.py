@@ -38,12 +38,12 @@ def test_annotations_and_node_arrive_in_one_write(world: World) -> None:
     query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version}
     with world.api.watch(PODS, **query) as stream:
         objects.patch(f"{PODS}/{name}", {"spec": {"schedulingGates": None}})
-        result: list[Json] = []
-        while not result or not result[-1]["spec"].get("nodeName"):
+        collected: list[Json] = []
+        while not collected or not collected[-1]["spec"].get("nodeName"):
             event = stream.next()
             assert event["type"] == "MODIFIED"
-            result.append(event["object"])
-    *before, bound_pod = result
+            collected.append(event["object"])
+    *before, bound_pod = collected
     assert not [IDX for body in before if IDX in body["metadata"].get("annotations", {})]
     assert bound_pod["spec"]["nodeName"] == node
     assert bound_pod["metadata"]["annotations"][IDX] == "0"
@@ -94,12 +94,12 @@ def test_a_device_that_becomes_free_goes_to_the_pod_that_waits_for_one(world: Wo
     pods = [objects.pod(10) for _ in range(2)]
     for pod in pods:
         objects.lands(pod, world.told)
-    waiting_pods = objects.pod(9)
-    objects.refusal(waiting_pods, "1 Insufficient GPU Memory in one device")
+    pending_pod = objects.pod(9)
+    objects.refusal(pending_pod, "1 Insufficient GPU Memory in one device")
     objects.delete(pods[1])
-    place, holding = objects.lands(waiting_pods, world.told)
-    assert place == node
-    assert list(holding.values()) == [9]
+    path, values = objects.lands(pending_pod, world.told)
+    assert path == node
+    assert list(values.values()) == [9]
     objects.sound()
 
 
@@ -108,11 +108,11 @@ def test_memory_of_a_deleted_pod_goes_to_the_pod_that_waits(world: World) -> Non
     node = objects.node(devices=1, units=16)
     first = objects.pod(10)
     objects.lands(first, world.told)
-    waiting_pods = objects.pod(9)
+    pending_pod = objects.pod(9)
     # kube-scheduler knows the sum by itself, and never asks us about this node.
-    objects.refusal(waiting_pods, "1 Insufficient aliyun.com/gpu-mem")
+    objects.refusal(pending_pod, "1 Insufficient aliyun.com/gpu-mem")
     objects.delete(first)
-    assert objects.lands(waiting_pods, world.told) == (node, {0: 9})
+    assert objects.lands(pending_pod, world.told) == (node, {0: 9})
 
 
 def test_the_reason_of_each_node_reaches_the_pods_events(world: World) -> None:
@@ -141,14 +141,14 @@ def test_a_gated_pod_holds_nothing_until_its_gate_is_opened(world: World) -> Non
 def test_a_pod_that_is_on_its_way_out_holds_its_memory_until_it_is_gone(world: World) -> None:
     objects = world.objects
     node = objects.node(devices=2, units=16)
-    # It goes when its kubelet says so, and there is none.
+    # A kubelet must confirm the deletion, and there is none.
     leaving = objects.pod(16, terminationGracePeriodSeconds=600)
     assert objects.lands(leaving, world.told) == (node, {0: 16})
     objects.lands(objects.pod(9), world.told)
     assert world.api.delete(objects.path(leaving)).status == 200
     assert "deletionTimestamp" in objects.get(leaving)["metadata"]
-    waiting_pods = objects.pod(7)
-    assert objects.lands(waiting_pods, world.told) == (node, {1: 7})
+    pending_pod = objects.pod(7)
+    assert objects.lands(pending_pod, world.told) == (node, {1: 7})
     last = objects.pod(10)
     objects.refusal(last, "1 Insufficient aliyun.com/gpu-mem")
     objects.sound()
@@ -160,7 +160,7 @@ def test_a_pod_under_the_name_of_another_is_not_bound_in_its_place(world: World)
     objects = world.objects
     node = objects.node()
     world.extender.knows(node)
-    # No node has the label, so kube-scheduler binds neither of them.
+    # No node has the label, so kube-scheduler binds neither pod.
     nowhere = {"e2e/nowhere": "yes"}
     old = objects.pod(4, nodeSelector=nowhere)
     objects.delete(old)
@@ -176,10 +176,10 @@ def test_a_bound_pod_stays_where_it_is(world: World) -> None:
     pod = objects.pod(4)
     node = objects.node()
     assert objects.lands(pod, world.told) == (node, {0: 4})
-    other_node = objects.node()
-    world.extender.knows(other_node)
+    second = objects.node()
+    world.extender.knows(second)
     before = json.dumps(objects.get(pod))
-    assert world.extender.bind(pod, other_node) != ""
+    assert world.extender.bind(pod, second) != ""
     assert world.extender.bind(pod, node) == ""  # said again: the same answer
     assert json.dumps(objects.get(pod)) == before
 
@@ -202,7 +202,7 @@ def test_preemption_takes_the_pod_whose_device_is_needed(world: World) -> None:
 def test_a_pod_stays_one_that_can_be_updated_however_large_its_annotations_are(
     world: World,
 ) -> None:
-    """The API server looks at their size at each update, but not at a Binding."""
+    """The API server checks the size of annotations at each update, but not at a Binding."""
     objects = world.objects
     objects.node()
     full = objects.pod(2, annotations={"notes": "x" * (256 * 1024 - len("notes"))})
@@ -210,8 +210,7 @@ def test_a_pod_stays_one_that_can_be_updated_however_large_its_annotations_are(
     def refused() -> bool:
         conditions = objects.get(full)["status"].get("conditions", ())
         return any(
-            "its annotations have 262144 bytes" in condition.get("message", "")
-            for condition in conditions
+            "its annotations have 262144 bytes" in item.get("message", "") for item in conditions
         )
 
     until(refused, lambda: f"the pod is not refused; {world.told()}")

@@ -1,7 +1,7 @@
 """The small scheduler decides as kube-scheduler does, pod by pod, on clusters made by chance.
 
-tests/e2e/compare_schedulers.py says how they are compared, and is the command for more of them;
-tests/e2e/scheduler_releases.py says which releases are asked.
+tests/e2e/compare_schedulers.py has the comparison, and is the command for more clusters;
+tests/e2e/scheduler_releases.py has the releases.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A cluster that the original has run is taken over: its pods keep their devices, on real servers.
+"""Taking over a cluster of the original on real servers: pods keep their devices.
 
-The state is the one that a real API server showed (tests/data/golden/aliyun).
+The state was recorded from a real API server (tests/data/golden/aliyun).
 """
 
 import json
@@ -14,7 +14,7 @@ from tests.e2e.objects import NODES, PODS, Objects
 
 _RECORDED = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
 _MIB = "no-address-mib"
-"""Its cluster counts in MiB, which is a setting of the extender."""
+"""The cluster counts in MiB, by a setting of the extender."""
 CASES = sorted(folder.name for folder in _RECORDED.iterdir())
 _KEPT = ("name", "labels", "annotations")
 
@@ -52,8 +52,8 @@ def test_its_pods_keep_their_devices_and_new_ones_fit_beside_them(
     before = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}
     world.start()
     world.agrees()
-    many_result = objects.many([1, 2, 3])
-    for pod in many_result if objects.nodes() else ():
+    own_value = objects.many([1, 2, 3])
+    for pod in own_value if objects.nodes() else ():
         objects.lands(pod, world.told)
     world.agrees()
     now = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}

@@ -1,6 +1,6 @@
-"""The limits of a tenant, on a real kube-apiserver with config/extender/placements applied.
+"""Forbidden actions of tenants, on a real kube-apiserver with config/extender/placements.
 
-Here everybody may do everything by RBAC, the administrator included: only the policies refuse.
+RBAC permits everything here: only the policies refuse.
 """
 
 import re
@@ -52,7 +52,7 @@ def strict_plane(make_plane: MakePlane) -> Plane:
 
 
 def enforce(plane: Plane) -> None:
-    """Apply the policies, and return when each refuses what it should."""
+    """Apply the policies, and wait until each one refuses."""
     apply(plane, "extender/placements")
     objects = plane.objects()
     sees(objects, lambda: refused(create(objects, annotations={ALIYUN.idx: "0"}, dry=True)))
@@ -60,9 +60,9 @@ def enforce(plane: Plane) -> None:
     sees(objects, lambda: refused(bind(objects.api, "nosuch", binding)))
     mirror = create(as_node(plane, "n"), node="n", annotations=MIRROR).body
     sees(objects, lambda: refused(objects.api.delete(objects.path(mirror), {"dryRun": ["All"]})))
-    holding = objects.pod(1)
+    values = objects.pod(1)
     change = {"metadata": {"annotations": {ALIYUN.idx: "0"}}}
-    sees(objects, lambda: refused(dry_patch(objects, holding, change)))
+    sees(objects, lambda: refused(dry_patch(objects, values, change)))
     clear(plane)
 
 
@@ -73,7 +73,7 @@ def sees(objects: Objects, condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def strict(strict_plane: Plane) -> Iterator[Objects]:
-    """The administrator's rights there; emptied after the test."""
+    """The objects as administrator; all are deleted after the test."""
     objects = strict_plane.objects()
     yield objects
     clear(strict_plane)
@@ -99,7 +99,7 @@ def as_node(plane: Plane, node: str) -> Objects:
 
 
 def as_plugin(plane: Plane, node: str) -> Api:
-    """A device plug-in, with the token that a kubelet has for a pod of its node."""
+    """A device plug-in, with a kubelet's token for a pod of the node."""
     key = "authentication.kubernetes.io%2Fnode-name"
     return as_(plane, PLUGIN, **{key: node})
 
@@ -113,7 +113,7 @@ def create(
     annotations: dict[str, str] | None = None,
     dry: bool = False,
 ) -> Reply:
-    """The answer to a new pod of somebody."""
+    """The answer to a new pod as somebody would have it."""
     limits = {name: str(amount) for name, amount in ((MEM, units), (CORES, cores)) if amount}
     container = {"name": "main", "image": "x", "resources": {"limits": limits}}
     body = {
@@ -135,7 +135,7 @@ def dry_patch(objects: Objects, pod: Json, change: Json) -> Reply:
 
 
 def refused(reply: Reply, *parts: str) -> bool:
-    """Whether a policy refused it; its message must have these parts."""
+    """Whether a policy refused the request; the message must contain these parts."""
     by_us = reply.status == 403 and "ValidatingAdmissionPolicy 'gpushare-" in reply.body["message"]
     return by_us and all(part in reply.body["message"] for part in parts)
 
@@ -163,8 +163,8 @@ def test_an_edit_after_bind_is_refused_so_a_restart_finds_the_device_full(
     extender.knows(node)
     first, second = strict.pod(16), strict.pod(16)
     assert extender.bind(first, node) == ""
-    (devices_of_result,) = strict.devices_of(first)
-    elsewhere = str(1 - devices_of_result)
+    (values,) = strict.devices_of(first)
+    elsewhere = str(1 - values)
     change = annotated(**{ALIYUN.idx: elsewhere, ALIYUN.allocation: None})
     assert refused(strict.api.patch(strict.path(first), change), "which devices the pod has")
     extender.kill()
@@ -228,8 +228,8 @@ def test_no_annotation_of_ours_is_changed_added_or_taken_away(
         for value in ("7", None):
             reply = user.patch(strict.path(pod) + subresource, annotated(**{name: value}))
             assert refused(reply, f"leave the annotation {name} as it is"), reply.body
-    waiting_pods = strict.pod(4)
-    reply = strict.api.patch(strict.path(waiting_pods) + subresource, annotated(**{name: "0"}))
+    pending = strict.pod(4)
+    reply = strict.api.patch(strict.path(pending) + subresource, annotated(**{name: "0"}))
     assert refused(reply, name)
 
 
@@ -310,7 +310,7 @@ def test_a_mirror_is_made_and_deleted_by_its_node_alone(
 
 
 def test_a_mirror_that_comes_back_has_another_uid(strict: Objects, strict_plane: Plane) -> None:
-    """Whatever uid it is sent with: so the books never take it for the one before."""
+    """The uid of the request is ignored, so the books never mistake the pod for the old one."""
     node = as_node(strict_plane, "n1")
     strict.node(name="n1")
     uids = []
@@ -356,16 +356,16 @@ def test_without_them_edits_are_taken_but_the_books_keep_what_they_saw(
     world.extender.knows(node)
     pod = objects.pod(16)
     assert world.extender.bind(pod, node) == ""
-    (devices_of_result,) = objects.devices_of(pod)
-    change = annotated(**{ALIYUN.idx: str(1 - devices_of_result), ALIYUN.allocation: None})
+    (values,) = objects.devices_of(pod)
+    change = annotated(**{ALIYUN.idx: str(1 - values), ALIYUN.allocation: None})
     # A subresource too takes annotations.
     assert world.api.patch(f"{objects.path(pod)}/status", change).status == 200
-    assert objects.devices_of(pod) == {1 - devices_of_result: 16}
-    output = f'gpushare_alarms_total{{kind="placement_edited",resource="{MEM}"}} 1'
-    until(lambda: output in world.extender.metrics(), world.extender.metrics)
-    other_pod = objects.pod(16)
-    assert world.extender.bind(other_pod, node) == ""
-    assert objects.devices_of(other_pod) == {1 - devices_of_result: 16}
+    assert objects.devices_of(pod) == {1 - values: 16}
+    text = f'gpushare_alarms_total{{kind="placement_edited",resource="{MEM}"}} 1'
+    until(lambda: text in world.extender.metrics(), world.extender.metrics)
+    second = objects.pod(16)
+    assert world.extender.bind(second, node) == ""
+    assert objects.devices_of(second) == {1 - values: 16}
     assert "Insufficient" in world.extender.bind(objects.pod(1), node)
 
 

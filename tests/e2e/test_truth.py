@@ -1,9 +1,9 @@
-"""Our words about pods, and the acts of a real kube-scheduler, on clusters in odd states.
+"""Predictions about pods, and the decisions of a real kube-scheduler, on clusters in odd states.
 
 Nodes by chance: cordoned, not ready, tainted, with less allocatable than capacity, full of pods;
-pods by chance: selectors, tolerations, other resources, gates, priorities. Each pod is asked about
-by `whatif`, then made. The result must be as promised, and `explain`, from lists and
-from the extender's books, the page and `doctor` must say the same.
+pods by chance: selectors, tolerations, other resources, gates, priorities. `whatif` predicts each
+pod before its creation. The outcome must equal the prediction, and `explain`, from lists and from
+the extender's books, the page and `doctor` must agree.
 """
 
 import json
@@ -37,7 +37,7 @@ _STATES = ("plain", "plain", "cordoned", "not ready", "tainted", "less", "nothin
 def make_node(world: World, state: str, zone: str) -> None:
     """A node of two devices of 16 GiB in that state."""
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "110", MEM: "32", COUNT: "2", _OTHER: "2"}
-    changes: dict[str, dict[str, str]] = {
+    updated: dict[str, dict[str, str]] = {
         "less": {MEM: "20"},
         "nothing": {MEM: "0"},
         "few": {"pods": "2"},
@@ -52,7 +52,7 @@ def make_node(world: World, state: str, zone: str) -> None:
             "spec": {"unschedulable": state == "cordoned", "taints": taints},
             "status": {
                 "capacity": capacity,
-                "allocatable": capacity | changes.get(state, {}),
+                "allocatable": capacity | updated.get(state, {}),
                 "conditions": [{"type": "Ready", "status": ready, "reason": "x"}],
             },
         },
@@ -83,7 +83,7 @@ def make_pod(chance: Random, name: str) -> Json:
 
 
 class Sayings:
-    """The words of the commands and the page about the world."""
+    """The statements of the commands and the page about the world."""
 
     def __init__(self, world: World, page: int, folder: Path) -> None:
         self._world = world
@@ -92,16 +92,16 @@ class Sayings:
         self._config = world.plane.kubeconfig("admin")
 
     def _run(self, *words: str) -> Json:
-        completed = subprocess.run(
+        finished = subprocess.run(
             [*GPUSHARE, *words, "--kubeconfig", str(self._config), "-o", "json"],
             capture_output=True,
             text=True,
             check=False,
             env=os.environ | {"KUBECTL": str(needed("kubectl"))},
         )
-        assert completed.stdout, completed.stderr
-        document: Json = json.loads(completed.stdout)
-        return document
+        assert finished.stdout, finished.stderr
+        result: Json = json.loads(finished.stdout)
+        return result
 
     def whatif(self, pod: Json) -> Json:
         file = self._folder / "pod.json"
@@ -131,11 +131,11 @@ class Sayings:
 
 
 def outcome(world: World, pod: Json) -> str:
-    """Where kube-scheduler bound the pod; "" once it has refused it or holds it back."""
+    """The node of the pod; "" once kube-scheduler has rejected or gated the pod."""
 
     def condition() -> str:
         conditions = world.objects.get(pod).get("status", {}).get("conditions", ())
-        result = [condition for condition in conditions if condition["type"] == "PodScheduled"]
+        result = [item for item in conditions if item["type"] == "PodScheduled"]
         return str(result[0].get("reason", "bound")) if result else ""
 
     until(
@@ -163,7 +163,7 @@ def test_what_is_said_is_what_kube_scheduler_does(
     for _ in range(5):
         make_node(world, chance.choice(_STATES), chance.choice("ab"))
     sayings = Sayings(world, page, tmp_path)
-    waiting_pods: dict[str, bool] = {}
+    pending_pod: dict[str, bool] = {}
     time.sleep(1)
     for _ in range(12):
         pod = make_pod(chance, fresh("pod"))
@@ -176,25 +176,23 @@ def test_what_is_said_is_what_kube_scheduler_does(
         else:
             assert (promised["fit"] == 1) == bool(node), (promised, pod, world.told())
         if not node:
-            waiting_pods[name] = gated
+            pending_pod[name] = gated
     world.agrees()
     health = world.extender.health_url
-    page_result = sayings.page()
-    assert page_result.keys() == waiting_pods.keys()
-    for name, gated in waiting_pods.items():
-        for item in (sayings.explain(name), sayings.explain(name, "--extender", health)):
-            assert item["state"] == "pending", item
-            assert gated or not item["explanation"]["fit"], item
-            assert gated == item["scheduler"]["gated"]
-        output = page_result[name]
-        assert gated or not output["why"].startswith("it fits now"), output
+    shown_text = sayings.page()
+    assert shown_text.keys() == pending_pod.keys()
+    for name, gated in pending_pod.items():
+        for output in (sayings.explain(name), sayings.explain(name, "--extender", health)):
+            assert output["state"] == "pending", output
+            assert gated or not output["explanation"]["fit"], output
+            assert gated == output["scheduler"]["gated"]
+        text = shown_text[name]
+        assert gated or not text["why"].startswith("it fits now"), text
         if gated:
-            assert output["scheduler"] == "its scheduling gates hold it back"
+            assert text["scheduler"] == "its scheduling gates hold it back"
         else:
-            assert output["asked"] == (output["scheduler"] is None), output
-            assert output["scheduler"] in {None, "kube-scheduler's own filters leave it no node"}
-    findings = [
-        finding for finding in sayings.doctor()["findings"] if finding["check"] == "pending-pods"
-    ]
-    assert {finding["level"] for finding in findings} <= {"ok", "warn"}, findings
-    assert not [finding for finding in findings if "without a word" in finding["what"]], findings
+            assert text["asked"] == (text["scheduler"] is None), text
+            assert text["scheduler"] in {None, "kube-scheduler's own filters leave it no node"}
+    findings = [item for item in sayings.doctor()["findings"] if item["check"] == "pending-pods"]
+    assert {item["level"] for item in findings} <= {"ok", "warn"}, findings
+    assert not [item for item in findings if "without a word" in item["what"]], findings

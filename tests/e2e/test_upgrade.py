@@ -1,7 +1,7 @@
 """From the original's pods to ours by the chart, to its next revision, and back, while pods come.
 
-A kubelet is played: a pod of the chart's Deployment is two processes with the arguments that the
-API server has. Its strategy is Recreate, so the old ones end before the new ones begin.
+The test plays a kubelet: a pod of the chart's Deployment is two processes with the arguments in the
+object. The strategy is Recreate, so old processes end before new ones start.
 """
 
 import itertools
@@ -27,24 +27,24 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Release:
-    """The chart's release, and the pair that its Deployment asks for."""
+    """The chart's release, and the pair of processes of the Deployment's pod."""
 
     def __init__(self, plane: Plane, make_pair: MakePair) -> None:
         self._plane, self._make_pair = plane, make_pair
         self._objects = plane.objects()
 
     def helm(self, *arguments: str | Path) -> None:
-        place = ("--namespace", "kube-system", "--kubeconfig", self._plane.kubeconfig(ADMIN))
-        completed = call(*arguments, *place)
-        assert completed.returncode == 0, completed.stderr
+        path = ("--namespace", "kube-system", "--kubeconfig", self._plane.kubeconfig(ADMIN))
+        finished = call(*arguments, *path)
+        assert finished.returncode == 0, finished.stderr
 
     def pod(self) -> tuple[Pair, list[str]]:
-        """The pod that the Deployment asks for now, not begun, and its extender's flags."""
+        """The current pod of the Deployment, not started, and the extender's flags."""
         text, access, flags = second_scheduler(self._plane)
         return self._make_pair(moved(text), access, flags=flags), flags
 
     def exchange(self, old: Pair) -> tuple[Pair, list[str], float]:
-        """The new pair, its flags, and the seconds without scheduling; binds are under way."""
+        """The new pair, the flags, and the seconds without scheduling; binds are running."""
         objects = self._objects
         new, flags = self.pod()
         before = bound(objects)
@@ -52,7 +52,7 @@ class Release:
             arrivals = pool.submit(objects.many, [1] * _BURST, schedulerName=OURS)
             until(lambda: bound(objects) > before, lambda: f"none is bound; {old.told()}")
             old.end()
-            # Given away: else the new pair would wait until they have run out.
+            # Release the Leases: otherwise the new pair would wait for their expiry.
             assert self._holders() == {"gpushare-extender": "", "gpushare-scheduler": ""}
             bound_by_old = bound(objects) - before
             begin(new)
@@ -67,7 +67,7 @@ class Release:
         return new, flags, max(after - before for before, after in itertools.pairwise(times))
 
     def _holders(self) -> dict[str, str]:
-        """Who holds each of the two Leases."""
+        """The holders of the two Leases."""
         leases = {
             item["metadata"]["name"]: item for item in self._plane.api().get(_LEASES).body["items"]
         }
@@ -86,7 +86,7 @@ def bound(objects: Objects) -> int:
 
 
 def versions(objects: Objects) -> dict[str, str]:
-    """By the uid of each bound pod its version, another one after any write to it."""
+    """The resource version of each bound pod, by uid."""
     return {
         pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"]
         for pod in objects.pods()
@@ -97,7 +97,7 @@ def versions(objects: Objects) -> dict[str, str]:
 def test_pods_run_on_from_the_original_to_the_next_revision_and_back(
     make_plane: MakePlane, make_pair: MakePair
 ) -> None:
-    # Of its own: helm installs nothing over the rights that other tests leave behind.
+    # A separate plane: helm installs nothing over the rights that other tests leave behind.
     plane = make_plane()
     objects, release = plane.objects(), Release(plane, make_pair)
     load(objects, "one-node")
@@ -122,7 +122,7 @@ def test_pods_run_on_from_the_original_to_the_next_revision_and_back(
         no_right_was_missed(pair)
     finally:
         release.helm("uninstall", "gpushare")
-    # Nobody wrote to a pod that ran, let alone ended it, and no device has more than it holds.
+    # No running pod was written or ended, and no device is overcommitted.
     assert running.items() <= versions(objects).items()
     assert pair.extender.inspect() == objects.inspect()
     objects.sound()

@@ -1,4 +1,4 @@
-"""The page of tested versions: a run replaces its own release's section, and no other."""
+"""The page of tested versions: a run replaces the section of its own release only."""
 
 from tests.e2e.versions import LOCAL, Run, written
 

@@ -1,4 +1,4 @@
-"""Room of which no Pod and no Node tells: a real kube-scheduler is woken for it."""
+"""Room without an event of a Pod or a Node: the extender wakes a real kube-scheduler."""
 
 import json
 import time
@@ -34,8 +34,8 @@ def test_a_device_that_a_config_map_opens_is_used_at_once(
     world.api.delete(f"{_MAPS}/{name}")
     assert objects.lands(pod, world.told) == (node, {0: 8})
     assert time.monotonic() - begin < _AT_ONCE
-    writes = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get(kind) or {}
-    assert KEY in writes
+    text = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get(kind) or {}
+    assert KEY in text
 
 
 @pytest.mark.parametrize("version", [RELEASE, OLD_SCHEDULER])

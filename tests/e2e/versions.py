@@ -1,8 +1,8 @@
-"""A pytest plugin (`-p tests.e2e.versions --versions FILE`): the tested versions, as a page.
+"""A pytest plugin (`-p tests.e2e.versions --versions FILE`): the page of tested versions.
 
-Knows the versions that tests use, and Kubernetes' own answers about versions; no result is
-written by hand. The page has a section for each release; a run writes the section of its own, and
-only when it ran every test and none failed.
+Knows the programs that tests report, and the versions that programs print; no result is written by
+hand. The page has a section for each release; a run writes its own section, only if every test ran
+and none failed.
 """
 
 import functools
@@ -47,9 +47,7 @@ class Run:
 def record(
     server: str, *, scheduler: Path | None = None, file: str = "", kubectl: Path | None = None
 ) -> None:
-    """Note that the test that runs now uses these; of no test, nothing. server: its version, or
-    LOCAL.
-    """
+    """Record that the running test uses these programs. server: a version, or LOCAL."""
     suite = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
     if not suite:
         return
@@ -66,11 +64,9 @@ def record(
 
 @functools.cache
 def version_of(program: Path, *command: str) -> str:
-    """The version that the program tells: `1.37.0`."""
-    completed = subprocess.run(
-        [program, *command], capture_output=True, text=True, check=True
-    ).stdout
-    (result, *_) = re.findall(r"v(\d+\.\d+\.\d+)", completed)
+    """The version that the program prints: `1.37.0`."""
+    output = subprocess.run([program, *command], capture_output=True, text=True, check=True).stdout
+    (result, *_) = re.findall(r"v(\d+\.\d+\.\d+)", output)
     return str(result)
 
 

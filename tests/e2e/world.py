@@ -1,7 +1,7 @@
-"""A control plane with our extender: installed as an operator does it, under our manifests' rights.
+"""A control plane with our extender: installed as by an operator, with the rights of our manifests.
 
-Knows how the parts are put together; objects.py has the objects. kube-scheduler and the
-extender read one file, and it is the file that `gpushare scheduler-config` prints.
+Wires the parts; objects.py has the objects. kube-scheduler and the extender read one file, printed
+by `gpushare scheduler-config`.
 """
 
 import ssl
@@ -26,9 +26,8 @@ SETTLED = 90.0
 class World:
     """A running kube-scheduler `version` and extender on a plane.
 
-    options: of `gpushare scheduler-config`; change: in its output; flags: of `gpushare serve`;
-    scheduler_flags: of kube-scheduler.
-    program, tls, extender_prefix: see Pair.
+    options: of `gpushare scheduler-config`; change: to its output; flags: of `gpushare serve`;
+    scheduler_flags: of kube-scheduler. program, tls, extender_prefix: see Pair.
     """
 
     def __init__(
@@ -72,18 +71,18 @@ class World:
         self.pair.start()
 
     def kill(self) -> None:
-        """End both processes; they can be started again."""
+        """End both processes, which can be started again."""
         self.pair.kill()
 
     def stop(self) -> None:
         self.pair.stop()
 
     def told(self) -> str:
-        """The text of the processes that a failed wait shows."""
+        """The state of the processes for the message of a failed wait."""
         return self.pair.told()
 
     def agrees(self) -> None:
-        """Return once the extender's books are as the API server's objects say."""
+        """Wait until the extender's books equal the objects of the API server."""
         until(
             lambda: self.extender.inspect() == self.objects.inspect(),
             lambda: f"{self.extender.inspect()}\n{self.objects.inspect()}\n{self.told()}",
@@ -92,31 +91,31 @@ class World:
 
 
 def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
-    """Apply (or delete) the objects in a folder of config, with a real kubectl."""
+    """Apply (or delete) a folder of config with a real kubectl."""
     command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
-    completed = subprocess.run(
+    finished = subprocess.run(
         [*command, verb, "-k", _MANIFESTS / folder],
         capture_output=True,
         text=True,
         check=False,
         env={"HOME": str(plane.folder), "PATH": "/usr/bin:/bin"},
     )
-    assert completed.returncode == 0, completed.stderr
-    # Deprecations are told on stderr.
-    assert completed.stderr == ""
+    assert finished.returncode == 0, finished.stderr
+    # stderr has the deprecations.
+    assert finished.stderr == ""
 
 
 def give_lease_away(api: Api) -> None:
-    """Leave our Lease as a leader does that ends: the first process leads at once.
+    """Write our Lease as released by a leader, so that the first process leads at once.
 
-    Without a Lease it would wait for as long as a leader may lead who does not know it yet.
+    Without a Lease the process would wait for as long as an unknown leader may lead.
     """
     given_away = {"holderIdentity": "", "leaseDurationSeconds": 1}
     api.create(_LEASES, {"metadata": {"name": LEASE}, "spec": given_away})
 
 
 def account_token(api: Api, account: str = "gpushare-extender", node: str = "") -> str:
-    """A token of the account, as a kubelet gets one for a pod; node: on which the pod runs."""
+    """A token of the account, as for a pod by a kubelet; node: of the pod."""
     bound_pod = {"kind": "Node", "apiVersion": "v1", "name": node} if node else None
     request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound_pod}}
     path = f"{_ACCOUNTS}/{account}/token"

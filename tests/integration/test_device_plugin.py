@@ -62,7 +62,7 @@ def check_right(node: PluginNode, *pods: Json) -> None:
     for pod in pods:
         uid = pod["metadata"]["uid"]
         expected = {node.uuid(index) for index in granted_devices(pod)}
-        holding = [item for item in node.kubelet.held if item.uid == uid]
+        holding = [item for item in node.kubelet.grants if item.uid == uid]
         assert holding
         for item in holding:
             envs = node.kubelet.start_container(uid, item.container)
@@ -94,7 +94,7 @@ def test_equal_pods_get_their_own_devices_in_any_order(
     for pod in pods:
         node.kubelet.add(pod)
         check_right(node, pod)
-        (holding,) = (item for item in node.kubelet.held if item.uid == pod["metadata"]["uid"])
+        (holding,) = (item for item in node.kubelet.grants if item.uid == pod["metadata"]["uid"])
         (index,) = granted_devices(pod)
         assert uuids_of(holding.ids) == {node.uuid(index)}
     for pod in pods:
@@ -178,7 +178,7 @@ def test_a_kubelet_that_starts_again_is_told_of_us_and_mixes_nothing_up(node: Pl
         node.kubelet.add(pod)
     # The plug-in was killed before it could write down the last container.
     last = pods[7]["metadata"]["uid"]
-    node.kubelet.held = [item for item in node.kubelet.held if item.uid != last]
+    node.kubelet.grants = [item for item in node.kubelet.grants if item.uid != last]
     node.kubelet.write_checkpoint()
     for _ in range(2):
         node.kubelet.restart()
@@ -320,10 +320,10 @@ def test_where_two_pods_may_be_meant_that_differ_none_is_served(node: PluginNode
     pods = [node.pod(4, devices=[index]) for index in (0, 1)]
     # As no kubelet should: this one shows both pods while it admits one.
     node.kubelet.pods[pods[0]["metadata"]["uid"]] = pods[0]
-    refused_result = refused(node, pods[1])
-    assert "2 containers wait for as many that are to have different devices" in refused_result
-    assert not any(pod["metadata"]["name"] in refused_result for pod in pods)
-    assert node.kubelet.held == []
+    message = refused(node, pods[1])
+    assert "2 containers wait for as many that are to have different devices" in message
+    assert not any(pod["metadata"]["name"] in message for pod in pods)
+    assert node.kubelet.grants == []
     alike = [node.pod(6, devices=[2]) for _ in range(2)]
     node.kubelet.pods[alike[0]["metadata"]["uid"]] = alike[0]
     node.kubelet.add(alike[1])

@@ -200,7 +200,7 @@ def handed(node: StandInNode) -> str:
 def answered(node: StandInNode, uid: str) -> ContainerAllocation:
     """The kubelet's answer for the first container of the pod; the container starts."""
     node.kubelet.start_container(uid, "c0")
-    (holding,) = (item for item in node.kubelet.held if item.uid == uid)
+    (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
     return parse_answer(holding.response)
 
 
@@ -281,7 +281,7 @@ def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: 
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
     assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
     assert not answer.device_nodes
-    (holding,) = (item for item in node.kubelet.held if item.uid == uid)
+    (holding,) = (item for item in node.kubelet.grants if item.uid == uid)
     assert uuids_of(holding.ids) == {"MIG-b"}
 
 

@@ -27,7 +27,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
 from gpushare_localcluster.devices.admission import AdmissionError
-from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
 from gpushare_localcluster.devices.sockets import HEALTHY, UNHEALTHY
 from gpushare_localcluster.grants import container_units, containers, is_plain_init
 from tests.simulation.chance import Chance
@@ -146,7 +146,7 @@ class OurPlugin(DeviceManager):
             for record in crowd:
                 self.pods.pop(record["metadata"]["uid"])
         uid = pod["metadata"]["uid"]
-        own_records = [record for record in self.held if record.uid == uid]
+        own_records = [record for record in self.grants if record.uid == uid]
         try:
             for one in own_records:
                 self._check.check(one.ids)
@@ -156,7 +156,7 @@ class OurPlugin(DeviceManager):
 
     def free(self) -> dict[str, int]:
         """Units by card that nobody holds, of cards that are there."""
-        used = {device for record in self.held for device in record.ids}
+        used = {device for record in self.grants for device in record.ids}
         return {
             card.uuid: sum(
                 device_id(card.uuid, number) not in used for number in range(card.unit_count)
@@ -175,7 +175,7 @@ class OurPlugin(DeviceManager):
         """Have a pod on record that another plug-in gave these cards, and any ids."""
         uid, self.foreign = pod["metadata"]["uid"], True
         self.pods[uid] = pod
-        used = {device for record in self.held for device in record.ids}
+        used = {device for record in self.grants for device in record.ids}
         for record in containers(pod):
             free = [device for device in self.devices if device not in used]
             ids = frozenset(free[: container_units(record)])
@@ -184,7 +184,9 @@ class OurPlugin(DeviceManager):
                 response = pb.ContainerAllocateResponse(
                     envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
                 )
-                self.held.append(Held(uid, record["name"], ids, response.SerializeToString()))
+                self.grants.append(
+                    ContainerGrant(uid, record["name"], ids, response.SerializeToString())
+                )
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
         try:
@@ -210,7 +212,7 @@ class OurPlugin(DeviceManager):
         except GpuShareError as error:
             raise AdmissionError(f"GetPreferredAllocation: {error}") from error
 
-    def _given(self, pod: Json, record: Held) -> Given:
+    def _given(self, pod: Json, record: ContainerGrant) -> Given:
         inits = [init["name"] for init in containers(pod) if is_plain_init(pod, init)]
         served = self._served[record.uid, record.container]
         return Given(
@@ -224,7 +226,7 @@ class OurPlugin(DeviceManager):
         """The plug-in's view of PodResources' List."""
         if not self.weather.is_listed:
             raise ApiUnavailable("pod-resources does not answer", 0)
-        ids_by_container = {(record.uid, record.container): record.ids for record in self.held}
+        ids_by_container = {(record.uid, record.container): record.ids for record in self.grants}
         return {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): {
                 record["name"]: ids_by_container.get((uid, record["name"]), frozenset())
@@ -237,7 +239,7 @@ class OurPlugin(DeviceManager):
     def _record(self) -> Sequence[CheckpointEntry]:
         return [
             CheckpointEntry(record.uid, record.container, record.ids, record.response)
-            for record in self.held
+            for record in self.grants
         ]
 
     def read(self, name: str) -> Json:

@@ -32,8 +32,8 @@ def main() -> int:
         percent = 100 * total["covered_branches"] / (total["num_branches"] or 1)
         good = good and percent >= LEAST
         print(f"{part:<8}{percent:6.1f} % of {total['num_branches']} branches (>= {LEAST:g})")
-        for name, entry in sorted(document["files"].items()):
-            missed = ", ".join(f"{a}->{b}" for a, b in entry["missing_branches"])
+        for name, result in sorted(document["files"].items()):
+            missed = ", ".join(f"{a}->{b}" for a, b in result["missing_branches"])
             if missed:
                 print(f"    {name}: {missed}")
     return 0 if good else 1

@@ -1,7 +1,7 @@
-"""A real Chromium for tests and pictures, spoken to over a pipe in the DevTools protocol.
+"""A real Chromium for tests and pictures, driven over a pipe by the DevTools protocol.
 
-Where there is no Chromium, `program()` says so. Debian's package is `chromium`; playwright and
-selenium are not needed for these questions.
+`program()` returns None without a Chromium. Debian's package is `chromium`; these tests need
+neither playwright nor selenium.
 """
 
 import base64
@@ -23,14 +23,14 @@ _SILENCE = 60.0
 
 def program() -> str | None:
     """The browser's program, or None."""
-    return next((which_result for name in _NAMES if (which_result := shutil.which(name))), None)
+    return next((result for name in _NAMES if (result := shutil.which(name))), None)
 
 
 class Tab:
-    """One page of the browser. problems: the complaints of its console and its policies."""
+    """One page of the browser. problems: complaints of the console and of policies."""
 
-    def __init__(self, write: int, read: int) -> None:
-        self._write, self._read = write, read
+    def __init__(self, write: int, old_version: int) -> None:
+        self._write, self._read = write, old_version
         self._rest = b""
         self._number = 0
         self._session = ""
@@ -81,11 +81,11 @@ class Tab:
 
     def ask(self, expression: str) -> Any:
         """The value of an expression of JavaScript, awaited."""
-        completed = self.call(
+        finished = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in completed, completed
-        return completed["result"].get("value")
+        assert "exceptionDetails" not in finished, finished
+        return finished["result"].get("value")
 
     def until(self, expression: str) -> Any:
         """The value of the expression, once it is true."""
@@ -96,7 +96,7 @@ class Tab:
         return value
 
     def press(self, *keys: str) -> None:
-        """Press keys by their names, as in KeyboardEvent.key."""
+        """Press keys by name, as in KeyboardEvent.key."""
         text = {"Enter": "\r", " ": " "}
         for key in keys:
             typed = {"text": text[key]} if key in text else {}
@@ -119,27 +119,27 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def picture(self, file: Path) -> None:
-        """Write the screen as PNG."""
+        """Write the visible page as PNG."""
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def pdf(self) -> bytes:
-        """The page as it is printed."""
+        """The printed page, as PDF."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
 
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Tab]:
-    """A tab of a Chromium of its own, whose profile is in the folder."""
-    program_result = program()
-    assert program_result, "there is no Chromium"
-    (commands, write), (reader, answers) = os.pipe(), os.pipe()
+    """A tab of a new Chromium with its profile in the folder."""
+    result = program()
+    assert result, "there is no Chromium"
+    (commands, write), (old_version, answers) = os.pipe(), os.pipe()
     # The browser reads from descriptor 3 and writes to 4.
     script = f'exec "$@" 3<&{commands} 4>&{answers}'
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
     flags += ["--no-first-run", "--disable-background-networking", "--disable-component-update"]
     flags += ["--disable-dev-shm-usage", f"--user-data-dir={folder}"]
     process = subprocess.Popen(
-        ["/bin/bash", "-c", script, "sh", program_result, *flags],
+        ["/bin/bash", "-c", script, "sh", result, *flags],
         pass_fds=(commands, answers),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -149,10 +149,10 @@ def browser(folder: Path) -> Iterator[Tab]:
     os.close(commands)
     os.close(answers)
     try:
-        yield Tab(write, reader)
+        yield Tab(write, old_version)
     finally:
         os.close(write)
-        os.close(reader)
+        os.close(old_version)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,6 +1,6 @@
-"""Random clusters with devices and claims, as the API server writes them, and our answer to each.
+"""Random clusters with devices and claims as stored by the API server, and our answer to each.
 
-The tool `firstfit` (tests/e2e/tools) gives the answer of kube-scheduler's allocator to the same.
+The tool `firstfit` (tests/e2e/tools) gives the answer of kube-scheduler's allocator.
 """
 
 import random
@@ -70,7 +70,7 @@ _SELECTORS = (
 """Selectors that are true of some devices; each can be evaluated for each device of GPU."""
 
 _UNSAFE = 'device.attributes["gpu.example.com"].absent == 1'
-"""kube-scheduler ends its attempt with an error where it evaluates this."""
+"""kube-scheduler ends the attempt with an error after evaluating this selector."""
 
 
 class _Draw:
@@ -120,7 +120,7 @@ class _Draw:
         parts: list[dict[str, Any]] = []
         for position in range(count):
             devices = [
-                self.device(f"d{position}-{i}", driver, i, shared=shared, counted=counts)
+                self.device(f"d{position}-{i}", driver, i, shared=shared, counts=counts)
                 for i in range(r.choice((0, 1, 2, 4, 6, 8)))
             ]
             if self.chance(1) and devices:
@@ -175,7 +175,7 @@ class _Draw:
         return {"nodeSelectorTerms": [{"matchExpressions": [values]}]}
 
     def device(
-        self, name: str, driver: str, index: int, *, shared: int, counted: bool
+        self, name: str, driver: str, index: int, *, shared: int, counts: bool
     ) -> dict[str, Any]:
         r = self.random
         gpu = "" if self.chance(80) else f"{driver}/"
@@ -208,7 +208,7 @@ class _Draw:
                 device.pop("capacity", None)
         if self.chance(8):
             device["taints"] = [r.choice(_TAINTS) for _ in range(r.choice((1, 2)))]
-        if counted and self.chance(90):
+        if counts and self.chance(90):
             device["consumesCounters"] = self.counters()
         if self.chance(4):
             device["bindingConditions"] = ["example.com/ready"]
@@ -339,18 +339,18 @@ class _Draw:
         return request
 
     def allocated(self) -> list[dict[str, Any]]:
-        """Hold some devices, as far as their capacity goes."""
+        """Hold some devices, up to their capacity."""
         r = self.random
         claims: list[dict[str, Any]] = []
         fill = r.choice((0, 0, 10, 20, 50))
-        results: set[tuple[str, str, str]] = set()
+        collected: set[tuple[str, str, str]] = set()
         for item in self.slices:
             spec = item["spec"]
             for device in spec.get("devices", ()):
                 key = (spec["driver"], spec["pool"]["name"], device["name"])
-                if key in results or not self.chance(fill):
+                if key in collected or not self.chance(fill):
                     continue
-                results.add(key)
+                collected.add(key)
                 result: dict[str, Any] = dict(
                     zip(("driver", "pool", "device"), key, strict=True), request="r"
                 )
@@ -393,10 +393,10 @@ def allocator_answers(
     error.
     """
     lines = b"\n".join(msgspec.json.encode(cluster) for cluster in clusters)
-    completed = subprocess.run([program], input=lines, capture_output=True, check=True)
+    finished = subprocess.run([program], input=lines, capture_output=True, check=True)
     return [
         {node: _plain_answer(answer) for node, answer in msgspec.json.decode(line).items()}
-        for line in completed.stdout.splitlines()
+        for line in finished.stdout.splitlines()
     ]
 
 
@@ -425,8 +425,8 @@ def modelled(cluster: Cluster, selectors: Selectors) -> dict[str, Results | NoFi
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
         # Slices of the node come first, as in kube-scheduler.
         mine = [item for item in slices if item.nodes and item.nodes.node == name]
-        remaining_items = [item for item in slices if not (item.nodes and item.nodes.node)]
-        devices = gather_pools(name, labels, [*mine, *remaining_items], by_pool, rules)
+        rest_items = [item for item in slices if not (item.nodes and item.nodes.node)]
+        devices = gather_pools(name, labels, [*mine, *rest_items], by_pool, rules)
         fit = first_fit(devices, claims, use, selectors.matches, Steps(100_000))
         answers[name] = _results(fit, len(requests)) if isinstance(fit, Fit) else fit
     return answers
@@ -454,19 +454,19 @@ def _as(kind: type[Any], item: Mapping[str, Any]) -> Any:
 
 def _results(fit: Fit, claims: int) -> Results:
     results: Results = [[] for _ in range(claims)]
-    for item in fit.taken:
-        driver, pool, device = item.device.key
+    for used in fit.taken:
+        driver, pool, device = used.device.key
         result: dict[str, Any] = {
-            "request": item.request,
+            "request": used.request,
             "driver": driver,
             "pool": pool,
             "device": device,
         }
-        if item.has_admin_access:
+        if used.has_admin_access:
             result["adminAccess"] = True
-        if item.consumed:
-            result["consumedCapacity"] = dict(item.consumed)
-        results[item.claim].append(result)
+        if used.consumed:
+            result["consumedCapacity"] = dict(used.consumed)
+        results[used.claim].append(result)
     return results
 
 
@@ -480,33 +480,33 @@ def _plain_answer(answer: Mapping[str, Any]) -> Results | str | None:
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
-    kept_items = {key: result[key] for key in ("request", "driver", "pool", "device")}
+    survivors = {key: result[key] for key in ("request", "driver", "pool", "device")}
     if result.get("adminAccess"):
-        kept_items["adminAccess"] = True
+        survivors["adminAccess"] = True
     if result.get("consumedCapacity"):
-        kept_items["consumedCapacity"] = {
+        survivors["consumedCapacity"] = {
             name: _thousandths(amount) for name, amount in result["consumedCapacity"].items()
         }
-    return kept_items
+    return survivors
 
 
 def _thousandths(text: str) -> int:
     return int(Fraction(parse_quantity(text)) * THOUSANDTHS)
 
 
-def comparison(own_result: Results | NoFit, theirs: Results | str | None) -> str:
+def comparison(our_value: Results | NoFit, theirs: Results | str | None) -> str:
     """Return how our answer for a node compares with that of kube-scheduler.
 
-    "same devices"; "no devices", be it for lack of them or for an error, since the pod is not bound
-    either way; "selector error", after which kube-scheduler allocates nothing, and we take the
-    selector as true; "given up", if one of the two has ended its search; or "different".
+    "same devices"; "no devices", for a shortage or an error, as the pod is bound in neither case;
+    "selector error", after which kube-scheduler allocates nothing, and we take the selector as
+    true; "given up", if one of both has ended the search; or "different".
     """
-    if own_result is NoFit.NOT_MODELLED or (
+    if our_value is NoFit.NOT_MODELLED or (
         isinstance(theirs, str) and "deadline exceeded" in theirs
     ):
         return "given up"
     if isinstance(theirs, str) and "CEL runtime error" in theirs:
         return "selector error"
-    if isinstance(own_result, NoFit):
+    if isinstance(our_value, NoFit):
         return "different" if isinstance(theirs, list) else "no devices"
-    return "same devices" if own_result == theirs else "different"
+    return "same devices" if our_value == theirs else "different"

@@ -37,7 +37,7 @@ def device(
     driver: str = DRIVER,
     taints: tuple[Taint, ...] = (),
 ) -> Device:
-    """Return a card with memory, in a pool named after its node."""
+    """Return a card with memory, in a pool named like the node."""
     return Device(
         key=DeviceKey(driver, node, name),
         is_shared=shared,
@@ -67,7 +67,7 @@ def slice_of(node: str, *devices: Device, name: str = "", generation: int = 1) -
 def partition(
     name: str, mebibytes: int, card: str = "0", node: str = "n1", **fields: Any
 ) -> Device:
-    """Return a partition of a card, or all of it, as drivers publish MIG."""
+    """Return a partition of a card, or the whole card, as drivers publish MIG."""
     amount = mebibytes * (GIB >> 10) * THOUSANDTHS
     parent = Attribute("string", f"GPU-{card}")
     return Device(
@@ -90,7 +90,7 @@ def partitioned_slices(*devices: Device, cards: str = "01", node: str = "n1") ->
 
 
 def holding(node: str, name: str, gib: int | None, driver: str = DRIVER) -> Holding:
-    """Return the share of a card that a claim holds; gib None: the whole card."""
+    """Return the holding of a claim on a card; gib None: the whole card."""
     amounts = None if gib is None else {"memory": gib * GIB * THOUSANDTHS}
     return Holding(DeviceKey(driver, node, name), amounts)
 
@@ -127,5 +127,5 @@ def pod_with(*numbers: int, uid: str = "pod-uid") -> ClaimsPod:
 
 
 def decoded(body: dict[str, object]) -> ClaimsPod:
-    """Return a pod as the API server writes it."""
+    """Return a pod as stored by the API server."""
     return msgspec.convert(body, ClaimsPod)

@@ -16,7 +16,7 @@ GIB = 1024
 
 def cards(*gibs: int, first: int = 0, sick: int = -1) -> NodeCards:
     """GPUs of so many GiB, which are called GPU-FIRST and so on; the one of index `sick` is ill."""
-    result = [
+    outcome = [
         DetectedGpu(
             f"GPU-{first + index}",
             index,
@@ -26,7 +26,7 @@ def cards(*gibs: int, first: int = 0, sick: int = -1) -> NodeCards:
         )
         for index, gib in enumerate(gibs)
     ]
-    return make_cards(result, "GiB", 0)
+    return make_cards(outcome, "GiB", 0)
 
 
 def result(device: int, memory: str = "10Gi", **changes: object) -> Json:
@@ -43,7 +43,7 @@ def result(device: int, memory: str = "10Gi", **changes: object) -> Json:
 
 
 class ClaimsApi:
-    """Objects by path; down: no request is answered."""
+    """Objects by path. down: no request is answered."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
@@ -51,7 +51,7 @@ class ClaimsApi:
         self.sent: list[tuple[str, str]] = []
 
     def claim(self, *results: Json, name: str = "c", uid: str = UID) -> None:
-        """Have a claim with this allocation; with none it has none."""
+        """Store a claim with this allocation, or without one."""
         allocation = {"devices": {"results": list(results)}} if results else None
         self.objects[f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"] = {
             "kind": "ResourceClaim",
@@ -84,12 +84,12 @@ class ClaimsApi:
             self._put(path, json.loads(body))
         return json.dumps(self.objects[path]).encode()
 
-    def _put(self, path: str, written: Json) -> None:
+    def _put(self, path: str, text: Json) -> None:
         meta = self.objects.get(path, {}).get("metadata", {"resourceVersion": "0"})
-        if written["metadata"].get("resourceVersion") not in {None, meta["resourceVersion"]}:
+        if text["metadata"].get("resourceVersion") not in {None, meta["resourceVersion"]}:
             raise ApiConflict("it has been changed", 409)
         version = str(int(meta["resourceVersion"]) + 1)
         self.objects[path] = {
-            **written,
-            "metadata": {**written["metadata"], "resourceVersion": version},
+            **text,
+            "metadata": {**text["metadata"], "resourceVersion": version},
         }

@@ -1,7 +1,7 @@
-"""Faults on order: all failures between a client and an API server.
+"""Injected faults between a client and an API server.
 
-Knows WSGI and time, nothing of Kubernetes beyond the Status of a refusal. A hook looks at each
-request and may give a `Fault`; its parts combine, in the order delay, refuse or drop, act, cut.
+Knows WSGI and time, and of Kubernetes only the Status of a refusal. A hook may return a `Fault` for
+each request; the parts of a fault apply in the order delay, refuse or drop, act, cut.
 """
 
 import io
@@ -27,7 +27,7 @@ from gpushare_localcluster.api.status import StatusError
 
 @dataclass(frozen=True, slots=True)
 class FaultRequest:
-    """The view of a request that a hook gets."""
+    """The request as a hook gets it."""
 
     method: str
     path: str
@@ -45,15 +45,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The fault of one request; combine two with `|`.
+    """A fault of one request; `|` combines two faults.
 
     Attributes:
         delay: seconds before anything happens.
         refuse: the answer instead of acting.
-        drop: close the connection "before" acting, or "after" it in place of the answer.
+        drop: close the connection "before" the server acts, or "after" that without an answer.
         cut_after: events of a watch after which the connection is closed in mid-stream.
-        late: seconds after which the request acts, while the connection was closed at once.
-
+        late: seconds until the server acts, after closing the connection at once.
     """
 
     delay: float = 0.0
@@ -66,8 +65,8 @@ class Fault:
         """Return both faults in one; where both say something, the other one counts."""
         changes = {name: getattr(second, name) for name in _FIELDS}
         default = Fault()
-        result = {name: value for name, value in changes.items() if value != getattr(default, name)}
-        return replace(self, **result)
+        text = {name: value for name, value in changes.items() if value != getattr(default, name)}
+        return replace(self, **text)
 
 
 _FIELDS = ("delay", "refuse", "drop", "cut_after", "late")
@@ -107,7 +106,7 @@ Hook: TypeAlias = Callable[[FaultRequest], Fault | None]
 
 
 class FaultPlan:
-    """A hook made of rules: the first that fits a request and is not used up gives its fault."""
+    """A hook with rules: the first matching rule that is not used up returns its fault."""
 
     def __init__(self) -> None:
         """Start with no rule: nothing goes wrong."""
@@ -115,7 +114,9 @@ class FaultPlan:
         self._rules: list[tuple[str, re.Pattern[str], Fault, list[int]]] = []
 
     def on(self, method: str, path: str, fault: Fault, *, times: int = 1) -> None:
-        """Let the next `times` requests fail that have the pattern `path` in their path."""
+        """Add a rule: a fault for the next `times` requests with a path that contains the pattern
+        `path`.
+        """
         with self._guard:
             self._rules.append((method, re.compile(path), fault, [times]))
 
@@ -127,17 +128,17 @@ class FaultPlan:
     def __call__(self, request: FaultRequest) -> Fault | None:
         """Return the fault for a request, None for none."""
         with self._guard:
-            for method, path, fault, entry in self._rules:
-                if entry[0] > 0 and method == request.method and path.search(request.path):
-                    entry[0] -= 1
+            for method, path, fault, remaining in self._rules:
+                if remaining[0] > 0 and method == request.method and path.search(request.path):
+                    remaining[0] -= 1
                     return fault
         return None
 
 
 class FaultInjector:
-    """A WSGI application around another one, with the faults that its hook orders.
+    """A WSGI application around another one, with the faults of a hook.
 
-    The end of the server ends all delays; requests that were still to act then never will.
+    The end of the server ends all delays; pending requests then never act.
     """
 
     def __init__(self, hook: Hook, app: WsgiApp) -> None:
@@ -180,7 +181,7 @@ class FaultInjector:
 
 
 def faulty(hook: Hook) -> Callable[[WsgiApp], WsgiApp]:
-    """Return the wrapper of an `ApiServer` with the faults that the hook orders."""
+    """Return the wrapper of an `ApiServer` for the faults of the hook."""
     return partial(FaultInjector, hook)
 
 

@@ -1,6 +1,6 @@
-"""Figures in documents: recorded runs, and the text between two marks that shows the runs.
+"""Figures in documents: recorded runs, and the generated text between two marks.
 
-A figure that no run stands for cannot get into a document this way. Knows no run's contents.
+So every figure in a document has a run. Knows no contents of runs.
 """
 
 import json
@@ -15,18 +15,18 @@ _END = "<!-- end of the figures -->"
 
 def recorded(runs: Path) -> list[dict[str, Any]]:
     """All runs of the file, the oldest first."""
-    known_items: list[dict[str, Any]] = []
+    known_names: list[dict[str, Any]] = []
     if runs.exists():
-        known_items = json.loads(runs.read_text(encoding="utf-8"))
-    return known_items
+        known_names = json.loads(runs.read_text(encoding="utf-8"))
+    return known_names
 
 
 def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     """All runs of the file, with this one added at the end."""
-    recorded_result = recorded(runs)
-    recorded_result.append(run)
-    runs.write_text(json.dumps(recorded_result, indent=1) + "\n", encoding="utf-8")
-    return recorded_result
+    known_names = recorded(runs)
+    known_names.append(run)
+    runs.write_text(json.dumps(known_names, indent=1) + "\n", encoding="utf-8")
+    return known_names
 
 
 def renew(document: Path, of: str, text: str) -> None:
@@ -36,15 +36,15 @@ def renew(document: Path, of: str, text: str) -> None:
 
 
 def shown(document: Path, of: str) -> str:
-    """The text between the marks."""
+    """The current text."""
     return _parted(document, of)[1].strip("\n")
 
 
 def _parted(document: Path, of: str) -> tuple[str, str, str]:
-    """The document up to the first mark, the text between the marks, and the rest."""
+    """The document before the first mark, between both marks, and from the second mark on."""
     begin = f"<!-- figures of {of} -->"
-    head, mark, remainder = document.read_text(encoding="utf-8").partition(begin)
-    text, end, tail = remainder.partition(_END)
+    head, mark, rest_value = document.read_text(encoding="utf-8").partition(begin)
+    text, end, tail = rest_value.partition(_END)
     if not (mark and end):
         raise ValueError(f"{document} has no place for the figures of {of}")
     return head + begin, text, _END + tail
@@ -53,5 +53,5 @@ def _parted(document: Path, of: str) -> tuple[str, str, str]:
 def commit() -> str:
     """The commit that is checked out, in short."""
     request = ["git", "rev-parse", "--short", "HEAD"]
-    completed = subprocess.run(request, cwd=ROOT, capture_output=True, text=True, check=False)
-    return completed.stdout.strip()
+    finished = subprocess.run(request, cwd=ROOT, capture_output=True, text=True, check=False)
+    return finished.stdout.strip()

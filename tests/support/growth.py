@@ -1,4 +1,4 @@
-"""Whether a cost grows with its input and no faster: counted in CPU time, with wide margins."""
+"""Whether a cost grows linearly with the input: counted in CPU time, with wide margins."""
 
 import time
 from collections.abc import Callable
@@ -9,16 +9,16 @@ _ROUNDS = 5
 
 
 def assert_linear(work: Callable[[int], Callable[[], object]], size: int) -> None:
-    """Fail if twice the input costs more than three times as much, by the least of some rounds.
+    """Fail if twice the input costs more than three times as much, by the minimum of some rounds.
 
-    work: the measured call for a size; its input is made before. Both sizes are measured in turn: a
-    machine that others share may be slow for a second, and then is for both.
+    work: from a size to the measured function, with its input prepared. Both sizes are measured in
+    turn: a shared machine that is slow for a second is slow for both.
     """
     small, large = work(size), work(2 * size)
     costs = []
     for _ in range(_ROUNDS):
         costs.append((_cost(small), _cost(large)))
-        if costs[-1][0] > 1.0:  # one measurement tells it
+        if costs[-1][0] > 1.0:  # one round is enough
             break
     once, twice = (min(item) for item in zip(*costs, strict=True))
     assert twice <= 3 * max(once, _FLOOR), f"{size}: {once:.3f} s, {2 * size}: {twice:.3f} s"

@@ -1,8 +1,8 @@
-"""Books and the world that they describe, living through one thing after another.
+"""The books and the world that they describe, through a sequence of steps.
 
-Every step may be taken at any time (where there is nothing to do it does nothing), so that
-hypothesis and a seeded random choose freely. `audit` checks the rules after each step, `rest` those
-that hold once everything has been told. `n` picks one of the existing objects.
+Every step is valid at any time (without an object it does nothing), so that hypothesis and a seeded
+random choose freely. `audit` checks the invariants after each step, `rest` those after all events
+have arrived. `n` picks an object.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,35 +42,33 @@ class Life:
     # -- nodes, users, other schedulers ---------------------------------------------------------
 
     def change_nodes(
-        self, what: str, name: str, shape: Sequence[int], sick: frozenset[int]
+        self, kind: str, name: str, shape: Sequence[int], sick: frozenset[int]
     ) -> None:
-        if what == "set":
+        if kind == "set":
             rig = self.world.rigs[name]
             order = tuple(f"{name}{device}" for device in range(len(shape)))
             if len(rig.order) == len(shape):
-                order = rig.order  # an inventory without uuids does not show that cards have moved
+                order = rig.order  # a node without card names cannot show moved cards
             rig.becomes(order, names=False, identity=False)
             self._set_node(node(name, *shape, unhealthy=sick, cpu=1000, memory=1000))
-        elif what == "remove":
+        elif kind == "remove":
             self.world.nodes.pop(name, None)
             self.books.node_gone(name)
-        elif what == "list":
+        elif kind == "list":
             self.books.replace_nodes(self.world.nodes.values())
         else:
             self.books.set_unhealthy(name, sick)
 
     def change_cards(self, name: str, order: Sequence[int], identity: bool) -> None:
-        """Cards die, move and come back, and the inventory names the new order."""
+        """Cards die, move and come back, and the inventory names the cards."""
         rig = self.world.rigs[name]
         cards = tuple(f"{name}{card}" for card in order)
         if not rig.named and len(rig.order) == len(cards):
-            cards = rig.order  # one thing at a time: now the cards get names
+            cards = rig.order  # one change at a time: now the cards get names
         rig.becomes(cards, names=True, identity=identity)
         size = [8] * len(cards)
-        node_result = node(
-            name, *size, cpu=1000, memory=1000, uuids=cards, serves_by_identity=identity
-        )
-        self._set_node(node_result)
+        names = node(name, *size, cpu=1000, memory=1000, uuids=cards, serves_by_identity=identity)
+        self._set_node(names)
 
     def _set_node(self, spec: NodeSpec) -> None:
         self.world.nodes[spec.name] = spec
@@ -80,35 +78,35 @@ class Life:
         self.named += 1
         self.world.create(f"p{self.named}", request)
 
-    def another_binds(self, n: int, name: str, output: bool) -> None:
+    def another_binds(self, n: int, name: str, text: bool) -> None:
         uid = _pick(n, self.world.waiting())
         if uid is not None:
             request = self.world.pods[uid].request
-            holding = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
+            values = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
             self.world.change(
                 uid,
                 node=name,
-                held=holding,
-                placement=holding if output and holding else None,
+                held=values,
+                placement=values if text and values else None,
                 bound_at=self.world.rigs[name].version,
             )
 
-    def change_a_pod(self, n: int, happening: str) -> None:
+    def change_a_pod(self, n: int, kind: str) -> None:
         uid = _pick(n, sorted(self.world.pods))
         if uid is None:
             return
         pod = self.world.pods[uid]
         runs = pod.node and not pod.ended
-        if happening == "delete":
+        if kind == "delete":
             self.world.delete(uid)
-        elif happening == "end":
+        elif kind == "end":
             self.world.change(uid, ended=True)
-        elif runs and happening == "serve":
+        elif runs and kind == "serve":
             self.world.serve(uid)
             self.world.change(uid, assigned=True)
-        elif runs and happening == "admit":
+        elif runs and kind == "admit":
             self.world.change(uid, started=1.0)
-        elif runs and happening == "run":  # set up anew, a pod may be Pending again
+        elif runs and kind == "run":  # set up anew, a pod may be Pending again
             self.world.serve(uid)
             self.world.change(uid, started=1.0, running=not pod.running)
         elif runs:
@@ -193,19 +191,21 @@ class Life:
 
     def settle(self, n: int) -> None:
         if self.reads:
-            uid, token, observed, _ = self.reads.pop(n % len(self.reads))
-            self.books.settle(uid, token, observed, self.world.now)
+            uid, token, collected, _ = self.reads.pop(n % len(self.reads))
+            self.books.settle(uid, token, collected, self.world.now)
 
     def time_passes(self, seconds: float) -> None:
         world = self.world
         world.now += seconds
         for post in world.posts:
-            # A client tells within its own timeout that no answer came.
+            # A client notices within its timeout that no answer came.
             if not post.told and world.now > post.sent + READ_TIMEOUT:
                 post.told = True
                 self.books.doubt(post.uid, post.sent + READ_TIMEOUT)
         world.posts = [post for post in world.posts if world.may_land(post) or not post.told]
-        self.reads = [item for item in self.reads if world.now <= item[3] + READ_TIMEOUT]
+        self.reads = [
+            old_version for old_version in self.reads if world.now <= old_version[3] + READ_TIMEOUT
+        ]
 
     # -- the watch ------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Life:
             world.note_shown(event)
 
     def the_watch_breaks(self) -> None:
-        """A list is taken; until it arrives the books hear nothing."""
+        """Take a list; until its arrival the books get no events."""
         if not self.world.listing:
             self.world.list_pods()
 
@@ -234,7 +234,7 @@ class Life:
             for pod in pods:
                 self.world.note_shown(pod)
 
-    # -- the rules ------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     def audit(self) -> None:
         """The sums equal the entries, nothing held is free, nobody is charged twice."""
@@ -243,8 +243,8 @@ class Life:
         for name, spec in self.world.nodes.items():
             free = view.free[view.row[name]].tolist()
             cores_free = view.cores_free[view.row[name]].tolist()
-            for device, (item, cores) in enumerate(self.world.held(name)):
-                assert free[device] <= max(spec.capacity[device] - item, 0), (name, device)
+            for device, (values, cores) in enumerate(self.world.held(name)):
+                assert free[device] <= max(spec.capacity[device] - values, 0), (name, device)
                 assert cores_free[device] <= max(100 - cores, 0), (name, device)
         uids = [entry.ref.uid for books in self.books.dump() for entry in books.entries]
         assert len(uids) == len(set(uids))
@@ -255,7 +255,7 @@ class Life:
                 assert sorted(pins, key=repr) == sorted(_pins(books), key=repr)
 
     def rest(self) -> None:
-        """Everything is told: the books are true; without pods, all is free."""
+        """Deliver all events: the books equal the world; without pods all memory is free."""
         self.the_list_arrives()
         for _ in range(3):
             self._come_to_rest()
@@ -263,10 +263,10 @@ class Life:
         assert (counts["assumed"], counts["in_doubt"]) == (0, 0)
         for books in self.books.dump():
             memory, cores = self.world.charged(books.spec.name)
-            for units, (entry, element) in zip(books.used, memory, strict=True):
-                assert entry <= units <= element
-            for percent, (value, maximum) in zip(books.cores_used, cores, strict=True):
-                assert value <= percent <= maximum
+            for units, (minimum, maximum) in zip(books.used, memory, strict=True):
+                assert minimum <= units <= maximum
+            for percent, (minimum, maximum) in zip(books.cores_used, cores, strict=True):
+                assert minimum <= percent <= maximum
             self._host_is_right(books.spec)
         for uid in list(self.world.pods):
             self.world.delete(uid)
@@ -278,13 +278,13 @@ class Life:
         self.books.check()
 
     def _host_is_right(self, spec: NodeSpec) -> None:
-        local_items = [pod.request for pod in self.world.running() if pod.node == spec.name]
+        here_value = [pod.request for pod in self.world.running() if pod.node == spec.name]
         view = self.books.snapshot()
         row = view.row[spec.name]
-        assert view.cpu_free[row] == 1000 - sum(request.cpu for request in local_items)
-        assert view.memory_free[row] == 1000 - sum(request.memory for request in local_items)
+        assert view.cpu_free[row] == 1000 - sum(request.cpu for request in here_value)
+        assert view.memory_free[row] == 1000 - sum(request.memory for request in here_value)
         assert view.cpu_only[row] == sum(
-            request.cpu for request in local_items if not request.devices
+            request.cpu for request in here_value if not request.devices
         )
 
     def _come_to_rest(self) -> None:
@@ -301,7 +301,7 @@ class Life:
 
 
 def _pins(books: NodeBooks) -> list[Pinned]:
-    """The pods that hold back their equals, as the books say."""
+    """The pods that make equal pods wait, by the books."""
     return [
         (entry.request.sizes, tuple(device for device, _ in entry.cover.written))
         for entry in books.entries

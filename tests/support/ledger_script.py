@@ -1,15 +1,15 @@
-"""Runs a ledger scenario: commands, one a line, and the lines that they show.
+"""Runs a ledger scenario: commands, one per line, with their output.
 
-A line with "|" is the expected output of the command above, a line with "#" a comment. Pods
-are named `web` or, where a name comes back with another uid, `web#2`. The request of a pod is said
+A line that starts with "|" is expected output of the command above, one with "#" is a comment. Pods
+are named `web` or, where a name comes back with another uid, `web#2`. What a pod asks for is said
 once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `4=1+2/4+1` with
 init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?`
 where the annotations name no devices.
 
-    pairing on | off                     (first line; otherwise auto)
+pairing on | off                     (first line; otherwise auto)
     node NAME UNITS.. [cards a,b] [byIdentity] [gone c] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
-    unhealthy NAME [0,1]                 the text of the ConfigMap
+    unhealthy NAME [0,1]                 what the ConfigMap says
     event POD SIZE pending | on PLACE [uuids a,b] [given c=4] [assigned] [started] [runs] | ended
     gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list
@@ -29,7 +29,7 @@ from gpushare.ledger import Ledger
 
 
 def run(text: str) -> str:
-    """The text with the present output of its commands in place of the expected one."""
+    """The text with the current output of its commands."""
     script = Script()
     lines: list[str] = []
     for line in text.splitlines():
@@ -38,12 +38,12 @@ def run(text: str) -> str:
         lines.append(line)
         command = line.split()
         if command and not line.startswith("#"):
-            lines += [f"| {item}" for item in script.step(command)]
+            lines += [f"| {output}" for output in script.step(command)]
     return "\n".join(lines) + "\n"
 
 
 class Script:
-    """A ledger under commands; after each one its books are audited."""
+    """A ledger under commands; after each command the books are audited."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -81,38 +81,38 @@ class Script:
         now = float(words.pop(words.index("at") + 1)) if "at" in words else 0.0
         words = [item for item in words if item != "at"]
         try:
-            displayed = self._commands[word](words, now)
+            output = self._commands[word](words, now)
         except RequestRefused as error:
-            displayed = [f"{type(error).__name__}: {error}"]
+            output = [f"{type(error).__name__}: {error}"]
         self._ledger.check()
-        return displayed if isinstance(displayed, list) else []
+        return output if isinstance(output, list) else []
 
     def _pair(self, how: str) -> None:
         self._ledger = Ledger(Pairing(how))
 
     def _pod(self, words: list[str]) -> ObservedPod:
         """`POD [SIZE] pending`, `POD [SIZE] on PLACE [assigned] ..` or `POD [SIZE] ended`."""
-        name, remainder = words[0], words[1:]
-        if remainder[0][0].isdigit() or "=" in remainder[0]:
-            self._sizes[name] = _request(remainder.pop(0))
+        name, tail = words[0], words[1:]
+        if tail[0][0].isdigit() or "=" in tail[0]:
+            self._sizes[name] = _request(tail.pop(0))
         pod = ObservedPod(_ref(name), self._sizes.get(name, Request()), created=1.0)
-        if remainder[0] == "ended":
+        if tail[0] == "ended":
             return pod._replace(ended=True)
-        if remainder[0] == "pending":
+        if tail[0] == "pending":
             return pod
-        node, devices = _place(remainder[1])
+        node, devices = _place(tail[1])
         return pod._replace(
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
-            uuids=tuple(_after("uuids", remainder).split(",")) if "uuids" in remainder else (),
+            uuids=tuple(_after("uuids", tail).split(",")) if "uuids" in tail else (),
             given=tuple(
-                (uuid, int(units)) for uuid, _, units in [_after("given", remainder).partition("=")]
+                (uuid, int(units)) for uuid, _, units in [_after("given", tail).partition("=")]
             )
-            if "given" in remainder
+            if "given" in tail
             else (),
-            assigned="assigned" in remainder,
-            started=float("started" in remainder),
-            running="runs" in remainder,
+            assigned="assigned" in tail,
+            started=float("started" in tail),
+            running="runs" in tail,
         )
 
     def _resume(self, uid: str, now: float) -> bool:
@@ -132,17 +132,17 @@ class Script:
         return [f"{item.ref.uid} on {item.node}" for item in due] or ["nothing"]
 
     def _settle(self, words: list[str], now: float) -> None:
-        name, *remainder = words
-        observed: ObservedPod | None
-        if remainder[0] == "missing":
-            observed = None
-        elif remainder[0] == "recreated":
-            observed = ObservedPod(PodRef("default", name, f"{name}-again"), Request(1, 1))
+        name, *tail = words
+        collected: ObservedPod | None
+        if tail[0] == "missing":
+            collected = None
+        elif tail[0] == "recreated":
+            collected = ObservedPod(PodRef("default", name, f"{name}-again"), Request(1, 1))
         else:
-            observed = self._pod(
-                [name, *("pending" if word == "unbound" else word for word in remainder)]
+            collected = self._pod(
+                [name, *("pending" if word == "unbound" else word for word in tail)]
             )
-        self._ledger.settle(name, self._tokens[name], observed, now)
+        self._ledger.settle(name, self._tokens[name], collected, now)
 
     def _filter(self, size: str) -> list[str]:
         view = self._ledger.snapshot()
@@ -152,7 +152,7 @@ class Script:
         ]
 
     def _dump(self, node: str | None = None) -> list[str]:
-        result = []
+        output = []
         for books in self._ledger.dump(node):
             used = " ".join(
                 f"{units}/{has}{'' if fine else ' (sick)'}"
@@ -160,10 +160,10 @@ class Script:
                     books.used, books.spec.capacity, books.spec.healthy, strict=True
                 )
             )
-            is_closed = f" closed: {books.spec.closed.value}" if books.spec.closed else ""
-            result.append(f"{books.spec.name}: {used}{is_closed}")
-            result += [f"  {_show(entry)}" for entry in books.entries]
-        return result or ["nothing"]
+            closed_nodes = f" closed: {books.spec.closed.value}" if books.spec.closed else ""
+            output.append(f"{books.spec.name}: {used}{closed_nodes}")
+            output += [f"  {_show(entry)}" for entry in books.entries]
+        return output or ["nothing"]
 
     def _free(self) -> list[str]:
         view = self._ledger.snapshot()
@@ -190,26 +190,22 @@ def _split(words: list[str]) -> Iterator[list[str]]:
 
 
 def _spec(words: list[str]) -> NodeSpec:
-    name, *remainder = words
+    name, *tail = words
     capacity = []
-    while remainder and remainder[0].isdigit():
-        capacity.append(int(remainder.pop(0)))
-    sick = _numbers(_after("sick", remainder))
-    cards = (
-        tuple(_after("cards", remainder).split(","))
-        if "cards" in remainder
-        else ("",) * len(capacity)
-    )
+    while tail and tail[0].isdigit():
+        capacity.append(int(tail.pop(0)))
+    sick = _numbers(_after("sick", tail))
+    cards = tuple(_after("cards", tail).split(",")) if "cards" in tail else ("",) * len(capacity)
     return NodeSpec(
         name,
         tuple(capacity),
         tuple(device not in sick for device in range(len(capacity))),
         ("",) * len(capacity),
         cards,
-        closed=Reason[_after("closed", remainder)] if "closed" in remainder else None,
-        serves_by_identity="byIdentity" in remainder,
-        counted="counted" in remainder,
-        gone=tuple(_after("gone", remainder).split(",")) if "gone" in remainder else (),
+        closed=Reason[_after("closed", tail)] if "closed" in tail else None,
+        serves_by_identity="byIdentity" in tail,
+        counted="counted" in tail,
+        gone=tuple(_after("gone", tail).split(",")) if "gone" in tail else (),
     )
 
 

@@ -1,7 +1,7 @@
-"""An API server, its watch and its clients as plain dictionaries: the truth for the books.
+"""An API server, its watch and its clients as plain dictionaries: the oracle for the books.
 
-Slow and obvious. Events are shown late, lists are older than they look, answers are lost, bindings
-land after their client has given up.
+Slow and obvious. Events come late, lists are older than they look, answers are lost, and bindings
+land after the client has given up.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds after which kube-apiserver ends a request: a binding sent earlier lands no more."""
 
 READ_TIMEOUT = 5.0
-"""Seconds that a client takes at most from sending a read to settling by its answer."""
+"""Upper bound on the seconds of a client between sending a read and settling by its answer."""
 
 
 Shards = tuple[tuple[str, int], ...]
@@ -21,10 +21,10 @@ Shards = tuple[tuple[str, int], ...]
 
 @dataclass
 class Rig:
-    """The true cards of a node, by index, whatever the inventory says.
+    """The cards of a node as they truly are, by index, whatever its inventory says of them.
 
-    named: the inventory has uuids. identity: the plug-in gives the cards of a Binding, one of
-    another kind the card at the index. version: rises with each change of these. pure_since: the
+    named: it names them. identity: its device plug-in gives the cards that a Binding names, one of
+    another kind what is at the index. version: rises with each change of all that. pure_since: the
     version from which on both were so.
     """
 
@@ -42,21 +42,21 @@ class Rig:
         pure = names and identity
         self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
 
-    def given(self, held: Shares, uuids: tuple[str, ...]) -> Shards:
-        """The units that a device plug-in gives a pod with this Binding now."""
-        units = [amount for _, amount in held]
+    def given(self, shares: Shares, uuids: tuple[str, ...]) -> Shards:
+        """The devices that a device plug-in gives a pod with this Binding now."""
+        units = [amount for _, amount in shares]
         if self.identity and uuids:
             return tuple(zip(uuids, units, strict=True))
         return tuple(
-            (self.order[index], amount) for index, amount in held if index < len(self.order)
+            (self.order[index], amount) for index, amount in shares if index < len(self.order)
         )
 
 
 @dataclass
 class Pod:
-    """A pod as it is: `held` is the place of its Binding, `placement` that of its annotations.
+    """A pod as it is: `held` is where its Binding has it, `placement` what its annotations say.
 
-    cards: the cards that the pod was given. bound_at: the version of its node at the bind.
+    cards: what it was given, once it was served. bound_at: the version of its node by then.
     """
 
     ref: PodRef
@@ -102,9 +102,9 @@ class Post:
 
 @dataclass
 class World:
-    """The whole truth, and the part that the watch has shown.
+    """Everything that is true, and how much of it the watch has shown.
 
-    sent: for every Binding of ours its pod, its shares, and the version of its node at that time.
+    sent: of every Binding of ours its pod, its shares, and the version of its node by then.
     """
 
     now: float = 0.0
@@ -136,7 +136,7 @@ class World:
         self.sent.add((post.uid, post.allocation.shares, post.version))
 
     def land(self, post: Post) -> None:
-        """The API server takes the binding or refuses: 404, 409, or 504 when it is too late."""
+        """Let the API server store or refuse the binding: 404, 409, or 504 for a late one."""
         pod = self.pods.get(post.uid)
         if self.now >= post.sent + REQUEST_TIMEOUT:
             post.status = 504
@@ -146,13 +146,13 @@ class World:
             post.status = 409
         else:
             post.status = 201
-            place = post.allocation
+            path = post.allocation
             self.change(
                 post.uid,
-                node=place.node,
-                held=place.shares,
-                placement=place.shares,
-                uuids=place.uuids,
+                node=path.node,
+                held=path.shares,
+                placement=path.shares,
+                uuids=path.uuids,
                 ours=True,
                 bound_at=post.version,
             )
@@ -170,12 +170,12 @@ class World:
 
     def note_shown(self, pod: ObservedPod) -> None:
         now = self.pods.get(pod.ref.uid)
-        # The meaning of the indices at the bind is not known for a pod that comes by a late event.
+        # For a pod of a late event the meaning of its indices at the binding is unknown.
         if pod.node and now and (now.ours or now.bound_at == self.rigs[now.node].version):
             self.shown.add(pod.ref.uid)
 
     def serve(self, uid: str) -> None:
-        """Give the pod its cards as the device plug-in of its node does, if it has none yet."""
+        """Give the pod the devices that the node's plug-in gives now, if it has none yet."""
         pod = self.pods[uid]
         if pod.cards is None:
             self.pods[uid] = replace(pod, cards=self.rigs[pod.node].given(pod.held, pod.uuids))
@@ -187,12 +187,13 @@ class World:
         return [pod for pod in self.pods.values() if pod.node and not pod.ended]
 
     def held(self, node: str) -> list[tuple[int, int]]:
-        """(units, cores) by device that are taken, or may yet be: no book may take these for free.
+        """(units, cores) by device that are used or may become used: no book may count these as
+        free.
 
-        Pods bound by others count from the moment the watch has shown them.
+        Pods bound by others count after the watch has shown them.
         """
         rig = self.rigs[node]
-        inputs = {
+        values = {
             pod.ref.uid: rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
             if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
@@ -202,20 +203,20 @@ class World:
             for post in self.posts
             if post.allocation.node == node and self.may_land(post)
         }
-        durations = [(0, 0)] * len(self.nodes[node].capacity)
-        for uid, shards in (*inputs.items(), *landing.items()):
+        used = [(0, 0)] * len(self.nodes[node].capacity)
+        for uid, shards in (*values.items(), *landing.items()):
             for card, units in shards:
                 if card in rig.order:
                     at = rig.order.index(card)
-                    before, cores = durations[at]
-                    durations[at] = (before + units, cores + self.pods[uid].request.cores)
-        return durations
+                    before, cores = used[at]
+                    used[at] = (before + units, cores + self.pods[uid].request.cores)
+        return used
 
     def charged(self, node: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(least, most) units by device that right books charge once everything has been shown,
         and the same of cores.
 
-        The two differ only for pods whose cards may have moved since the bind.
+        They differ only for pods whose cards may have moved since they were bound.
         """
         count, rig = len(self.nodes[node].capacity), self.rigs[node]
         minimum, maximum, least_cores, most_cores = ([0] * count for _ in range(4))
@@ -241,7 +242,9 @@ class World:
         count = len(rig.order)
         if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
             if not {*pod.uuids} <= {*rig.order, *self.nodes[pod.node].gone}:
-                return None  # the node does not say that the card has left: the uuid counts
+                return (
+                    None  # the node does not report the removal of the card: its named cards count
+                )
             charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
             return [charges.get(card, 0) for card in rig.order]
         if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
@@ -250,7 +253,7 @@ class World:
             (uid, shares) == (pod.ref.uid, pod.placement) and version != rig.version
             for uid, shares, version in self.sent
         ):
-            return None  # another's Binding reads as ours did, when the indices meant other cards
+            return None  # the Binding reads as an older one of ours, for other cards
         if pod.placement is None or any(device >= count for device, _ in pod.placement):
             return [pod.request.total] * count
         return [dict(pod.placement).get(device, 0) for device in range(count)]

@@ -1,6 +1,6 @@
-"""Count the tests of each folder, and their time: a pytest plugin (`-p tests.support.parts`).
+"""A pytest plugin that counts tests and their time by folder (`-p tests.support.parts`).
 
-The times are of the tests alone, summed: with several processes the whole takes less.
+The times are sums over tests: with several processes the whole run takes less.
 """
 
 from collections import Counter, defaultdict

@@ -1,6 +1,6 @@
-"""Say whether the bill of materials names every locked package, with version and hashes.
+"""Check that the bill of materials names every locked package, with version and hashes.
 
-Run it as `python -m tests.support.sbom BOM LOCK`.
+Run as `python -m tests.support.sbom BOM LOCK`.
 """
 
 import json
@@ -50,9 +50,9 @@ def main(argv: list[str]) -> int:
     """1 where something is missing, told line by line."""
     document, lock = (Path(name).read_text(encoding="utf-8") for name in argv)
     packages = locked(lock)
-    output = list(missing(json.loads(document), packages))
-    print("\n".join([*output, f"sbom: {len(packages)} packages, {len(output)} wrong"]))
-    return 1 if output or not packages else 0
+    text = list(missing(json.loads(document), packages))
+    print("\n".join([*text, f"sbom: {len(packages)} packages, {len(text)} wrong"]))
+    return 1 if text or not packages else 0
 
 
 if __name__ == "__main__":

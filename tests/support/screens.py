@@ -1,8 +1,8 @@
-"""`python -m tests.support.screens`: the terminals in the documents, and their pictures.
+"""`python -m tests.support.screens`: the terminal output in documents, and their pictures.
 
-Starts the demo's cluster and puts the output of commands on a terminal into the documents. Then
-draws the pictures of docs/start.md, and with `--all` those of the public trace, which take minutes.
-With `--page` it takes the pictures of the page alone, which needs a Chromium.
+Starts the demo's cluster and writes the output of commands into the documents. Then draws the
+pictures of docs/start.md, and with `--all` those of the public trace, which take minutes. With
+`--page` it takes the pictures of the page alone, which needs a Chromium.
 """
 
 import json
@@ -49,9 +49,9 @@ def command(text: str) -> Block:
 
 
 def show(shell: Shell, document: Path, of: str, line: str) -> None:
-    """Put the command and its output on a terminal into the document."""
-    on_terminal_result = on_terminal(line.split(), shell.environ)
-    text = "\n".join(row.rstrip() for row in f"$ {line}\n{on_terminal_result}".splitlines())
+    """Write the command and its terminal output into the document."""
+    message = on_terminal(line.split(), shell.environ)
+    text = "\n".join(row.rstrip() for row in f"$ {line}\n{message}".splitlines())
     renew(document, of, f"```text\n{text}\n```")
 
 
@@ -64,7 +64,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def screens(folder: Path) -> None:
-    """The command and the output in the document."""
+    """The terminal output in documents."""
     with cluster(folder) as shell:
         shell.run(command("kubectl apply -f web.yaml && kubectl scale deployment web --replicas=9"))
         waiting(shell, 2)
@@ -86,7 +86,7 @@ def waiting(shell: Shell, pods: int) -> None:
 
 
 def draw(folder: Path, *words: str) -> None:
-    """Renew the pictures of a folder by those that a simulation draws under the same names."""
+    """Replace the pictures of a folder by those that a simulation draws."""
     with tempfile.TemporaryDirectory() as scratch:
         command = ["simulate", "inflation", *words, "-o", "csv", "--plot", scratch]
         if gpushare(command) != 0:
@@ -119,24 +119,24 @@ def page(folder: Path) -> None:
         return
     scenario = folder / "page.yaml"
     scenario.write_text(NODES, encoding="utf-8")
-    with demo(folder, str(scenario)) as demo_result, browser(folder / "profile") as tab:
-        fill(demo_result)
+    with demo(folder, str(scenario)) as shown_text, browser(folder / "profile") as tab:
+        fill(shown_text)
         tab.size(1280, 1000)
         for scheme in ("light", "dark"):
             tab.scheme(scheme)
-            tab.open(demo_result.url)
+            tab.open(shown_text.url)
             tab.until("document.querySelectorAll('#nodes [role=option]').length > 5")
             tab.until("!document.getElementById('waiting').textContent.includes('looked at')")
             tab.picture(PICTURES / f"page-{scheme}.png")
 
 
-def fill(displayed: Shown) -> None:
+def fill(shown_text: Shown) -> None:
     """Have pods of all sizes come until some wait, and a device closed; return when all is told."""
     chance = random.Random(4)
-    is_closed = {"metadata": {"name": "unhealthy-gpu-a100-2"}, "data": {"gpus": "3,5"}}
-    displayed.api.create("/api/v1/namespaces/kube-system/configmaps", is_closed)
+    closed_nodes = {"metadata": {"name": "unhealthy-gpu-a100-2"}, "data": {"gpus": "3,5"}}
+    shown_text.api.create("/api/v1/namespaces/kube-system/configmaps", closed_nodes)
     for team in TEAMS:
-        displayed.api.create("/api/v1/namespaces", {"metadata": {"name": team}})
+        shown_text.api.create("/api/v1/namespaces", {"metadata": {"name": team}})
     for number in range(PODS):
         team = chance.choice(list(TEAMS))
         units = str(chance.choice(TEAMS[team]))
@@ -145,21 +145,21 @@ def fill(displayed: Shown) -> None:
             "metadata": {"name": f"{team}-{number}", "namespace": team},
             "spec": {"containers": [{"name": "main", "image": "x"} | limits]},
         }
-        displayed.api.create(f"/api/v1/namespaces/{team}/pods", body)
-    poll(lambda: told(displayed), "all pods are placed or refused, and a trial was made", 240)
+        shown_text.api.create(f"/api/v1/namespaces/{team}/pods", body)
+    poll(lambda: told(shown_text), "all pods are placed or refused, and a trial was made", 240)
 
 
-def told(shown: Shown) -> bool:
+def told(shown_text: Shown) -> bool:
     """Whether each pod is placed or refused, and a trial has measured the policies."""
-    books = shown.books()
-    total = sum(len(node["pods"]) for node in books["nodes"])
+    books = shown_text.books()
+    placement = sum(len(node["pods"]) for node in books["nodes"])
     request = all(item["asked"] and item["why"] for item in books["pending"])
     trial = bool(books["policy"]["candidates"])
-    return trial and request and total + len(books["pending"]) == PODS
+    return trial and request and placement + len(books["pending"]) == PODS
 
 
 def main() -> int:
-    """Renew all documents."""
+    """Renew all documents and pictures."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         page(folder)

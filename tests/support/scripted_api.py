@@ -1,4 +1,4 @@
-"""An API server that answers as a test says, and remembers requests and their time-outs."""
+"""An API server with scripted answers, which records requests and timeouts."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gpushare.errors import ApiError, ApiUnreachable
 from gpushare.kube.api import Lines
 
 BOUND = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
-"""The answer of kube-apiserver to a Binding that it takes."""
+"""The answer of kube-apiserver to an accepted Binding."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ Scripted = bytes | BaseException | Callable[[Call], bytes]
 
 @dataclass
 class ScriptedApi:
-    """answers: values to return, errors to raise, or calls, in turn; `forever` after the last one.
+    """answers: values to return or errors to raise, in turn; `forever` after the last one.
 
-    Each call takes as long as `takes` says of its timeout, by the clock in `now`.
+    Each call takes the share `takes` of its timeout, by the clock in `now`.
     """
 
     answers: list[Scripted] = field(default_factory=list)

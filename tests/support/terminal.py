@@ -1,4 +1,4 @@
-"""A command on a terminal, and its output there."""
+"""A command on a terminal, and its output."""
 
 import fcntl
 import os
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int = 0) -> str:
-    """The output of the command on its terminal, both streams, until it ends.
+    """The output of the command on its terminal, both streams, up to the end.
 
-    columns: of the terminal; 0: the terminal does not say its width.
+    columns: of the terminal; 0: unknown.
     """
     screen, terminal = os.openpty()
     fcntl.ioctl(
@@ -19,11 +19,11 @@ def on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int =
     )
     with subprocess.Popen(words, env=environ, stdout=terminal, stderr=terminal):
         os.close(terminal)
-        observed = b""
+        collected = b""
         try:
             while more := os.read(screen, 65536):
-                observed += more
+                collected += more
         except OSError:  # so Linux says that nobody holds the other side any more
             pass
     os.close(screen)
-    return observed.decode().replace("\r\n", "\n")
+    return collected.decode().replace("\r\n", "\n")

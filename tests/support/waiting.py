@@ -4,22 +4,23 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a busy machine; anything slower is broken."""
+"""Upper bound on the seconds of any wait, also on a busy machine."""
 
 
 def poll(
     condition: Callable[[], object],
-    subject: str | Callable[[], str] = "the condition holds",
+    description: str | Callable[[], str] = "the condition holds",
     seconds: float = PATIENCE,
 ) -> None:
-    """Return once the condition holds; fail when time is up.
+    """Return once the condition holds; fail after a time limit.
 
-    The condition is read often at first, then ten times a second: reads cost a process time.
+    The condition is checked often at first and ten times a second later, as a check costs the other
+    process time too.
     """
     deadline, pause = time.monotonic() + seconds, 0.005
     while not condition():
         if time.monotonic() > deadline:
-            text = subject if isinstance(subject, str) else subject()
+            text = description if isinstance(description, str) else description()
             raise AssertionError(f"not within {seconds} s: {text}")
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)

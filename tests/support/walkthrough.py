@@ -1,13 +1,13 @@
-"""A page for beginners, and a shell that does its steps.
+"""A page for beginners, and a shell that runs the commands of the page.
 
 A fenced block of such a page is `sh` (commands), `yaml` or `text`. A comment on the line before it
 says more:
 
-    <!-- not run: REASON -->     commands that a test leaves out
+<!-- not run: REASON -->     commands that a test leaves out
     <!-- goes on until: TEXT --> a command that runs on; TEXT is in the last line before it waits
-    <!-- figures of NAME -->     the output of `$ COMMAND`, its first line, on a terminal
-    <!-- file: NAME -->          the content of a file that the reader makes
-    <!-- output -->              the output of the commands before; a line `...` stands for more
+    <!-- figures of NAME -->     what `$ COMMAND`, its first line, writes to a terminal
+    <!-- file: NAME -->          what the reader puts into a file
+    <!-- output -->              what the commands before it print; a line `...` stands for more
 """
 
 import os
@@ -27,7 +27,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, the comment before it, and its line."""
+    """A fenced block, the comment before it, and its place."""
 
     where: str
     language: str
@@ -39,15 +39,15 @@ class Block:
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    for item in _BLOCK.finditer(text):
-        line = text.count("\n", 0, item.start("text")) + 1
-        words = [item[name] or "" for name in ("language", "text", "what", "more")]
+    for result in _BLOCK.finditer(text):
+        line = text.count("\n", 0, result.start("text")) + 1
+        words = [result[name] or "" for name in ("language", "text", "what", "more")]
         yield Block(f"{page.name}:{line}", *words)
 
 
 @dataclass
 class Shell:
-    """A terminal: exported variables and the working directory stay from block to block."""
+    """A terminal: exported variables and the directory stay from block to block."""
 
     folder: Path
     environ: dict[str, str]
@@ -55,10 +55,10 @@ class Shell:
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, block: Block) -> str:
-        """The output of the commands; each of them has to end well."""
-        state, local_items = self.scratch / "environ", self.scratch / "folder"
-        keep = f"\nenv -0 >{state}\npwd >{local_items}\n"
-        completed = subprocess.run(
+        """The output of the commands; each command must succeed."""
+        state, place = self.scratch / "environ", self.scratch / "folder"
+        keep = f"\nenv -0 >{state}\npwd >{place}\n"
+        finished = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text + keep],
             cwd=self.folder,
             env=self.environ,
@@ -69,14 +69,14 @@ class Shell:
             timeout=500,
             check=False,
         )
-        assert completed.returncode == 0, f"{block.where}: {block.text}\n{completed.stdout}"
+        assert finished.returncode == 0, f"{block.where}: {block.text}\n{finished.stdout}"
         pairs = [pair.partition("=") for pair in state.read_text().split("\0") if pair]
         self.environ = {name: value for name, _, value in pairs}
-        self.folder = Path(local_items.read_text().strip())
-        return completed.stdout
+        self.folder = Path(place.read_text().strip())
+        return finished.stdout
 
     def start(self, block: Block) -> list[str]:
-        """The lines that a command has printed when it goes on to wait."""
+        """The lines of a command before it starts to wait."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec {block.text}"],
             cwd=self.folder,
@@ -100,9 +100,9 @@ class Shell:
         return lines
 
     def end(self) -> None:
-        """End the running command, which has to end well.
+        """End the running command, which must succeed.
 
-        By SIGTERM, which stands for Ctrl-C: a background process of a script ignores SIGINT.
+        By SIGTERM in place of Ctrl-C, as background processes of a script ignore SIGINT.
         """
         for process in self.running:
             process.terminate()

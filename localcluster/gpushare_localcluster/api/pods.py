@@ -67,8 +67,9 @@ def with_defaults(body: Object) -> Object:
 
 
 def with_template_defaults(name: str, spec: Object) -> Object:
-    """Return the spec of a pod template with defaults: fewer than those of a pod. name: of the pod
-    in error messages.
+    """Return the spec of a pod template with defaults: fewer than those of a pod.
+
+    name: of the pod in error messages.
 
     Raises StatusError: 400 or 422.
     """

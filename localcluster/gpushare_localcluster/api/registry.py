@@ -126,9 +126,10 @@ class Registry:
         part: str = "",
         dry_run: bool = False,
     ) -> Record:
-        """Return the object after a client's PUT or PATCH. change: from the old object, in the API
-        version of the resource, to the object of the client. part: the subresource `status` to
-        change the status alone, or "".
+        """Return the object after a client's PUT or PATCH.
+
+        change: from the old object, in the API version of the resource, to the object of the
+        client. part: the subresource `status` to change the status alone, or "".
 
         Raises StatusError: 400, 404, 409 or 422.
         """

@@ -126,8 +126,9 @@ class Store:
     def records(
         self, resource: str, namespace: str | None = None, *, at: int | None = None
     ) -> tuple[list[Record], int]:
-        """Return the objects, ordered by namespace and name, and the version of the list. at: an
-        earlier version to show.
+        """Return the objects, ordered by namespace and name, and the version of the list.
+
+        at: an earlier version to show.
 
         Raises StatusError: 410 for a compacted version.
         """

@@ -28,8 +28,9 @@ Encode = Callable[[Record], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The objects of a watch, and their encoding. place: a field and a value that all these objects
-    have, None for none.
+    """The objects of a watch, and their encoding.
+
+    place: a field and a value that all these objects have, None for none.
     """
 
     resource: Resource

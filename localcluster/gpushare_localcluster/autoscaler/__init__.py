@@ -1,4 +1,4 @@
-"""cluster-autoscaler's two rules, and the part of the local cluster that follows them.
+"""The two rules of cluster-autoscaler, and an autoscaler for the local cluster.
 
 Tested in `localcluster/tests/test_autoscaler.py`, `localcluster/tests/test_autoscaler_running.py`.
 """

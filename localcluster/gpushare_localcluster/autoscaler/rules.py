@@ -1,10 +1,10 @@
-"""cluster-autoscaler's rules, by which nodes come and go, over objects of the API.
+"""The rules of cluster-autoscaler for adding and removing nodes, over API objects.
 
-What it counts are sums, by kube-scheduler's own plug-ins. Scale-up: waiting pods that fit a node
-that is there are dropped, and for the others nodes of the group come that takes most of them.
-Scale-down: a node in little use may go if all its pods fit others. Its timers are in `running.py`;
-prices are nowhere. docs/autoscalers.md has the scenes in which the real one was seen; it is held to
-them in the tests. Facts: kubernetes-sigs/cluster-autoscaler simulator/cluster.go (the reasons),
+Sums are compared, by the plug-ins of kube-scheduler. Scale-up: pending pods that fit an existing
+node are skipped; for the remaining pods the group that takes most of them grows. Scale-down: a
+little used node may be removed if all its pods fit on other nodes. Timers are in `running.py`;
+there are no prices. docs/autoscalers.md has the scenes of the real one, and the tests compare with
+them. Facts: kubernetes-sigs/cluster-autoscaler simulator/cluster.go (the reasons),
 simulator/drainability (the pods that keep a node).
 """
 
@@ -28,28 +28,28 @@ SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 MIRROR = "kubernetes.io/config.mirror"
 GOING = "ToBeDeletedByClusterAutoscaler"
-"""Taint of a node that is being emptied."""
+"""Taint of a node that is being drained."""
 GROUP = "localcluster.gpushare.io/node-group"
-"""Label of a node: its group."""
+"""Label of a node: the group."""
 LITTLE_USE = 0.5
-"""Of CPU and of memory; other resources are no use."""
+"""Upper bound on the requested share of CPU and memory of a little used node; exclusive."""
 
 
 @dataclass(frozen=True)
 class Group:
     """A group of equal nodes.
 
-    template: what a node of it is like, as far as the autoscaler is told. least, most: of its
-    nodes; nobody adds any only to have the least.
+    template: a node as the autoscaler knows it. min_size, max_size: bounds on the number of nodes;
+    no node is added only to reach min_size.
     """
 
     name: str
     template: Json
-    least: int = 0
-    most: int = 10
+    min_size: int = 0
+    max_size: int = 10
 
     def node(self, name: str) -> Json:
-        """Return a new node of it."""
+        """Return a new node of the group."""
         metadata = self.template.get("metadata") or {}
         labels = {**(metadata.get("labels") or {}), "kubernetes.io/hostname": name}
         labels[GROUP] = self.name
@@ -59,15 +59,15 @@ class Group:
 
 @dataclass(frozen=True)
 class ScaleUp:
-    """How many nodes of which group come; why: what becomes of each waiting pod, by its key."""
+    """The number of new nodes by group. outcomes: the decision about each pending pod, by key."""
 
     new: Mapping[str, int]
-    why: Mapping[str, str]
+    outcomes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A node that may go, and the pods that are evicted before."""
+    """A removable node, and the pods to evict before."""
 
     node: str
     evicted: tuple[str, ...]
@@ -75,14 +75,16 @@ class Removal:
 
 @dataclass(frozen=True)
 class ScaleDown:
-    """Each node that may go alone, and in the autoscaler's own words why each other one stays."""
+    """Each node that may be removed alone, and why each other node stays, in the autoscaler's
+    words.
+    """
 
     may_go: tuple[Removal, ...]
     stays: Mapping[str, str]
 
 
 class Autoscaler:
-    """Decides over a cluster as it is.
+    """Decides about the current state of a cluster.
 
     fit_args: arguments of the plug-in NodeResourcesFit.
     """
@@ -97,7 +99,7 @@ class Autoscaler:
         )
 
     def scale_up(self, nodes: Sequence[Json], pods: Sequence[Json]) -> ScaleUp:
-        """Return which nodes come."""
+        """Return the nodes to add."""
         infos = _infos(nodes, pods)
         outcomes, unplaced = dict[str, str](), []
         pending_pods = (read_pod(pod) for pod in pods if _counts_as_waiting(pod))
@@ -109,20 +111,20 @@ class Autoscaler:
                 unplaced.append(pod)
         sizes = Counter(map(group_of, nodes))
         options = [
-            self._estimate(group, group.most - sizes[group.name], unplaced)
+            self._estimate(group, group.max_size - sizes[group.name], unplaced)
             for group in self._groups.values()
         ]
         for pod in unplaced:
-            refusals = (f"{option.group}: {option.refused[pod.key]}" for option in options)
+            refusals = (f"{option.group}: {option.refusals[pod.key]}" for option in options)
             outcomes[pod.key] = "; ".join(refusals) or "there is no group"
         best = max(options, key=lambda option: option.taken, default=_Option("", 0, {}))
-        outcomes |= {key: f"{best.group} grows" for key, text in best.refused.items() if not text}
+        outcomes |= {key: f"{best.group} grows" for key, text in best.refusals.items() if not text}
         return ScaleUp({best.group: best.count} if best.count else {}, outcomes)
 
     def scale_down(
         self, nodes: Sequence[Json], pods: Sequence[Json], budgets: Iterable[Json] = ()
     ) -> ScaleDown:
-        """Return which nodes may go; budgets: PodDisruptionBudgets."""
+        """Return the removable nodes. budgets: PodDisruptionBudgets."""
         infos = _infos(nodes, pods)
         raw = {str(pod["metadata"]["uid"]): pod for pod in pods}
         read_budgets = [
@@ -153,7 +155,7 @@ class Autoscaler:
         return ScaleDown(tuple(may_go), stays)
 
     def _why_it_stays(self, node: Json, info: NodeInfo, sizes: Mapping[str, int]) -> str:
-        """Return why, as far as its pods have no part in it, or ""."""
+        """Return why the node stays regardless of its pods, or ""."""
         group = self._groups.get(group_of(node))
         if group is None:
             return "NotAutoscaled"
@@ -163,10 +165,10 @@ class Autoscaler:
             return "ScaleDownDisabledAnnotation"
         if _use(info) >= LITTLE_USE:
             return "NotUnderutilized"
-        return "NodeGroupMinSizeReached" if sizes[group.name] <= group.least else ""
+        return "NodeGroupMinSizeReached" if sizes[group.name] <= group.min_size else ""
 
     def _place(self, pod: PodView, nodes: dict[str, NodeInfo]) -> str:
-        """Place the pod on the first node that it fits; return its name, or "" for none."""
+        """Place the pod on the first fitting node; return the node's name, "" for none."""
         for name, info in nodes.items():
             if not self._refusal(pod, info):
                 nodes[name] = info.with_pod(pod)
@@ -174,7 +176,7 @@ class Autoscaler:
         return ""
 
     def _refusal(self, pod: PodView, info: NodeInfo) -> str:
-        """Return why the pod does not fit the node, or ""."""
+        """Return why the pod does not fit the node, "" if it fits."""
         for plugin in self._plugins:
             status = plugin.filter(CycleState(), pod, info)
             if not status.ok:
@@ -182,7 +184,7 @@ class Autoscaler:
         return ""
 
     def _estimate(self, group: Group, room: int, pods: Sequence[PodView]) -> "_Option":
-        """Return what new nodes of this group, so many at most, do for the pods."""
+        """Return how many new nodes of the group, up to `room`, the pods need."""
         new: dict[str, NodeInfo] = {}
         refusals = {}
         for pod in pods:
@@ -201,15 +203,18 @@ class Autoscaler:
 
 @dataclass(frozen=True)
 class _Option:
-    """So many nodes of a group; refused: why none of them takes a pod, or "", by the pod's key."""
+    """A number of new nodes of a group.
+
+    refusals: why no new node takes a pod, or "", by the pod's key.
+    """
 
     group: str
     count: int
-    refused: Mapping[str, str]
+    refusals: Mapping[str, str]
 
     @property
     def taken(self) -> int:
-        return sum(not refusal for refusal in self.refused.values())
+        return sum(not refusal for refusal in self.refusals.values())
 
 
 def group_of(node: Json) -> str:
@@ -218,20 +223,20 @@ def group_of(node: Json) -> str:
 
 
 def is_going(node: Json) -> bool:
-    """Return whether the node is being emptied."""
+    """Return whether the node is being drained."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return any(taint.get("key") == GOING for taint in taints)
 
 
 def to_evict(node: str, pods: Iterable[Json]) -> Iterator[Json]:
-    """Yield the pods that have to leave before the node goes."""
+    """Yield the pods to evict before the removal of the node."""
     for pod in pods:
         if pod["spec"].get("nodeName") == node and _moves(pod):
             yield pod
 
 
 def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
-    """Return why a node stays for the pod, in the autoscaler's own words, or ""."""
+    """Return why the pod keeps its node, in the autoscaler's words, or ""."""
     metadata = pod["metadata"]
     namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
     safe = _note(pod, SAFE)
@@ -257,7 +262,7 @@ def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
 def _infos(nodes: Iterable[Json], pods: Iterable[Json]) -> dict[str, NodeInfo]:
     infos = {str(node["metadata"]["name"]): NodeInfo(read_node(node)) for node in nodes}
     for pod in map(read_pod, pods):
-        # One that preemption has nominated counts as placed there.
+        # A pod nominated by preemption counts on that node.
         name = pod.node_name or pod.nominated_node
         if name in infos and not pod.ended:
             infos[name] = infos[name].with_pod(pod)
@@ -278,7 +283,7 @@ def _counts_as_waiting(pod: Json) -> bool:
 
 
 def _moves(pod: Json) -> bool:
-    """Return whether the pod needs another place when its node goes."""
+    """Return whether the pod needs another node after the removal."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or _note(pod, MIRROR):
         return False
     owners = pod["metadata"].get("ownerReferences") or ()

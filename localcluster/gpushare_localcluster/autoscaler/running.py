@@ -1,10 +1,10 @@
-"""The autoscaler that runs: it looks at the cluster again and again, makes nodes and empties them.
+"""The running autoscaler: checks the cluster at an interval, adds nodes and drains nodes.
 
-Its groups are in a ConfigMap, and while that has none it does nothing. What it thinks of each
-waiting pod and of each node is in another one, where cluster-autoscaler keeps its status. A node
-that may go is first marked by a taint, as the real one marks it, so nothing comes to it any more;
-its pods are evicted in later looks, and when they have left it is deleted. All that is known of a
-removal is that taint, so each look goes on from what is there.
+One ConfigMap has the groups; without groups nothing happens. Another one gets the decision about
+each pending pod and each node, as the status of cluster-autoscaler. A removable node is first
+tainted, as by the real one, so that no pod is placed on it; later checks evict its pods, and delete
+the empty node. The taint is the only state of a removal, so each check continues from the objects
+alone.
 """
 
 import json
@@ -27,9 +27,9 @@ from gpushare_localcluster.work_loop import WorkLoop
 
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 GROUPS = "node-groups"
-"""The ConfigMap with the groups: what each is, by its name."""
+"""The ConfigMap with the groups: the description of each by name."""
 STATUS = "cluster-autoscaler-status"
-"""The ConfigMap that it writes: JSON of `pods` and `nodes`, and of what is wrong with GROUPS."""
+"""The ConfigMap with the status: JSON of `pods` and `nodes`, or the error in GROUPS."""
 
 _NODES = "/api/v1/nodes"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
@@ -38,10 +38,11 @@ _TOO_MANY_REQUESTS = 429
 
 
 class RunningAutoscaler:
-    """Works from `start` to `stop`; it closes `api` at its end.
+    """Works from `start` to `stop`; closes `api` at the end.
 
-    read: the groups of the ConfigMap's data. every: seconds between looks. unneeded: seconds that a
-    node may go before it does. told: is told each thing that is done.
+    read_groups: from the data of the ConfigMap to groups. interval: seconds between checks.
+    unneeded: seconds for which a node must be removable. report: called with a text for each
+    action.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class RunningAutoscaler:
         self._unneeded = unneeded
         self._told = report
         self._since: dict[str, float] = {}
-        """When each node that may go was first found to."""
+        """The time since when each removable node is removable."""
         self._loop = WorkLoop[str](_COMPONENT, [], self._look)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to check."""
         self._loop.start()
         self._loop.add(_COMPONENT)
 
@@ -92,15 +93,15 @@ class RunningAutoscaler:
         up = autoscaler.scale_up(nodes, pods)
         down = autoscaler.scale_down(nodes, pods, budgets)
         for group in groups:
-            grows = [pod for pod in pods if up.why.get(_key_of(pod)) == f"{group.name} grows"]
+            grows = [pod for pod in pods if up.outcomes.get(_key_of(pod)) == f"{group.name} grows"]
             self._grow(group, up.new.get(group.name, 0), nodes, grows)
         going = [node for node in nodes if is_going(node)]
         for node in going:
             self._empty(node, pods)
-        # One after the other, and none while others come.
+        # One node at a time, and none while nodes are added.
         self._let_go(down, nodes, hold=bool(up.new or going))
         unneeded = {removal.node: "NotUnneededLongEnough" for removal in down.may_go}
-        self._tell_status({"pods": up.why, "nodes": {**down.stays, **unneeded}})
+        self._tell_status({"pods": up.outcomes, "nodes": {**down.stays, **unneeded}})
         return self._every
 
     def _grow(self, group: Group, count: int, nodes: Sequence[Json], pods: Sequence[Json]) -> None:
@@ -115,7 +116,7 @@ class RunningAutoscaler:
             self._event(pod, "Pod", "TriggeredScaleUp", text)
 
     def _let_go(self, down: ScaleDown, nodes: Sequence[Json], *, hold: bool) -> None:
-        """Mark a node that could go for long enough; hold: not now."""
+        """Taint a node that was removable for long enough. hold: taint none now."""
         now = time.monotonic()
         self._since = {removal.node: self._since.get(removal.node, now) for removal in down.may_go}
         for removal in () if hold else down.may_go:
@@ -130,7 +131,7 @@ class RunningAutoscaler:
             return
 
     def _empty(self, node: Json, pods: Sequence[Json]) -> None:
-        """Evict what is left on the node; delete it if nothing is."""
+        """Evict the remaining pods of the node, or delete the empty node."""
         name = str(node["metadata"]["name"])
         remaining = list(to_evict(name, pods))
         for pod in remaining:
@@ -165,7 +166,7 @@ class RunningAutoscaler:
         meta = node["metadata"]
         precondition = {"resourceVersion": meta["resourceVersion"]}
         change = {"metadata": precondition, "spec": {"taints": list(taints) or None}}
-        with suppress(ApiConflict, ApiNotFound):  # the next look sees what it has become
+        with suppress(ApiConflict, ApiNotFound):  # the next check sees the new state
             self._api.patch(f"{_NODES}/{meta['name']}", change, MERGE_PATCH)
 
     def _event(self, about: Json, kind: str, reason: str, text: str) -> None:
@@ -173,7 +174,7 @@ class RunningAutoscaler:
         write_event(self._api, about, reason, text, kind="Normal", component=_COMPONENT)
 
     def _tell_status(self, status: Json) -> None:
-        """Write the status where it differs."""
+        """Write the status if it differs."""
         data = {"status": json.dumps(status, indent=1, sort_keys=True)}
         body = {"metadata": {"name": STATUS, "namespace": "kube-system"}, "data": data}
         try:

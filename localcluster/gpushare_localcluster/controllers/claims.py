@@ -1,7 +1,7 @@
-"""ResourceClaims: made from templates, and freed when no pod has them any more.
+"""ResourceClaims: created from templates, and freed after the last pod.
 
-Facts: k8s.io/kubernetes pkg/controller/resourceclaim. What it does not do here: reserve a claim for
-a pod that somebody else has bound.
+Facts: k8s.io/kubernetes pkg/controller/resourceclaim. Claims are not reserved for pods bound by
+other schedulers.
 """
 
 from gpushare_localcluster.client import Json
@@ -10,13 +10,13 @@ from gpushare_localcluster.controllers.pods import phase
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim that was made from a template: which one of its pod it is."""
+"""Annotation of a claim from a template: the name of the claim in the pod."""
 
 _ENDED = ("Succeeded", "Failed")
 
 
 def claims_of(pod: Json) -> list[str]:
-    """Return the names of the pod's claims, "" for one that is still to be made."""
+    """Return the names of the pod's claims, "" for a claim that is not created yet."""
     names = {claim["name"]: claim.get("resourceClaimName") for claim in _statuses(pod)}
     return [
         str(claim.get("resourceClaimName") or names.get(claim["name"]) or "")
@@ -25,7 +25,7 @@ def claims_of(pod: Json) -> list[str]:
 
 
 def make(cluster: Cluster, pod: Json) -> float | None:
-    """Make the claims that the pod has by templates; return when to look again."""
+    """Create the claims that the pod has by templates; return the seconds until the next step."""
     if deleting(pod) or phase(pod) in _ENDED:
         return None
     statuses = _statuses(pod)
@@ -52,7 +52,7 @@ def make(cluster: Cluster, pod: Json) -> float | None:
 
 
 def clean(cluster: Cluster, claim: Json) -> None:
-    """Take the claim from pods that are gone or have ended; with the last one its devices go."""
+    """Release the claim from deleted and ended pods; after the last pod, free the devices."""
     meta, status = claim["metadata"], claim.get("status") or {}
     owner = controller_of(claim)
     if owner and owner["kind"] == "Pod" and not deleting(claim):
@@ -77,7 +77,7 @@ def clean(cluster: Cluster, claim: Json) -> None:
 
 
 def _uses(cluster: Cluster, namespace: str, consumer: Json) -> bool:
-    """Return whether a consumer of a claim is a pod that may use it, or none that we know."""
+    """Return whether a consumer may use the claim: a running pod, or any other kind of object."""
     if consumer.get("resource") != "pods":
         return True
     pod = cluster.get("Pod", namespace, consumer["name"])
@@ -87,7 +87,7 @@ def _uses(cluster: Cluster, namespace: str, consumer: Json) -> bool:
 
 
 def _made(cluster: Cluster, pod: Json, called: str) -> Json | None:
-    """Return the claim that was made for the pod, if a try before ended after that."""
+    """Return the claim that an interrupted step created for the pod, None for none."""
     for claim in cluster.items("ResourceClaim", pod["metadata"]["namespace"]):
         owner = controller_of(claim)
         annotations = claim["metadata"].get("annotations") or {}

@@ -1,8 +1,7 @@
-"""The API server for the controllers: lists, claims, writes, events.
+"""The API server for the controllers: lists, adoption, writes, events.
 
-Every reconcile lists anew what it needs, so that no controller creates an object twice because a
-cache does not show it yet.
-Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_manager.go).
+Every reconcile lists objects anew, so that no stale cache makes a controller create an object
+twice. Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_manager.go).
 """
 
 import hashlib
@@ -33,10 +32,10 @@ ROOTS = {
     "ResourceClaimTemplate": "/apis/resource.k8s.io/v1",
     "StatefulSet": "/apis/apps/v1",
 }
-"""The kinds that controllers deal with, and the paths of their API versions."""
+"""The kinds of the controllers, and the paths of their API versions."""
 
 RETRY = 1.0
-"""Seconds after which a pod that was refused, or has failed, is made again."""
+"""Seconds until a refused or failed pod is created again."""
 
 REVISION_LABEL = "controller-revision-hash"
 _SAFE = str.maketrans("0123456789abcdef", "456789bcdfghjklm")
@@ -49,12 +48,12 @@ class Cluster:
         self._api = api
 
     def items(self, kind: str, namespace: str = "") -> list[Json]:
-        """Return the objects of a kind, of all namespaces where none is named."""
+        """Return the objects of a kind, in all namespaces for ""."""
         items: list[Json] = self._api.get(path(kind, namespace)).get("items") or []
         return [{**item, "kind": kind} for item in items]
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """Return one object, None if it is gone."""
+        """Return one object, None for a deleted one."""
         with suppress(ApiNotFound):
             return {**self._api.get(path(kind, namespace, name)), "kind": kind}
         return None
@@ -64,8 +63,8 @@ class Cluster:
     ) -> list[Json]:
         """Return the owner's objects of a kind, oldest first.
 
-        One that fits, that its selector chooses and that has no controller becomes its own; one
-        that the selector does not choose any more is let go.
+        An object that `fits`, matches the selector and has no controller is adopted; an owned
+        object that no longer matches is released.
         """
         meta = owner["metadata"]
         selector = owner["spec"].get("selector") or {}
@@ -90,7 +89,7 @@ class Cluster:
         )
 
     def owned(self, owner: Json, kind: str) -> list[Json]:
-        """Return the objects of a kind whose controller is the owner, whatever their labels."""
+        """Return the objects of a kind that the owner controls, with any labels."""
         meta = owner["metadata"]
         return [
             item
@@ -107,7 +106,7 @@ class Cluster:
         return {**created, "kind": kind}
 
     def create_pod(self, owner: Json, template: Json, **meta: object) -> bool:
-        """Create a pod from a template; where it is refused, tell by an event and return False."""
+        """Create a pod from a template; after a refusal, write an event and return False."""
         template_meta = template.get("metadata") or {}
         merged: Json = {
             field: template_meta[field]
@@ -126,19 +125,19 @@ class Cluster:
         return True
 
     def delete(self, item: Json, policy: str = "Background") -> None:
-        """Delete this object, not one that has come under its name."""
+        """Delete this object, but no new one of the same name."""
         meta = item["metadata"]
         item_path = path(item["kind"], meta.get("namespace", ""), meta["name"])
         with suppress(ApiNotFound, ApiConflict):
             self._api.delete(item_path, uid=meta["uid"], propagation=policy)
 
     def delete_pod(self, owner: Json, pod: Json) -> None:
-        """Delete a pod and tell by an event."""
+        """Delete a pod and write an event."""
         self.delete(pod)
         self.tell(owner, "SuccessfulDelete", f"Deleted pod: {name(pod)}")
 
     def patch(self, item: Json, change: Json, below: str = "") -> Json:
-        """Return the object after a merge patch; one that has come under its name is left alone."""
+        """Return the object after a merge patch; a new object of the same name is not patched."""
         meta = item["metadata"]
         change = {**change, "metadata": {**change.get("metadata", {}), "uid": meta["uid"]}}
         item_path = path(item["kind"], meta.get("namespace", ""), meta["name"]) + below
@@ -151,7 +150,7 @@ class Cluster:
         self.patch(item, {"metadata": {"ownerReferences": remaining or None}})
 
     def set_status(self, item: Json, status: Json) -> None:
-        """Write the status where it differs; None removes a field."""
+        """Write the status if it differs; None removes a field."""
         before = item.get("status") or {}
         if item["kind"] != "Job":
             status = {**status, "observedGeneration": item["metadata"]["generation"]}
@@ -159,13 +158,13 @@ class Cluster:
             self.patch(item, {"status": status}, "/status")
 
     def tell(self, about: Json, reason: str, message: str, *, kind: str = "Normal") -> None:
-        """Write an event about an object, or count it once more."""
+        """Write an event about an object, or increase the count of an equal one."""
         about = {**about, "apiVersion": _api_version(about["kind"])}
         component = f"{about['kind'].lower()}-controller"
         write_event(self._api, about, reason, message, kind=kind, component=component)
 
     def revision(self, owner: Json) -> tuple[Json, list[Json]]:
-        """Return the ControllerRevision of the owner's template, the newest, and the others."""
+        """Return the ControllerRevision of the owner's template, and the other revisions."""
         revisions = self.claimed(owner, "ControllerRevision")
         data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
         newest = max((item["revision"] for item in revisions), default=0)
@@ -228,13 +227,13 @@ def controller_of(item: Json) -> Json | None:
 
 
 def hashed(value: object) -> str:
-    """Return a short text that stands for a pod template or the like, fit for names."""
+    """Return a short hash of a pod template or the like, fit for names."""
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
     return digest[:10].translate(_SAFE)
 
 
 def share(limit: int | str | None, of: int, *, up: bool) -> int:
-    """Return a number given as such or as a percentage of another."""
+    """Return a number that is given as such or as a percentage."""
     if not isinstance(limit, str):
         return limit or 0
     part = float(limit.rstrip("%")) * of / 100
@@ -247,14 +246,14 @@ def seconds_of(moment: str) -> float:
 
 
 def seconds_since(moment: str) -> float:
-    """Return how long ago a time of an object is."""
+    """Return the seconds since a time of an object."""
     return datetime.now(UTC).timestamp() - seconds_of(moment)
 
 
 def with_condition(
     conditions: list[Json], kind: str, status: str, reason: str, message: str
 ) -> list[Json]:
-    """Return the conditions with one set; its times change only where it does."""
+    """Return the conditions with one set; the times of an unchanged condition stay."""
     now = timestamp()
     new = {"type": kind, "status": status, "reason": reason, "message": message}
     old = next((condition for condition in conditions if condition["type"] == kind), {})

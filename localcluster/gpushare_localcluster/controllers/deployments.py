@@ -1,4 +1,4 @@
-"""Deployments: one ReplicaSet for each pod template; roll-outs scale them up and down.
+"""Deployments: one ReplicaSet for each pod template; roll-outs scale ReplicaSets up and down.
 
 Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
 """
@@ -39,7 +39,7 @@ _OLD_PODS_END_SECONDS = 0.1
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Bring a Deployment one step further; return when to look again (seconds)."""
+    """Bring a Deployment one step further; return the seconds until the next step."""
     sets = cluster.claimed(owner, "ReplicaSet")
     template = _template(owner)
     new = next((item for item in sets if _template(item) == template), None)
@@ -50,7 +50,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
         for old in olds:
             scale(cluster, owner, old, 0)
         _tell(cluster, owner, new, olds)
-        return _OLD_PODS_END_SECONDS  # no ReplicaSet changes when its last pod has ended
+        return _OLD_PODS_END_SECONDS  # the end of the last pod changes no ReplicaSet
     else:
         new = _newest(cluster, owner, new, olds)
         if not _grown(cluster, owner, new, olds):
@@ -77,9 +77,7 @@ def _still_running(cluster: Cluster, owner: Json, olds: list[Json]) -> bool:
 
 
 def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> Json:
-    """Return the ReplicaSet of the template, with the highest revision; make it where there is
-    none.
-    """
+    """Return the ReplicaSet of the template with the highest revision; create a missing one."""
     number = max([revision(old) for old in olds], default=0) + 1
     annotations = owner["metadata"].get("annotations") or {}
     notes = {key: value for key, value in annotations.items() if key not in _NOT_COPIED}
@@ -119,7 +117,7 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
     new = cluster.create("ReplicaSet", owner, body)
     tell_scaled(cluster, owner, new, 0)
     message = f'Created new replica set "{name(new)}"'
-    # In the object at hand, which the next write of its status shows.
+    # In this object, which the next write of the status uses.
     status = owner.setdefault("status", {})
     status["conditions"] = with_condition(
         status.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", message
@@ -128,11 +126,10 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
 
 
 def _room(owner: Json, now: int, olds: list[Json]) -> int:
-    """Return how many replicas the newest ReplicaSet may have, given those that it and the others
-    have.
+    """Return how many replicas the newest ReplicaSet may have, beside those of the old ones.
 
-    A ReplicaSet that has been told to delete pods counts with them until its status shows that they
-    go. kube-controller-manager counts what was told alone, and can be above maxSurge for a moment.
+    A ReplicaSet that shrinks counts with its old pods until the status shows fewer.
+    kube-controller-manager counts the new size alone, and can exceed maxSurge for a moment.
     """
     desired: int = owner["spec"]["replicas"]
     if owner["spec"]["strategy"]["type"] == "Recreate":
@@ -142,7 +139,7 @@ def _room(owner: Json, now: int, olds: list[Json]) -> int:
 
 
 def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
-    """Scale the newest ReplicaSet to what it may have; return whether that changed it."""
+    """Scale the newest ReplicaSet up to its limit; return whether the size changed."""
     now = replicas(new)
     size = min(owner["spec"]["replicas"], _room(owner, now, olds))
     scale(cluster, owner, new, size)
@@ -150,7 +147,7 @@ def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
 
 
 def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
-    """Scale the others down: pods that are not available first, then as many as can be missed."""
+    """Scale the old ReplicaSets down: unavailable pods first, then up to maxUnavailable."""
     min_available = owner["spec"]["replicas"] - _max_unavailable(owner)
     missing = replicas(new) - count(new, "availableReplicas")
     removable = replicas(new) + sum(map(replicas, olds)) - min_available - missing
@@ -160,7 +157,7 @@ def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
         unhealthy = max(0, min(removable, replicas(old) - count(old, "availableReplicas")))
         scale(cluster, owner, old, replicas(old) - unhealthy)
         removable -= unhealthy
-    # What a ReplicaSet has been told to delete may still be counted as available.
+    # A pod that a ReplicaSet is deleting may still count as available.
     available = (min(replicas(item), count(item, "availableReplicas")) for item in (new, *olds))
     spare = min(removable, sum(available) - min_available)
     for old in olds:
@@ -170,7 +167,7 @@ def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
 
 
 def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
-    """Write the status; return when the progress deadline is to be looked at."""
+    """Write the status; return the seconds until the progress deadline."""
     sets = [item for item in (new, *olds) if item]
     desired, before = owner["spec"]["replicas"], owner.get("status") or {}
     counts = {
@@ -204,7 +201,7 @@ def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
 def _progressed(
     owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
 ) -> tuple[list[Json], float | None]:
-    """Return the conditions with what is to be said of the progress, and when it is due."""
+    """Return the conditions with the progress, and the seconds until the deadline."""
     progressing = condition(owner, _PROGRESSING)
     reason = progressing.get("reason")
     if owner["spec"].get("paused"):
@@ -237,7 +234,7 @@ def _progressed(
 
 
 def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
-    """Return whether more new pods are there, or fewer old ones."""
+    """Return whether the new pods are more, or the old pods fewer."""
     old_replicas = before.get("replicas", 0) - before.get("updatedReplicas", 0)
     return counts["replicas"] - counts["updatedReplicas"] < old_replicas or any(
         counts[field] > before.get(field, 0) for field in _GROWING
@@ -258,5 +255,5 @@ def _max_unavailable(owner: Json) -> int:
         return 0
     rolling, desired = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
     limit = share(rolling["maxUnavailable"], desired, up=False)
-    # Percentages of few replicas may both come to nothing; then one pod at a time is replaced.
+    # If both percentages round to zero, one pod at a time is replaced.
     return min(desired, limit or int(not surge(owner)))

@@ -1,4 +1,4 @@
-"""Garbage collection: what becomes of owned objects when their owner is deleted.
+"""Garbage collection: the dependents of deleted owners.
 
 Facts: k8s.io/kubernetes pkg/controller/garbagecollector; the finalizers are set by the API server.
 """
@@ -24,8 +24,8 @@ _OWNERS = (
 
 
 def collect(cluster: Cluster) -> None:
-    """Delete what has lost its owners, and see to owners that wait for what they own."""
-    # The owned ones first: an owner that is made after them must not look as if it were gone.
+    """Delete objects without owners, and handle owners that wait for dependents."""
+    # Dependents are listed first: an owner created after its list would look deleted.
     owned = [item for kind in _OWNED for item in cluster.items(kind)]
     owners = {item["metadata"]["uid"]: item for kind in _OWNERS for item in cluster.items(kind)}
     for item in owned:
@@ -43,9 +43,7 @@ def collect(cluster: Cluster) -> None:
 
 
 def _is_lost(item: Json, owners: Collection[str]) -> bool:
-    """Return whether it had owners, of kinds that are looked after here, and none
-    of them is left.
-    """
+    """Return whether all owners of the object are of handled kinds and deleted."""
     references = _references(item)
     is_collected = bool(references) and all(
         reference["kind"] in _OWNERS for reference in references

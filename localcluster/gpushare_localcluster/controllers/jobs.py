@@ -1,7 +1,7 @@
 """Jobs: pods that run to completion.
 
-Facts: k8s.io/kubernetes pkg/controller/job. What has ended is counted by the pods that are there:
-the real controller keeps count of pods that were deleted meanwhile, too.
+Facts: k8s.io/kubernetes pkg/controller/job. Ended pods are counted while they exist; the real
+controller also counts deleted pods.
 """
 
 from gpushare_localcluster.api.records import timestamp
@@ -18,7 +18,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Bring a Job one step further; return when to look again (seconds)."""
+    """Bring a Job one step further; return the seconds until the next step."""
     spec, status = owner["spec"], owner.get("status") or {}
     if finished(owner):
         return _expire(cluster, owner)
@@ -51,7 +51,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
 
 
 def _told(spec: Json, succeeded: list[Json], conditions: list[Json]) -> Json:
-    """Return the parts of the status that are no numbers; None for those that are absent."""
+    """Return the parts of the status that are no numbers; None for an absent one."""
     complete = any(item["type"] == "Complete" for item in conditions)
     indexes = ",".join(map(str, sorted(map(_index, succeeded))))
     return {
@@ -64,14 +64,14 @@ def _told(spec: Json, succeeded: list[Json], conditions: list[Json]) -> Json:
 
 
 def _successes(spec: Json, pods: list[Json]) -> list[Json]:
-    """Return the pods that have ended well; a second one of an index counts for nothing."""
+    """Return the succeeded pods; of several pods with one index, only one counts."""
     succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
     is_indexed = spec["completionMode"] == "Indexed"
     return list({_index(pod): pod for pod in succeeded}.values()) if is_indexed else succeeded
 
 
 def finished(job: Json) -> bool:
-    """Return whether a Job has ended, well or not."""
+    """Return whether a Job has completed or failed."""
     return any(condition(job, kind).get("status") == "True" for kind in ("Complete", "Failed"))
 
 
@@ -110,7 +110,7 @@ def _complete(spec: Json, succeeded: list[Json], running: list[Json]) -> bool:
 
 
 def _start(cluster: Cluster, owner: Json, succeeded: list[Json], running: list[Json]) -> bool:
-    """Make or delete pods until as many run as should; whether none was refused."""
+    """Create or delete pods until the parallelism is met; return whether no pod was refused."""
     spec = owner["spec"]
     completions = spec.get("completions")
     limit = (
@@ -119,7 +119,7 @@ def _start(cluster: Cluster, owner: Json, succeeded: list[Json], running: list[J
         else spec["parallelism"]
     )
     if completions is None and succeeded:
-        limit = len(running)  # One has ended well: no more begin.
+        limit = len(running)  # A pod has succeeded: no new pods.
     for pod in running[limit:]:
         cluster.delete_pod(owner, pod)
     count = max(0, limit - len(running))
@@ -149,7 +149,7 @@ def _index(pod: Json) -> int:
 
 
 def _suspended(job: Json, conditions: list[Json]) -> list[Json]:
-    """Return the conditions with the one that says whether the job is suspended, once it was."""
+    """Return the conditions with Suspended, if the job is or was suspended."""
     old_status = condition(job, "Suspended").get("status")
     if job["spec"]["suspend"]:
         return with_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")

@@ -1,7 +1,7 @@
-"""JobSets: Jobs that belong together, all made at once.
+"""JobSets: groups of Jobs, all created at once.
 
 Facts: sigs.k8s.io/jobset pkg/controllers (names and labels of Jobs and pods). Restarts, success
-policies, and Jobs that wait for others are left out.
+policies and dependencies between Jobs are left out.
 """
 
 from gpushare_localcluster.client import Json
@@ -13,7 +13,7 @@ _PREFIX = "jobset.sigs.k8s.io"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Make the Jobs that a JobSet lacks, and count those that have ended."""
+    """Create the missing Jobs of a JobSet, and count the ended ones."""
     jobs = {name(job): job for job in cluster.owned(owner, "Job")}
     statuses = []
     for replicated in owner["spec"]["replicatedJobs"]:

@@ -1,9 +1,9 @@
-"""LeaderWorkerSets: groups of one leader and its workers.
+"""LeaderWorkerSets: groups of a leader and workers.
 
 Facts: sigs.k8s.io/lws pkg/controllers and pkg/webhooks (names, labels and annotations of pods).
-Workers are made as soon as their leader exists, as by startupPolicy LeaderCreated. The real
-controller has StatefulSets make the pods; here they belong to the LeaderWorkerSet itself. Roll-outs
-and the restart of whole groups are left out.
+Workers are created as soon as the leader exists, as by startupPolicy LeaderCreated. The real
+controller creates StatefulSets; here the LeaderWorkerSet owns the pods itself. Roll-outs and the
+restart of whole groups are left out.
 """
 
 from gpushare_localcluster.client import Json
@@ -14,7 +14,7 @@ _PREFIX = "leaderworkerset.sigs.k8s.io"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Make the leaders that there should be, and the workers of those that are there."""
+    """Create the missing leaders and workers, and delete surplus pods."""
     template = owner["spec"]["leaderWorkerTemplate"]
     replicas, size = owner["spec"].get("replicas", 1), template.get("size", 1)
     pods = {name(pod): pod for pod in cluster.owned(owner, "Pod")}

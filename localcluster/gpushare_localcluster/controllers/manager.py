@@ -1,6 +1,6 @@
-"""The controllers of the local cluster: changed objects, looked at by one thread.
+"""The controllers of the local cluster: one thread reconciles changed objects.
 
-Informers say which objects to look at; what is done follows from fresh lists (`cluster.py`).
+Informers queue the changed objects; a reconcile works on fresh lists (`cluster.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -37,12 +37,12 @@ _RECONCILE: dict[str, Reconcile] = {
     "StatefulSet": statefulsets.reconcile,
 }
 _OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}
-"""Of pods only those with claims are looked at."""
+"""Only pods with claims are queued."""
 _GARBAGE: Key = ("", "", "")
 
 
 class ControllerManager:
-    """Runs the controllers from `start` to `stop`; it closes `api` at its end."""
+    """Runs the controllers from `start` to `stop`; closes `api` at the end."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
@@ -54,7 +54,7 @@ class ControllerManager:
         self._loop = WorkLoop("controllers", informers, self._step)
 
     def start(self) -> None:
-        """Begin to reconcile."""
+        """Start to reconcile."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class ControllerManager:
 
 
 def _of_claims(key: Key, item: Json) -> Iterator[Key]:
-    """Yield what there is to look at of claims: a claim; a pod that has some, and these."""
+    """Yield the keys that a change of a claim, or of a pod with claims, queues."""
     if key[0] == "ResourceClaim":
         yield key
     elif key[0] == "Pod" and (names := claims.claims_of(item)):

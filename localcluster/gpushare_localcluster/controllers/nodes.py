@@ -1,7 +1,7 @@
-"""Nodes: the taint of one that is not ready, as the node lifecycle controller keeps it.
+"""Nodes: the taint of a node that is not ready, as the node lifecycle controller sets it.
 
-Pods that run there stay: nobody is evicted here. Facts: k8s.io/kubernetes
-pkg/controller/nodelifecycle (doNoScheduleTaintingPass).
+Running pods stay: no pod is evicted here. Facts: k8s.io/kubernetes pkg/controller/nodelifecycle
+(doNoScheduleTaintingPass).
 """
 
 from gpushare_localcluster.client import Json
@@ -12,11 +12,11 @@ _KEYS = {
     "False": "node.kubernetes.io/not-ready",
     "Unknown": "node.kubernetes.io/unreachable",
 }
-"""By the status of the condition Ready; there is none while that is true, or not told."""
+"""Taint keys by the status of the condition Ready; a node that is ready has none."""
 
 
 def reconcile(cluster: Cluster, node: Json) -> None:
-    """Add or remove the taint, where it differs from what the node says."""
+    """Add or remove the taint by the condition of the node."""
     before: list[Json] = (node.get("spec") or {}).get("taints") or []
     mine = [{"key": key, "effect": "NoSchedule"} for key in _KEYS.values()]
     taint_key = _KEYS.get(str(condition(node, "Ready").get("status")))

@@ -19,12 +19,12 @@ def phase(pod: Json) -> str:
 
 
 def active(pod: Json) -> bool:
-    """Return whether a pod counts: it has not ended, and is not about to."""
+    """Return whether a pod is active: neither ended nor terminating."""
     return phase(pod) not in ("Succeeded", "Failed") and not deleting(pod)
 
 
 def condition(item: Json, kind: str) -> Json:
-    """Return a condition of an object, empty if it has none."""
+    """Return a condition of an object, {} for a missing one."""
     conditions: list[Json] = (item.get("status") or {}).get("conditions") or []
     return next((entry for entry in conditions if entry["type"] == kind), {})
 
@@ -35,7 +35,9 @@ def ready(pod: Json) -> bool:
 
 
 def wait_until_available(pod: Json, owner: Json) -> float:
-    """Return the seconds until a pod counts as available: 0 if it does, infinite if not ready."""
+    """Return the seconds until a pod is available: 0 for an available pod, infinite for an unready
+    one.
+    """
     if not ready(pod):
         return math.inf
     min_ready_seconds = owner["spec"].get("minReadySeconds") or 0
@@ -46,7 +48,7 @@ def wait_until_available(pod: Json, owner: Json) -> float:
 
 
 def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
-    """Return how many pods are ready, how many available, and when to count again (seconds)."""
+    """Return how many pods are ready, how many available, and the seconds until the next one is."""
     waits = [wait_until_available(pod, owner) for pod in pods]
     later = [wait for wait in waits if 0 < wait < math.inf]
     available = sum(1 for wait in waits if wait == 0)
@@ -54,7 +56,9 @@ def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
 
 
 def first_to_go(pod: Json) -> tuple[Any, ...]:
-    """Return the order in which pods are deleted: those least missed first, then the newest."""
+    """Return the sort key for deletion: unassigned, pending, unready and cheap pods, then the
+    newest.
+    """
     costs = pod["metadata"].get("annotations") or {}
     cost = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
     age = -seconds_of(pod["metadata"]["creationTimestamp"])
@@ -68,5 +72,5 @@ def _int(text: str) -> int:
 
 
 def revision_of(pod: Json) -> str:
-    """Return of which revision of its owner's template a pod is."""
+    """Return the revision of the owner's template that a pod has."""
     return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))

@@ -1,4 +1,4 @@
-"""ReplicaSets and ReplicationControllers: so many pods of one template.
+"""ReplicaSets and ReplicationControllers: a number of pods of one template.
 
 Facts: k8s.io/kubernetes pkg/controller/replicaset.
 """
@@ -9,7 +9,7 @@ from gpushare_localcluster.controllers.pods import active, counted, first_to_go
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Make or delete pods until a ReplicaSet has its number; return when to look again."""
+    """Create or delete pods up to the replicas; return the seconds until the next step."""
     pods = [pod for pod in cluster.claimed(owner, "Pod") if active(pod)]
     excess = len(pods) - int(owner["spec"]["replicas"])
     template: Json = owner["spec"]["template"]

@@ -1,4 +1,4 @@
-"""The ReplicaSets of a Deployment: their numbers, and how another number of pods is shared out.
+"""The sizes of a Deployment's ReplicaSets, and the distribution of a new number of pods.
 
 Facts: k8s.io/kubernetes pkg/controller/deployment (sync.go, util/deployment_util.go).
 """
@@ -14,18 +14,16 @@ _MOST = "deployment.kubernetes.io/max-replicas"
 
 
 def was_rescaled(owner: Json, sets: list[Json]) -> bool:
-    """Return whether the Deployment wants another number of pods than its ReplicaSets were made
-    for.
-    """
+    """Return whether the replicas of the Deployment differ from the note on the ReplicaSets."""
     desired = str(owner["spec"]["replicas"])
     notes = [item["metadata"].get("annotations") or {} for item in sets if replicas(item)]
     return any(note.get(_DESIRED, desired) != desired for note in notes)
 
 
 def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> None:
-    """Share the Deployment's number of pods out among the ReplicaSets; nothing is rolled out.
+    """Distribute the replicas of the Deployment over the ReplicaSets, without a roll-out.
 
-    One that has no pods gets none, unless all are so: an old one does not come back.
+    An empty ReplicaSet stays empty, unless all are empty.
     """
     desired = int(owner["spec"]["replicas"])
     sets = [*olds, *([new] if new else [])]
@@ -41,7 +39,7 @@ def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -
 
 
 def scale(cluster: Cluster, owner: Json, item: Json, size: int) -> None:
-    """Give a ReplicaSet that many pods, and have it say for how many of the Deployment's."""
+    """Set the size of a ReplicaSet, and note the replicas of the Deployment on it."""
     before, annotations = replicas(item), item["metadata"].get("annotations") or {}
     notes = scale_notes(owner)
     if before == size and (not size or notes.items() <= annotations.items()):
@@ -53,7 +51,7 @@ def scale(cluster: Cluster, owner: Json, item: Json, size: int) -> None:
 
 
 def tell_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
-    """Tell by an event if a ReplicaSet has another number of pods than before."""
+    """Write an event if the size of a ReplicaSet changed."""
     after = replicas(item)
     if before != after:
         way = "up" if after > before else "down"
@@ -62,13 +60,13 @@ def tell_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
 
 
 def scale_notes(owner: Json) -> dict[str, str]:
-    """Return the annotations that say for how many pods of the Deployment a ReplicaSet is."""
+    """Return the annotations of a ReplicaSet with the replicas of the Deployment."""
     desired = int(owner["spec"]["replicas"])
     return {_DESIRED: str(desired), _MOST: str(desired + surge(owner))}
 
 
 def surge(owner: Json) -> int:
-    """Return how many pods may be there above those that are wanted."""
+    """Return how many pods may exist above the replicas of the Deployment."""
     spec: Json = owner["spec"]
     if spec["strategy"]["type"] == "Recreate":
         return 0
@@ -76,17 +74,17 @@ def surge(owner: Json) -> int:
 
 
 def replicas(item: Json) -> int:
-    """Return how many pods a ReplicaSet is to have."""
+    """Return the size of a ReplicaSet in its spec."""
     return int(item["spec"].get("replicas") or 0)
 
 
 def count(item: Json | None, field: str) -> int:
-    """Return a number of a ReplicaSet's status, 0 where it says none."""
+    """Return a number in a ReplicaSet's status, 0 for a missing one."""
     return int(((item or {}).get("status") or {}).get(field) or 0)
 
 
 def revision(item: Json) -> int:
-    """Return the revision of a ReplicaSet or a Deployment, 0 where it says none."""
+    """Return the revision of a ReplicaSet or a Deployment, 0 for a missing one."""
     text = (item["metadata"].get("annotations") or {}).get(REVISION, "0")
     return int(text) if text.isdecimal() else 0
 
@@ -101,15 +99,15 @@ def _saturated(new: Json, desired: int) -> bool:
 
 
 def _in_proportion(owner: Json, nonempty: list[Json]) -> tuple[list[Json], list[int]]:
-    """Return the ReplicaSets, the largest first, and the size of each; what rounding leaves goes
-    to the largest.
+    """Return the ReplicaSets, the largest first, and the new sizes; the largest gets the rest after
+    rounding.
     """
     if owner["spec"]["strategy"]["type"] == "Recreate":
         return nonempty, [replicas(item) for item in nonempty]
     desired = int(owner["spec"]["replicas"])
     limit = desired + surge(owner) if desired else 0
     missing = limit - sum(map(replicas, nonempty))
-    # Of equal ones the newest grows first and the oldest shrinks first.
+    # Among equal ReplicaSets the newest grows first and the oldest shrinks first.
     nonempty = sorted(
         nonempty, key=lambda each: (each["metadata"]["creationTimestamp"], revision(each))
     )
@@ -124,7 +122,7 @@ def _in_proportion(owner: Json, nonempty: list[Json]) -> tuple[list[Json], list[
 
 
 def _step(owner: Json, item: Json, limit: int) -> int:
-    """Return by how much the ReplicaSet grows with the whole; negative: shrinks."""
+    """Return the growth of the ReplicaSet in proportion to the Deployment; negative: it shrinks."""
     if not limit:
         return -replicas(item)
     noted = (item["metadata"].get("annotations") or {}).get(_MOST, "0")

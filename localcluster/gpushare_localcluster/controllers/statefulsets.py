@@ -1,6 +1,6 @@
-"""StatefulSets: numbered pods, made and replaced in order.
+"""StatefulSets: numbered pods, created and replaced in order.
 
-Facts: k8s.io/kubernetes pkg/controller/statefulset. Volume claims are not made.
+Facts: k8s.io/kubernetes pkg/controller/statefulset. Volume claims are not created.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ _POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
-    """Bring the numbered pods of a StatefulSet one step further; return when to look again."""
+    """Bring the numbered pods of a StatefulSet one step further; return the seconds until the next
+    step.
+    """
     spec = owner["spec"]
     update, revisions = cluster.revision(owner)
     current_name = (owner.get("status") or {}).get("currentRevision")
@@ -28,7 +30,14 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     owned_pods = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
     pods = {_number(owner, pod): pod for pod in owned_pods}
     rolling = spec["updateStrategy"].get("rollingUpdate") or {}
-    numbers = _Numbers(cluster, owner, pods, update, current, rolling.get("partition") or 0)
+    numbers = _Numbers(
+        cluster=cluster,
+        owner=owner,
+        pods=pods,
+        update=update,
+        current=current,
+        partition=rolling.get("partition") or 0,
+    )
     later = numbers.step()
     alive = [pod for number, pod in pods.items() if number in numbers.wanted and active(pod)]
     is_ready, available, wait = counted(alive, owner)
@@ -54,7 +63,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The pods of one StatefulSet by their numbers, and what is next to do."""
+    """The pods of one StatefulSet by number, and the next step."""
 
     cluster: Cluster
     owner: Json
@@ -65,7 +74,7 @@ class _Numbers:
 
     @property
     def wanted(self) -> range:
-        """The numbers that there should be."""
+        """The numbers of the replicas."""
         first = (self.owner["spec"].get("ordinals") or {}).get("start", 0)
         return range(first, first + self.owner["spec"]["replicas"])
 
@@ -74,7 +83,7 @@ class _Numbers:
         return bool(self.owner["spec"]["podManagementPolicy"] == "OrderedReady")
 
     def step(self) -> float | None:
-        """Make what is missing; then, unless that has to be waited for, delete what is too much."""
+        """Create missing pods; once they are available, delete surplus and outdated pods."""
         for number in self.wanted:
             pod = self.pods.get(number)
             if pod is None and not self._create(number):
@@ -104,7 +113,7 @@ class _Numbers:
         return self.cluster.create_pod(self.owner, pod_template, name=title, labels=labels)
 
     def _remove_surplus(self) -> bool:
-        """Delete pods beyond the number, the highest first; return whether there still are any."""
+        """Delete pods beyond the replicas, the highest first; return whether surplus pods exist."""
         surplus = sorted((n for n in self.pods if n not in self.wanted), reverse=True)
         for number in surplus[:1] if self._ordered else surplus:
             if not deleting(self.pods[number]):
@@ -112,7 +121,7 @@ class _Numbers:
         return bool(surplus)
 
     def _replace_outdated(self) -> None:
-        """Delete the highest pod of another template, once all above it are available."""
+        """Delete the highest outdated pod, once all higher pods are available."""
         if self.owner["spec"]["updateStrategy"]["type"] != "RollingUpdate":
             return
         for number in reversed(self.wanted[self.partition :]):
@@ -127,6 +136,6 @@ class _Numbers:
 
 
 def _number(owner: Json, pod: Json) -> int:
-    """Return the number in the pod's name, -1 where it is not called as one of the owner's."""
+    """Return the number in the pod's name, -1 for another form of name."""
     head, _, end = name(pod).rpartition("-")
     return int(end) if head == name(owner) and end.isdecimal() else -1

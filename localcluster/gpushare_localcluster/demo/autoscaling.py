@@ -1,8 +1,8 @@
-"""The demo's autoscaler, and what the extender does for it: both switched on and off.
+"""The demo's autoscaler, with the extender's options for autoscalers: on and off together.
 
-Switched off, the extender starts again without its options, and takes away what is left of them.
-Tested in `localcluster/tests/test_demo_autoscaling.py`, and in `tests/integration/test_demo.py`,
-which runs it as the demo does.
+After off, the extender restarts without the options, and removes the objects left behind. Tested in
+`localcluster/tests/test_demo_autoscaling.py`, and in `tests/integration/test_demo.py`, which runs
+it as the demo does.
 """
 
 import time
@@ -30,9 +30,9 @@ _MOST_DEVICES = 64
 
 
 class Autoscaling:
-    """An autoscaler on the API server at `url`, beside the extender; it begins switched off.
+    """An autoscaler on the API server at `url`, beside the extender; off at first.
 
-    told: is told each thing that the autoscaler does.
+    report: called with a text for each action of the autoscaler.
     """
 
     def __init__(
@@ -46,11 +46,14 @@ class Autoscaling:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is switched on."""
+        """Whether the autoscaler runs."""
         return self._running is not None
 
     def on(self) -> None:
-        """Start the extender with its options, and the autoscaler. Raises GpuShareError."""
+        """Start the extender with the options for autoscalers, and the autoscaler.
+
+        Raises GpuShareError.
+        """
         if self._running is not None:
             return
         with suppress(ApiConflict):
@@ -63,8 +66,10 @@ class Autoscaling:
         self._running.start()
 
     def off(self) -> str | None:
-        """End the autoscaler, and start the extender without its options; return what is left of
-        them after a while, None for nothing. Raises GpuShareError.
+        """End the autoscaler, and start the extender without the options; return the objects that
+        the options still leave behind after a while, None for none.
+
+        Raises GpuShareError.
         """
         self.stop()
         for name in (GROUPS, STATUS):
@@ -78,7 +83,7 @@ class Autoscaling:
         return leftovers
 
     def stop(self) -> None:
-        """End the autoscaler alone; the extender stays as it is."""
+        """End the autoscaler alone, not the extender."""
         if self._running is not None:
             self._running.stop()
         self._running = None
@@ -96,7 +101,7 @@ class Autoscaling:
 
 
 def read_groups(data: Mapping[str, str]) -> list[Group]:
-    """Return the groups that a ConfigMap names: each a shape as 4x24GiB, min and max.
+    """Return the groups in a ConfigMap: each a shape such as 4x24GiB, min and max.
 
     Raises SettingsError.
     """
@@ -116,6 +121,6 @@ def _group(name: str, text: str) -> Group:
         raise SettingsError(f"{GROUPS}: {name}: {text!r} is not as 4x24GiB or 4x24GiB,min=0,max=10")
     plan = NodePlan(name, devices=(int(match[2]),) * int(match[1]))
     template = node_document(plan, 0)
-    # That of a node is its own.
+    # Each node has its own address.
     del template["status"]["addresses"]
-    return Group(name, template, least=bounds["min"], most=bounds["max"])
+    return Group(name, template, min_size=bounds["min"], max_size=bounds["max"])

@@ -1,6 +1,6 @@
-"""The board: a live copy of all pods, for waiting and for judging; whoever wants hears of changes.
+"""The board: a live copy of all pods, for waits and expectations, with a listener of changes.
 
-Knows what a pod's state is; knows no scenario. Fed by a watch of the API server.
+Knows the states of pods; knows no scenario. A watch of the API server feeds the board.
 """
 
 import threading
@@ -19,13 +19,13 @@ Json = dict[str, Any]
 _LONGEST_REASON = 160
 _MOST_REASONS = 3
 _OF_CLAIMS = ("no new claims to deallocate", "still not schedulable")
-"""What kube-scheduler says before its part about preemption."""
+"""Remarks of kube-scheduler before the part about preemption."""
 _GATHER_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class PodState:
-    """A pod as a scenario sees it. `reason` says why it waits, empty when it does not."""
+    """A pod as scenarios see it. reason: why the pod is pending, "" for other pods."""
 
     name: str
     node: str
@@ -38,7 +38,7 @@ class PodState:
 
     @property
     def why(self) -> str:
-        """The reason without what was done about it, which repeats it, and not too long."""
+        """The reason without the part about preemption, shortened."""
         text = self.reason.partition(" preemption: ")[0]
         for remark in _OF_CLAIMS:
             text = text.removesuffix(f" {remark},")
@@ -46,7 +46,7 @@ class PodState:
 
     @property
     def ended(self) -> bool:
-        """Whether it has run to its end."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -73,14 +73,14 @@ def read_state(pod: Json) -> PodState:
 
 
 def told_of(pods: Iterable[PodState]) -> str:
-    """Return what the scheduler says of those that wait, as the end of a sentence; "" for none."""
+    """Return the scheduler's reasons for pending pods as the end of a sentence, "" for none."""
     lines = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
     more = f"; and {len(lines) - _MOST_REASONS} more wait" if len(lines) > _MOST_REASONS else ""
     return "".join(f"; {text}" for text in lines[:_MOST_REASONS]) + more
 
 
 class Board:
-    """All pods by name (of the default namespace, or namespace/name), as they are now."""
+    """All current pods, by name (in the default namespace) or namespace/name."""
 
     def __init__(self, api: ApiClient, listener: PodListener) -> None:
         self._listener = listener
@@ -89,7 +89,7 @@ class Board:
         self._informer = Informer(api, "/api/v1/pods", self._on_pod)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watch."""
         self._informer.start()
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class Board:
             return dict(self._pods)
 
     def wait_until(self, true: Callable[[dict[str, PodState]], bool], timeout: float) -> bool:
-        """Wait until the condition is true; return whether that came within `timeout` seconds."""
+        """Wait for the condition; return whether it became true within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             with self._changed:
@@ -112,13 +112,13 @@ class Board:
                 if remaining <= 0:
                     return False
                 self._changed.wait(remaining)
-            # Changes come in bursts, and each look is at all pods.
+            # Changes come in bursts, and each check reads all pods.
             time.sleep(_GATHER_SECONDS)
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
         old = None if before is None else read_state(before)
         new = None if after is None else read_state(after)
-        # First told, then visible to waiters: what they print comes after.
+        # The listener comes first, so that output of waiting threads follows its line.
         self._listener(old, new)
         with self._changed:
             if new is not None:

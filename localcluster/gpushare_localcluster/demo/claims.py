@@ -1,7 +1,7 @@
-"""Plans as objects of resource.k8s.io, and the books of cards that claims have.
+"""Plans as objects of resource.k8s.io, and the books of the cards that claims use.
 
-Pure: plans and documents in, documents out. A DRA driver is its slices here, one for each node: no
-program of it runs. The cards are counted from what the API server shows, as `inspect` would.
+Pure: plans and documents in, documents out. A DRA driver is only its slices here, one per node,
+without a program. Cards are counted from the objects of the API server, as in `inspect`.
 """
 
 from collections import defaultdict
@@ -15,18 +15,18 @@ Json = dict[str, Any]
 
 API = "/apis/resource.k8s.io/v1"
 DRIVER, CLASS = "gpu.example.com", "gpushare.io"
-"""The driver whose cards the extender ranks, and the class of the claims for its cards."""
+"""The driver of the cards that the extender ranks, and the class of the claims for these cards."""
 NIC_DRIVER = "nic.example.com"
-"""The driver of the network cards; its device class has the same name."""
+"""The driver of the network cards, and the name of their device class."""
 WITH_GPUSHARE = "gpushare-scheduler"
-"""The scheduler that asks the extender about pods with claims."""
+"""The scheduler that calls the extender for pods with claims."""
 
 _GIB = 2**30
 _DEVICE = "gpu-"
 
 
 def claims_scheduler_config(port: int) -> dict[str, object]:
-    """Return the file of WITH_GPUSHARE. port: where the extender listens on loopback."""
+    """Return the file of WITH_GPUSHARE. port: of the extender, on loopback."""
     extender = {
         "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
         "filterVerb": "rank",
@@ -45,7 +45,7 @@ def claims_scheduler_config(port: int) -> dict[str, object]:
 
 
 def slice_documents(plan: NodePlan) -> list[Json]:
-    """Return the slices of a node: its cards in order, shared by memory, and its network card."""
+    """Return the slices of a node: the cards in order, shared by memory, and the network card."""
     devices = [
         {
             "name": f"{_DEVICE}{index}",
@@ -77,7 +77,7 @@ def _slice(plan: NodePlan, driver: str, devices: list[Json]) -> Json:
 
 
 def class_document(name: str) -> Json:
-    """Return a device class: of the driver of that name, or CLASS, which is of DRIVER."""
+    """Return a device class: CLASS for the driver DRIVER, or one named like its driver."""
     driver = DRIVER if name == CLASS else name
     return {
         "metadata": {"name": name},
@@ -86,7 +86,7 @@ def class_document(name: str) -> Json:
 
 
 def template_document(plan: PodPlan, namespace: str) -> Json:
-    """Return the template of the pod's claim, which has the pod's name."""
+    """Return the template of the pod's claim, named like the pod."""
     amount = f"{sum(plan.containers) // plan.gpu_count}Gi"
     exactly = {
         "deviceClassName": plan.claim_class,
@@ -101,7 +101,7 @@ def template_document(plan: PodPlan, namespace: str) -> Json:
 
 
 def claim_books(slices: Iterable[Json], claims: Iterable[Json]) -> list[Json]:
-    """Return the nodes of the slices with their cards, in the form of the inspect document."""
+    """Return the nodes of the slices with cards, in the form of the inspect document."""
     pods: dict[tuple[str, str, str], list[Json]] = defaultdict(list)
     for claim in claims:
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
@@ -123,7 +123,7 @@ def claim_books(slices: Iterable[Json], claims: Iterable[Json]) -> list[Json]:
 
 
 def held_by_claims(books: Iterable[Json]) -> dict[str, tuple[int, ...]]:
-    """Return the cards that each pod has by its claims, by index."""
+    """Return the indices of the cards that each pod has by claims."""
     devices: dict[str, tuple[int, ...]] = {}
     for device in (device for node in books for device in node["devs"]):
         for name in (name for pod in device["pods"] for name in pod["name"].split(", ")):
@@ -132,7 +132,7 @@ def held_by_claims(books: Iterable[Json]) -> dict[str, tuple[int, ...]]:
 
 
 def given(claim: Json) -> dict[int, int]:
-    """Return the GiB that a claim has, by the index of the card on its node."""
+    """Return the GiB of a claim by index of the card on the node."""
     return {
         int(result["device"].removeprefix(_DEVICE)): _gib(result.get("consumedCapacity"))
         for result in _gpus(claim)
@@ -140,7 +140,7 @@ def given(claim: Json) -> dict[int, int]:
 
 
 def _gpus(claim: Json) -> list[Json]:
-    """Return the results of the claim's allocation that are GPUs."""
+    """Return the GPUs in the results of the claim's allocation."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results: list[Json] = (allocation.get("devices") or {}).get("results") or []
     return [result for result in results if result["driver"] != NIC_DRIVER]

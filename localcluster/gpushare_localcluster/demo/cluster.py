@@ -1,8 +1,7 @@
-"""The demo's cluster: all its parts, started, and ended in reverse order whatever happens.
+"""The demo's cluster: starts all parts, and always ends them in reverse order.
 
 The API server, kubelet, controllers and scheduler run in this process; the extender and the device
-plug-ins in processes of their own. Tested in `tests/integration/test_demo.py`, which runs it as the
-demo does.
+plug-ins are other processes. Tested in `tests/integration/test_demo.py`, which runs the demo.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ _SEED = 7
 class DemoCluster:
     """A running cluster, as far as scenarios need it.
 
-    told: what to say of the user's file for the scheduler.
+    remarks: lines about the user's file for the scheduler.
     """
 
     runner: Runner
@@ -56,7 +55,7 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
-    told: Sequence[str]
+    remarks: Sequence[str]
 
     def check(self) -> None:
         """Raise GpuShareError if a process has died."""
@@ -74,12 +73,11 @@ def running(
     claims: bool = False,
     autoscaler: bool = False,
 ) -> Iterator[DemoCluster]:
-    """Yield a cluster that runs while the context is open; everything is ended in reverse order.
+    """Yield a cluster that runs while the context is open; all parts end in reverse order.
 
-    tracer: is told each cycle of the scheduler. configuration: the user's for the
-    scheduler, or {}. ui: with the page of the cluster. claims: the extender ranks nodes for pods
-    with claims, and a second scheduler asks it.
-    autoscaler: it begins with one.
+    tracer: called with each scheduling cycle. configuration: of the user for the scheduler, or {}.
+    ui: with the page of the cluster. claims: the extender ranks nodes for pods with claims, and a
+    second scheduler calls it. autoscaler: the cluster starts with one.
     """
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -146,15 +144,22 @@ def running(
         )
         processes = [extender, *processes]
         yield DemoCluster(
-            *(runner, board, report, autoscaling, extender, processes),
-            *(kubeconfig, settings, remarks),
+            runner=runner,
+            board=board,
+            report=report,
+            autoscaling=autoscaling,
+            extender=extender,
+            processes=processes,
+            kubeconfig=kubeconfig,
+            settings=settings,
+            remarks=remarks,
         )
 
 
 def _device_plugins(
     folder: Path, kubeconfig: Path, report: Report, ends: contextlib.ExitStack
 ) -> tuple[Devices, list[DemoProcess]]:
-    """Start them, and return what the kubelet knows of them; without them it takes their place."""
+    """Start the device plug-ins; return the device managers for the kubelet, and the process."""
     missing = device_plugins.missing()
     if missing:
         install = "pip install 'gpushare[device-plugin]'"

@@ -1,6 +1,6 @@
-"""The scheduling cycles, in the order in which they ended: the last ones, and a file of all.
+"""The scheduling cycles in the order of their ends: the last ones, and a file of all.
 
-The file has one JSON object a line.
+The file has one JSON object per line.
 
 Tested in `localcluster/tests/test_scheduler_trace.py`.
 """
@@ -20,31 +20,31 @@ _MOST_KEPT = 1000
 
 
 class LastCycles:
-    """The last cycles, for expectations; taken in from any thread."""
+    """The last cycles, for expectations; any thread may add cycles."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cycles = deque[CycleTrace](maxlen=_MOST_KEPT)
 
     def add(self, cycle: CycleTrace) -> None:
-        """Take in a cycle that has ended."""
+        """Add an ended cycle."""
         with self._lock:
             self._cycles.append(cycle)
 
     def clear(self) -> None:
-        """Forget all: another scenario begins."""
+        """Remove all cycles, before another scenario."""
         with self._lock:
             self._cycles.clear()
 
     def all(self) -> Sequence[CycleTrace]:
-        """Return the cycles in the order in which they ended."""
+        """Return the cycles in the order of their ends."""
         with self._lock:
             return tuple(self._cycles)
 
 
 @contextlib.contextmanager
 def cycle_log(file: Path | None) -> Iterator[Tracer]:
-    """Yield what writes a cycle, from any thread; nothing is written where there is no file.
+    """Yield a function that writes a cycle, from any thread; without a file it does nothing.
 
     Raises SettingsError for a file that cannot be written.
     """

@@ -1,7 +1,7 @@
-"""The device plug-ins of the demo's nodes, where what they need is installed.
+"""The device plug-ins of the demo's nodes, if their packages are installed.
 
-They are an extra: `pip install 'gpushare[device-plugin]'`; `make demo` installs it. Tested in
-`tests/integration/test_demo_devices.py`.
+The packages are an extra: `pip install 'gpushare[device-plugin]'`; `make demo` installs it. Tested
+in `tests/integration/test_demo_devices.py`.
 """
 
 import contextlib
@@ -17,15 +17,17 @@ from gpushare_localcluster.devices.admission import Devices
 _NEEDED = ("grpc", "google.protobuf", "pynvml")
 _MODULE = "gpushare_localcluster.devices.plugins"
 _LONGEST_FOLDER = 70
-"""A socket's path has 107 characters at most, and those in the folder are up to 37 longer."""
+"""Upper bound on the length of the folder's path; a socket path has at most 107 characters, and the
+names in the folder add up to 37.
+"""
 _MOST_NODES = 200
-"""With a device plug-in each: they have 17 threads a node, which all take turns."""
+"""Upper bound on nodes with a device plug-in: each has 17 threads."""
 _FILES_OF_A_NODE = 8
 _OTHER_FILES = 400
 
 
 def missing() -> str:
-    """Return the first package that device plug-ins lack, or ""."""
+    """Return the first missing package of device plug-ins, or ""."""
     for name in _NEEDED:
         try:
             spec = importlib.util.find_spec(name)
@@ -39,11 +41,11 @@ def missing() -> str:
 def start(
     folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
 ) -> tuple[Devices, DemoProcess]:
-    """Return the nodes' device managers, and the process of their device plug-ins.
+    """Return the device managers of nodes, and the process of the device plug-ins.
 
-    folder: the demo's own. ends: what ends them.
+    folder: of the demo. ends: gets callbacks that end both.
     """
-    # What starts another process later is told so by gRPC else, in a line of its own.
+    # Otherwise gRPC prints a line when this process starts another one.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     from gpushare_localcluster.devices.nodes import NodeDevices  # noqa: PLC0415 -- it needs gRPC
 
@@ -63,9 +65,9 @@ def start(
 
 
 def most_nodes() -> int:
-    """Return on how many nodes device plug-ins may run, as far as open files go.
+    """Return on how many nodes device plug-ins may run, by the limit of open files.
 
-    The limit is raised as far as the system lets us; processes that start later have it from us.
+    The limit is raised as far as possible; later child processes inherit it.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
-"""Expectations: read from a scenario, and judged against pods and the extender's books.
+"""Expectations: read from a scenario, and compared with pods and the extender's books.
 
-Pure: documents in, a complaint (or none) out. What is true is asked of the API server and of the
-extender, never of this program's own memory.
+Pure: documents in, a complaint (or none) out. The facts come from the API server and the extender,
+never from the memory of this program.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,8 @@ _KINDS = ("pod", "device", "bound", "allocated", "packed")
 
 @dataclass(frozen=True)
 class Facts:
-    """What is true now: pods by name, raw nodes, and the nodes of the inspect document.
-
-    cycles: those that the small scheduler has ended, in order.
+    """The current facts: pods by name, raw nodes, and the nodes of the inspect document. cycles:
+    ended cycles of the small scheduler, in order.
     """
 
     pods: Mapping[str, PodState]
@@ -46,7 +45,7 @@ class Facts:
 def read_expectation(
     value: Placed, nodes: Mapping[str, NodePlan], pods: Mapping[str, PodPlan]
 ) -> Expect:
-    """Return the expectation an `expect` step states. Raises ScenarioError."""
+    """Return the expectation of an `expect` step. Raises ScenarioError."""
     fields = value.fields(
         *("pod", "node", "devices", "pending", "trace", "cycles"),
         *("device", "used", "bound", "pods", "allocated", "packed"),
@@ -69,7 +68,7 @@ def read_expectation(
 
 
 def complaint(check: Check, facts: Facts) -> str | None:
-    """Return what is true instead, or None when the check holds."""
+    """Return the differing fact, or None if the check holds."""
     if isinstance(check, PodOn):
         return _pod_on(check, facts)
     if isinstance(check, PodPending):
@@ -202,8 +201,9 @@ def _over_capacity(facts: Facts) -> str | None:
 
 
 def _would_fit(facts: Facts) -> str | None:
-    """Return the first pending pod that some open node has room for: cpu, memory, enough free
-    devices. Those with claims are not judged.
+    """Return the first pending pod with room (cpu, memory, free devices) on a schedulable node.
+
+    Pods with claims are skipped.
     """
     devices = {node["name"]: node["devs"] for node in facts.books}
     rooms = {
@@ -222,7 +222,7 @@ def _would_fit(facts: Facts) -> str | None:
 
 
 def _free(node: Json, pods: Mapping[str, PodState]) -> dict[str, int]:
-    """Return what a node has left of each resource."""
+    """Return the free amount of each resource of a node."""
     free = read_amounts(node["status"]["allocatable"])
     for pod in pods.values():
         if pod.node == node["metadata"]["name"] and not pod.ended:

@@ -1,8 +1,8 @@
 """`python -m gpushare_localcluster.demo.hurried serve FLAG...`: gpushare, in a hurry.
 
-The extender that the demo starts beside an autoscaler. It is the real one; only its looks at what
-autoscalers do come every half second, and it waits for nothing longer than a demo does. Tested in
-`tests/integration/test_demo.py`, which runs it as the demo does.
+The extender that the demo starts beside an autoscaler: the real one, but with half a second for
+each interval and wait that concerns autoscalers. Tested in `tests/integration/test_demo.py`, which
+runs the demo.
 """
 
 import runpy

@@ -1,7 +1,7 @@
-"""What `gpushare demo --keep` prints last: how to reach the cluster, what to try, what is missing.
+"""The last lines of `gpushare demo --keep`: access to the cluster, commands to try, limits.
 
-Tested in `tests/integration/test_demo_doctor.py` and `tests/pages/test_first_hour.py`, which
-run the commands as they are printed.
+Tested in `tests/integration/test_demo_doctor.py` and `tests/pages/test_first_hour.py`, which run
+the printed commands.
 """
 
 import shlex
@@ -25,7 +25,7 @@ _TRY = (
     ("kubectl -n kube-system delete configmap unhealthy-gpu-{node}", ""),
     ("kubectl delete deployment web", ""),
 )
-"""Commands, and what each is for; node: one of the cluster; doctor: its options."""
+"""Commands with remarks; {node}: a node of the cluster; {doctor}: options of doctor."""
 
 _MISSING = """\
 not there: programs (containers only report that they run; exec, attach and port-forward are
@@ -34,9 +34,9 @@ kept: when this ends the cluster is gone."""
 
 
 def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:
-    """Yield what to print of a cluster that keeps running.
+    """Yield the lines about a cluster that keeps running.
 
-    node: one of its nodes; doctor: the options with which `gpushare doctor` finds its parts.
+    node: a node of the cluster; doctor: the options with which `gpushare doctor` finds its parts.
     """
     yield "the cluster keeps running until Ctrl-C; in another terminal:"
     yield f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"

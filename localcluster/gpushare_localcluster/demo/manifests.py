@@ -1,8 +1,8 @@
 """Plans as Kubernetes objects: nodes as the device plug-in leaves them, pods as users write them.
 
-Pure: a plan in, a document out. A node has what the aliyun device plug-in advertises (the sum of
-device memory, the count of devices) and their compute; a node of unequal devices also carries our
-inventory. Where a DRA driver has the devices, it has none of that (see `claims`).
+Pure: a plan in, a document out. A node has the resources of the aliyun device plug-in (sum of
+device memory, count of devices) and compute; a node of unequal devices also has our inventory. The
+devices of a DRA driver add none of this (see `claims`).
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ NAMESPACE = "default"
 _IMAGE = "registry.k8s.io/pause:3.10"
 _UNIT = "GiB"
 _CLAIM = "gpu"
-"""What a pod calls its claim."""
+"""The name of the claim in a pod."""
 
 
 def node_document(plan: NodePlan, number: int) -> Json:
@@ -73,7 +73,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
 
 
 def pod_document(plan: PodPlan) -> Json:
-    """Return the Pod object. cpu and memory are asked for by its first container."""
+    """Return the Pod object. The first container requests cpu and memory."""
     meta: Json = {"name": plan.name, "namespace": NAMESPACE}
     annotations = _annotations(plan)
     if annotations:
@@ -106,9 +106,7 @@ def pod_document(plan: PodPlan) -> Json:
 
 
 def priority_class_document(priority: int) -> Json:
-    """Return the PriorityClass that pods of this priority name: a pod cannot state
-    a number itself.
-    """
+    """Return the PriorityClass of this priority, since pods cannot have a number alone."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -118,23 +116,24 @@ def priority_class_document(priority: int) -> Json:
 
 
 def budget_document(plan: Protect) -> Json:
-    """Return the PodDisruptionBudget, with the count that a controller would write
-    into its status.
-    """
+    """Return the PodDisruptionBudget, with the status that a controller would write."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": plan.name, "namespace": NAMESPACE},
-        "spec": {"maxUnavailable": plan.allowed, "selector": {"matchLabels": dict(plan.labels)}},
-        "status": {"disruptionsAllowed": plan.allowed},
+        "spec": {
+            "maxUnavailable": plan.allowed_count,
+            "selector": {"matchLabels": dict(plan.labels)},
+        },
+        "status": {"disruptionsAllowed": plan.allowed_count},
     }
 
 
 def free_lease_document() -> Json:
-    """Return the extender's Lease as a leader leaves it behind that ends (client-go: release).
+    """Return the extender's Lease as released by a leader (client-go: release).
 
-    Nobody waits for it. Where there is no Lease an extender waits 20 s: one may have been deleted
-    while its holder led.
+    An extender takes it at once. Without a Lease an extender waits 20 s, since the Lease of a
+    leader may have been deleted.
     """
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -176,7 +175,7 @@ def _container(plan: PodPlan, index: int) -> Json:
 
 
 def scheduler_config(port: int) -> dict[str, object]:
-    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
+    """Return the file for scheduler and extender, as for a real kube-scheduler."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,8 +1,8 @@
-"""NodeNumber, the plug-in with which tutorials of kube-scheduler begin, as a plug-in of ours.
+"""NodeNumber, the first plug-in of kube-scheduler tutorials, for the small scheduler.
 
-The tour (docs/scheduler-tour.md) adds it to a scheduler point by point. It is found as any plug-in
-of another package is: by its entry point in setup.cfg.
-Tested in `localcluster/tests/test_scheduler_profiles.py`.
+The tour (docs/scheduler-tour.md) adds the plug-in to a scheduler point by point. An entry point in
+setup.cfg registers it, as for any plug-in of another package. Tested in
+`localcluster/tests/test_scheduler_profiles.py`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from gpushare_localcluster.scheduler.objects import PodView
 
 SCORE_OF_A_MATCH = 10
 PATIENCE = 10.0
-"""Seconds for which Permit waits longer than the plug-in means to, before it gives up."""
+"""Seconds after the plug-in's own delay until Permit times out."""
 
 
 class NodeNumber:
@@ -26,11 +26,11 @@ class NodeNumber:
     name = "NodeNumber"
 
     def __init__(self, _args: Fields, handle: Handle) -> None:
-        """Keep the handle, by which waiting pods are found."""
+        """Keep the handle, which has the waiting pods."""
         self._handle = handle
 
     def pre_score(self, state: CycleState, pod: PodView, _nodes: Sequence[NodeInfo]) -> Status:
-        """Write down the pod's last digit; return Skip for a name that ends with none."""
+        """Write the pod's last digit; return Skip for a name without one."""
         digit = pod.name[-1]
         if not digit.isdecimal():
             return SKIP
@@ -42,7 +42,7 @@ class NodeNumber:
         return SCORE_OF_A_MATCH if node.name.endswith(state.read(self.name, str)) else 0
 
     def permit(self, _state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
-        """Have the binding wait as many seconds as the node's last digit says."""
+        """Delay the binding by the node's last digit, in seconds."""
         digit = node_name[-1]
         if not digit.isdecimal() or digit == "0":
             return SUCCESS, 0.0
@@ -52,6 +52,6 @@ class NodeNumber:
         return Status(Code.WAIT), float(digit) + PATIENCE
 
     def _allow(self, uid: str) -> None:
-        waiting_pod = self._handle.waiting.get(uid)
+        waiting_pod = self._handle.waiting_pods.get(uid)
         if waiting_pod is not None:
             waiting_pod.allow(self.name)

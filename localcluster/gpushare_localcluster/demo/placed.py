@@ -1,7 +1,7 @@
-"""Values with their place: typed reading of a document whose every value knows its line.
+"""Values with their place: typed reading of a document, with the line of every value.
 
-Knows types, names and quantities; no file format and no scenario. Every error is one line that
-names file, line and path, so that a user can go there.
+Knows types, names and quantities; no file format and no scenario. Every error is one line with
+file, line and path.
 """
 
 import re
@@ -17,12 +17,12 @@ _MOST_NAMES = 10
 
 
 class ScenarioError(SettingsError):
-    """A scenario that cannot be run; the text names file, line and what is wrong."""
+    """A scenario that cannot be run; the text names file, line and error."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A value of a document (a scalar, a list or a dict of Placed) and where it stands."""
+    """A value of a document (a scalar, a list or a dict of Placed) with its place."""
 
     value: object
     file: str
@@ -37,13 +37,13 @@ class Placed:
     def unknown(
         self, kind: str, names: Collection[str], how: str = "is in this scenario"
     ) -> ScenarioError:
-        """Return the error to raise about a name that is not among those known."""
+        """Return the error to raise about an unknown name."""
         listed_names = ", ".join(list(names)[:_MOST_NAMES]) or "none"
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         return self.error(f"no {kind} {self.value!r} {how}; there are: {listed_names}{more}")
 
     def under(self, path: str) -> "Placed":
-        """Return the same value, named by a path."""
+        """Return the same value with a path."""
         return Placed(self.value, self.file, self.line, path)
 
     def items(self) -> list["Placed"]:
@@ -68,7 +68,7 @@ class Placed:
         return Fields(self, entries)
 
     def text(self) -> str:
-        """Return a text that is not empty."""
+        """Return a non-empty text."""
         if not isinstance(self.value, str) or not self.value:
             raise self.error("must be a text (quote it if it looks like a number)")
         return self.value
@@ -128,28 +128,28 @@ class Fields:
     entries: Mapping[str, Placed]
 
     def get(self, key: str) -> Placed | None:
-        """Return the value, or None when the key is absent or has no value."""
+        """Return the value, or None for an absent or empty key."""
         value = self.entries.get(key)
         return None if value is None or value.value is None else value
 
     def need(self, key: str) -> Placed:
-        """Return the value of a key that must be there."""
+        """Return the value of a required key."""
         value = self.get(key)
         if value is None:
             raise self.whole.error(f"{key} is missing")
         return value
 
     def number(self, key: str, default: int, *, minimum: int = 0, maximum: int = 1_000_000) -> int:
-        """Return a whole number, or the default when the key is absent."""
+        """Return a whole number, or the default for an absent key."""
         value = self.get(key)
         return default if value is None else value.whole(minimum, maximum)
 
     def quantity(self, key: str, default: str) -> str:
-        """Return a quantity, or the default when the key is absent."""
+        """Return a quantity, or the default for an absent key."""
         value = self.get(key)
         return default if value is None else value.quantity(cpu=key == "cpu")
 
     def labels(self, key: str) -> dict[str, str]:
-        """Return a mapping of texts, empty when the key is absent."""
+        """Return a mapping of texts, {} for an absent key."""
         value = self.get(key)
         return {} if value is None else value.labels()

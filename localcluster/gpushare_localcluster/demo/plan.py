@@ -1,4 +1,4 @@
-"""What a scenario says, as values: nodes, pods, steps and expectations.
+"""A scenario as values: nodes, pods, steps and expectations.
 
 Knows no file format, no API and no HTTP. Memory is counted in units, as everywhere in gpushare.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 class NodePlan:
     """A node: `devices` are the units of each device by index; cpu and memory are quantities.
 
-    driver: the DRA driver that has the devices, "" for a device plug-in.
-    nic: whether the node has a network card of a DRA driver, too.
+    driver: the DRA driver of the devices, "" for a device plug-in. nic: whether the node also has a
+    network card of a DRA driver.
     """
 
     name: str
@@ -27,7 +27,7 @@ class NodePlan:
 
     @property
     def mixed(self) -> bool:
-        """Whether total / count would say something wrong of its devices."""
+        """Whether the devices have different sizes."""
         return len(set(self.devices)) > 1
 
 
@@ -35,13 +35,11 @@ class NodePlan:
 class PodPlan:
     """A pod: `containers` are the units of device memory of each container, 0 for none.
 
-    `gpu_cores` is the percent of compute that the first of them asks for; `gpu_split` how the
-    memory is split over devices, empty for evenly.
-    `claim_class`: the device class of the claim by which it has the memory, "" for none; `nic`:
-    whether the claim asks for a network card, too.
-    `spread_over`: the label of nodes over whose values equal pods are spread, "" for none.
-    `policy` names the placement policy, empty for the extender's default; `scheduler_name` the
-    profile of the scheduler, empty for that of the API server's default.
+    gpu_cores: percent of compute that the first container requests. gpu_split: the split of the
+    memory over devices, "" for even. claim_class: the device class of the claim for the memory, ""
+    for no claim. nic: whether the claim requests a network card too. spread_over: the topology key
+    over which equal pods are spread, "" for none. policy: the placement policy, "" for the
+    extender's default. scheduler_name: the profile of the scheduler, "" for the default.
     """
 
     name: str
@@ -65,7 +63,7 @@ class PodPlan:
 
 @dataclass(frozen=True)
 class Say:
-    """Tell the reader what comes."""
+    """Print a line for the reader."""
 
     text: str
 
@@ -79,31 +77,31 @@ class Apply:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the pods whose names match."""
+    """Delete the pods with matching names."""
 
     patterns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cordon:
-    """Close (or open) nodes for new pods."""
+    """Cordon or uncordon nodes."""
 
     nodes: tuple[str, ...]
-    closed: bool
+    unschedulable: bool
 
 
 @dataclass(frozen=True)
 class Protect:
-    """Make a PodDisruptionBudget: of the pods with these labels, `allowed` may be evicted."""
+    """Create a PodDisruptionBudget: up to `allowed_count` pods with these labels may be evicted."""
 
     name: str
     labels: Mapping[str, str]
-    allowed: int = 0
+    allowed_count: int = 0
 
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Wait until all pods that match are in the state: bound, pending, settled, done or gone.
+    """Wait until all matching pods are in a state: bound, pending, settled, done or gone.
 
     pending: rejected by the scheduler; settled: bound or pending; done: Succeeded or Failed.
     """
@@ -115,7 +113,7 @@ class WaitFor:
 
 @dataclass(frozen=True)
 class Pause:
-    """Let so many seconds pass, for what only time brings about."""
+    """Wait a number of seconds, for effects of time alone."""
 
     seconds: float
 
@@ -148,7 +146,7 @@ class DeviceUsed:
 
 @dataclass(frozen=True)
 class BoundCount:
-    """How many of the pods that match are bound."""
+    """The number of matching pods that are bound."""
 
     pattern: str
     count: int
@@ -161,14 +159,14 @@ class Packed:
 
 @dataclass(frozen=True)
 class Allocated:
-    """Percent of the memory of all devices that is in use, rounded down."""
+    """The used percent of the memory of all devices, rounded down."""
 
     percent: int
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The small scheduler's trace of the pod has a line with this text, whatever the spaces."""
+    """The small scheduler's trace of the pod has a line with this text, regardless of spaces."""
 
     pod: str
     text: str
@@ -176,7 +174,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class CycleCount:
-    """How many scheduling cycles of the small scheduler's the pod has had."""
+    """The number of the pod's scheduling cycles in the small scheduler."""
 
     pod: str
     count: int
@@ -187,7 +185,7 @@ Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed | Allocated | Trac
 
 @dataclass(frozen=True)
 class Expect:
-    """A statement that must be true; `words` is how it is shown."""
+    """A statement that must be true; `words` is the statement as text."""
 
     check: Check
     words: str
@@ -207,5 +205,5 @@ class Scenario:
 
     @property
     def has_claims(self) -> bool:
-        """Whether a DRA driver has devices of some node."""
+        """Whether some node has devices of a DRA driver."""
         return any(node.driver for node in self.nodes)

@@ -1,8 +1,8 @@
-"""The processes of the demo, started, watched and ended: the real `gpushare serve`, and plug-ins.
+"""The processes of the demo: the real `gpushare serve`, and device plug-ins.
 
-Knows command lines and the readiness probe; nothing of what they do. Each process gets a session of
-its own, so that Ctrl-C reaches the demo alone, which then ends everything in order.
-Tested in `tests/integration/test_demo.py`, which runs it as the demo does, and in
+Knows command lines and the readiness probe. Each process has its own session, so that Ctrl-C
+reaches only the demo, which then ends all parts in order. Tested in
+`tests/integration/test_demo.py`, which runs the demo, and in
 `localcluster/tests/test_demo_processes.py`.
 """
 
@@ -31,11 +31,11 @@ _LIBC = ctypes.CDLL(None)
 
 
 class ProcessFailed(GpuShareError):
-    """A process did not start or died; the text ends with its last log lines."""
+    """A process did not start or died; the text ends with the last log lines."""
 
 
 class DemoProcess:
-    """A module of ours that runs as a process; its log goes to `log`."""
+    """A module that runs as a process; the log goes to `log`."""
 
     def __init__(self, name: str, log: Path, module: str, *words: str) -> None:
         self._name = name
@@ -45,10 +45,13 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *more: str, module: str = "") -> None:
-        """Start it; more: further words; module: another one that takes the same words."""
-        # -P: a folder `gpushare` where the demo was called is not our package.
+        """Start the process.
+
+        more: further arguments. module: another module with the same arguments.
+        """
+        # -P: a folder `gpushare` in the current directory must not shadow the package.
         command = [sys.executable, "-P", "-m", module or self._module, *self._words, *more]
-        # Settings of an operator's own shell are not meant for the demo's extender.
+        # Settings in the shell of an operator are not for the demo's extender.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 -- the command is our own
@@ -62,7 +65,7 @@ class DemoProcess:
             )
 
     def stop(self) -> None:
-        """End it: politely first, so that what is under way is finished."""
+        """End the process: SIGTERM first, so that it can finish its work."""
         process = self._process
         if process is None:
             return
@@ -75,21 +78,21 @@ class DemoProcess:
         self._process = None
 
     def check(self) -> None:
-        """Raise ProcessFailed if it has died."""
+        """Raise ProcessFailed for a dead process."""
         if self._process is not None and self._process.poll() is not None:
             raise self.failed(f"{self._name} ended with status {self._process.returncode}")
 
     def failed(self, message: str) -> ProcessFailed:
-        """Return the error that says so, with the last lines of its log."""
+        """Return the error with this message and the last log lines."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         log_tail = "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
         return ProcessFailed(f"{message}; its last log lines:\n{log_tail or '    (none)'}")
 
 
 class ExtenderProcess(DemoProcess):
-    """One `gpushare serve`; its log goes to a file in `folder`.
+    """One `gpushare serve`; the log is a file in `folder`.
 
-    ui: with the page /ui. driver: the DRA driver whose cards it ranks, "" for no claims.
+    ui: with the page /ui. driver: the DRA driver of the cards to rank, "" for no claims.
     """
 
     def __init__(
@@ -104,29 +107,29 @@ class ExtenderProcess(DemoProcess):
     ) -> None:
         ui_port = free_port() if ui else 0
         self.ui_url = f"http://127.0.0.1:{ui_port}/ui" if ui else ""
-        """Where the page is, or "" where there is none."""
+        """The URL of the page, "" for none."""
         health_port = free_port()
         self.health_url = f"http://127.0.0.1:{health_port}"
-        """Where probes and metrics are answered."""
+        """The URL of probes and metrics."""
         super().__init__(
             *("the extender", folder / "extender.log", "gpushare.cli.main", "serve"),
             *("--listen", f"127.0.0.1:{port}"),
             *("--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", str(kubeconfig)),
             *("--scheduler-config", str(scheduler_config)),
-            # So that its scheduler has something to score, and a trace shows it.
+            # The scheduler then scores several nodes, and a trace shows the scores.
             *("--filter-answer", "all"),
-            # As in a real cluster, so that the Lease can be looked at.
+            # As in a real cluster, so that a user can read the Lease.
             *("--leadership", "lease"),
-            # Nobody here takes one pod for another: the device plug-ins know them, and where there
-            # are none, containers are no processes.
+            # No pod can be mistaken for another here: the device plug-ins know the pods, and
+            # without plug-ins containers are no processes.
             *("--pairing", "off"),
             *(("--ui-listen", f"127.0.0.1:{ui_port}") if ui else ()),
             *(("--claims", driver) if driver else ()),
         )
 
     def start(self, *more: str, module: str = "") -> None:
-        """Start it as any process, and return when it is ready. Raises ProcessFailed."""
+        """Start the process, and return when the extender is ready. Raises ProcessFailed."""
         super().start(*more, module=module)
         deadline = time.monotonic() + _START_TIMEOUT
         health = HttpClient(self.health_url)
@@ -141,11 +144,11 @@ class ExtenderProcess(DemoProcess):
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback that is free for who listens on it by its number.
+    """Return a free TCP port of loopback, for a process that listens on this number.
 
-    On Linux it stays so as long as this process lives: the kernel gives the port of a socket that
-    is bound, with SO_REUSEADDR, to nobody who asks for any port, and lets others with SO_REUSEADDR
-    listen on it while that socket does not (gunicorn's and http.server's have it).
+    On Linux the port stays reserved while this process lives: for port 0 the kernel never picks the
+    port of a bound socket, and with SO_REUSEADDR another socket may listen on it while the bound
+    one does not (gunicorn and http.server set the option).
     """
     probe = socket.socket()
     with contextlib.ExitStack() as ends:
@@ -166,7 +169,7 @@ def _is_ready(health: HttpClient) -> bool:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have Linux end this process when the one that starts it is gone, however that ended."""
+    """Make Linux end this process at the end of its parent."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
@@ -174,7 +177,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal the process and its children; they share a group that bears its number."""
+    """Signal the process group of the process."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

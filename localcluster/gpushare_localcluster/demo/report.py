@@ -1,6 +1,6 @@
-"""What the demo prints: decisions as they happen, the devices with their pods, expectations.
+"""The output of the demo: live decisions, the devices with pods, expectations.
 
-Knows pods' states and the inspect document; decides nothing. Colours only where asked for.
+Knows the states of pods and the inspect document; decides nothing.
 """
 
 import os
@@ -39,14 +39,14 @@ class Report:
         self._muted = False
         self._held: dict[str, Mapping[int, int]] = {}
         self.claimed: Callable[[Json], Mapping[int, int]] = lambda _pod: {}
-        """What a bound pod has by its claims: the units by device."""
+        """The units by device that a bound pod has by claims."""
 
     def title(self, text: str) -> None:
-        """Begin a part."""
+        """Print the title of a part."""
         self._print(self._painted("head", f"\n== {text}"))
 
     def say(self, text: str) -> None:
-        """Print a line of the scenario's own."""
+        """Print a line of the scenario."""
         self._print(self._painted("dim", f"   {text}"))
 
     def line(self, text: str) -> None:
@@ -54,14 +54,14 @@ class Report:
         self._print(text)
 
     def expectation(self, words: str, complaint: str | None) -> None:
-        """Print a promise that was kept, or what is true instead."""
+        """Print an expectation that held, or the complaint."""
         if complaint is None:
             self._print(f"   {self._painted('good', '✓')} {words}")
         else:
             self._print(f"   {self._painted('bad', '✗')} {words}: {complaint}")
 
     def sizes(self, books: Iterable[Json]) -> None:
-        """Learn the devices' sizes, for the live lines."""
+        """Store the sizes of devices, for the live lines."""
         with self._lock:
             for node in books:
                 for device in node["devs"]:
@@ -69,7 +69,7 @@ class Report:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Count what happens to pods while the context is open, and do not print it."""
+        """Count changes of pods without printing while the context is open."""
         self._muted = True
         try:
             yield
@@ -77,28 +77,28 @@ class Report:
             self._muted = False
 
     def on_decision(self, decision: Decision) -> None:
-        """Remember how a pod's node was chosen, until the pod is seen there."""
+        """Store how the node of a pod was chosen, until the pod is bound."""
         with self._lock:
             self._decisions[decision.pod.uid] = decision
 
     def on_cycle(self, cycle: CycleTrace) -> None:
-        """Print what a scheduling cycle thought."""
+        """Print a scheduling cycle."""
         if not self._muted:
             self._print("\n".join(self._painted("dim", f"   {line}") for line in cycle.lines()))
 
     def on_pod(self, before: PodState | None, after: PodState | None) -> None:
-        """Print what a change of a pod means, if it means something."""
+        """Print the news in a change of a pod, if any."""
         for text in self._news(before, after):
             if not self._muted:
                 self._print(f"{time.strftime('%H:%M:%S')} {text}")
 
     def on_autoscaler(self, text: str) -> None:
-        """Print what an autoscaler does."""
+        """Print an action of the autoscaler."""
         if not self._muted:
             self._print(f"{time.strftime('%H:%M:%S')} autoscaler: {text}")
 
     def devices(self, books: Sequence[Json]) -> None:
-        """Print the table of devices with what each holds; of large clusters, one line a node."""
+        """Print the table of devices with pods; for a large cluster one line per node."""
         if not any(node["devs"] or node.get("unplaced") for node in books):
             return
         rows = [("NODE", "DEVICE", "USED", "", "PODS")]
@@ -112,7 +112,7 @@ class Report:
             self._print(self._painted("head", text) if number == 0 else text)
 
     def told(self, containers: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
-        """Print what (pod, container, variables) were told by device plug-ins, of the first few."""
+        """Print the variables of the first of these (pod, container, variables)."""
         for pod, container, variables in containers[:_MOST_TOLD]:
             variables_text = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
             self._print(f"   {pod}, container {container}: {variables_text}")
@@ -182,16 +182,16 @@ class Report:
 
     def _print(self, text: str) -> None:
         try:
-            # In one piece: other threads print too.
+            # In one write, as other threads print too.
             self._out.write(f"{text}\n")
             self._out.flush()
         except BrokenPipeError:
-            # Whoever read (head, a pager) has seen enough; the scenarios go on to their exit code.
+            # The reader (head, a pager) has closed the pipe; the scenarios run on to the exit code.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts n2 before n10."""
+    """Return a natural sort key, with n2 before n10."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
@@ -200,7 +200,7 @@ _Row = tuple[str, str, str, str, str]
 
 
 def _node_rows(node: Json, *, short: bool) -> list[_Row]:
-    """Return a row for each device; one alone for a node that is idle, or when it must be short."""
+    """Return a row per device; a single row for an idle node, or if `short`."""
     name, devices = str(node["name"]), node["devs"]
     used = sum(int(device["usedGPU"]) for device in devices)
     rows: list[_Row] = []
@@ -229,6 +229,6 @@ def _amount(used: int, total: int) -> tuple[str, str]:
 
 
 def _shortened(places: list[str]) -> str:
-    """Return the first two places, and how many more there are."""
+    """Return the first two places, and the number of the others."""
     more = len(places) - 2
     return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Runs a scenario against a cluster: creates, deletes, waits, and judges expectations.
+"""Runs a scenario on a cluster: creates, deletes, waits, and checks expectations.
 
-Knows the API server's paths and the extender's inspect document, through HTTP only; it would do the
-same to any cluster. Starts and stops nothing; a DRA driver is but its slices.
+Knows the API server's paths and the extender's inspect document, through HTTP only, so any cluster
+will do. Starts and stops no process; a DRA driver is only slices.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ from gpushare_localcluster.demo.report import Report
 from gpushare_localcluster.devices.admission import Devices
 from gpushare_localcluster.http_client import HttpClient
 
-# The extender learns of changes by its own watch: an expectation has this long to come true.
+# Seconds in which an expectation must come true, as the extender gets changes by a watch.
 _PATIENCE = 10.0
 _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -65,7 +65,7 @@ _OWNERS = (
     "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
     "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
 )
-"""Whose controllers would make deleted pods anew."""
+"""Kinds with controllers that would recreate deleted pods."""
 _CLEAN_TIMEOUT = 20.0
 _NODE_SECONDS = 0.2
 _FORBIDDEN = 403
@@ -82,9 +82,8 @@ _READY: dict[str, Callable[[PodState], bool]] = {
 class Runner:
     """Runs scenarios one after another on one cluster.
 
-    stretch: how many times as long everything may take there. devices: the nodes' own, if they are
-    the local cluster's. cycles: what its small scheduler has thought. sees: whether that knows a
-    node.
+    stretch: the factor on all time limits. devices: the device managers of a local cluster. cycles:
+    the scheduling cycles of the small scheduler. sees: whether the small scheduler knows a node.
     """
 
     def __init__(
@@ -108,12 +107,13 @@ class Runner:
         self._cycles = cycles or LastCycles()
         self._sees = sees
         self._by_driver: set[str] = set()
-        """Nodes whose devices a DRA driver has, or had."""
+        """Nodes with devices of a DRA driver, now or before."""
         report.claimed = self._claimed
 
     def run(self, scenario: Scenario) -> bool:
-        """Run all steps; return whether every wait and every expectation held. Raises ApiError when
-        a call is refused.
+        """Run all steps; return whether all waits and expectations held.
+
+        Raises ApiError for a refused call.
         """
         self._cycles.clear()
         for number, node in enumerate(scenario.nodes):
@@ -139,12 +139,12 @@ class Runner:
             is_good = self._step(step)
             good = good and is_good
             if not is_good and isinstance(step, WaitFor):
-                # What follows builds on what did not come; its complaints would only confuse.
+                # The later steps depend on this wait; their complaints would only confuse.
                 return False
         return good
 
     def books(self) -> list[Json]:
-        """Return the nodes of the extender's inspect document, and those of DRA drivers.
+        """Return the nodes of the extender's inspect document and of DRA drivers.
 
         Raises ApiUnavailable.
         """
@@ -152,7 +152,7 @@ class Runner:
         return [*nodes, *self._claim_books()]
 
     def told(self) -> None:
-        """Print what containers were told of their devices, as far as there are device plug-ins."""
+        """Print the variables that device plug-ins gave to containers."""
 
         def started(pods: dict[str, PodState]) -> bool:
             return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
@@ -161,11 +161,14 @@ class Runner:
         self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
 
     def clean(self) -> None:
-        """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""
+        """Delete all pods and nodes, and wait until extender and scheduler have dropped them.
+
+        Raises ApiError.
+        """
         for path in _OWNERS:
             root, _, kind = path.rpartition("/")
             owners: list[Json] = []
-            with contextlib.suppress(ApiNotFound):  # a cluster without this API
+            with contextlib.suppress(ApiNotFound):  # the cluster lacks this API
                 owners = self._api.get(path)["items"]
             for item in owners:
                 meta = item["metadata"]
@@ -204,7 +207,7 @@ class Runner:
         return claim_books(slices, claims)
 
     def _claimed(self, pod: Json) -> dict[int, int]:
-        """Return the units by device that a bound pod has by its claims, as far as known."""
+        """Return the units by device that a bound pod has by claims."""
         units: dict[int, int] = {}
         for name in filter(None, claims_of(pod)):
             with contextlib.suppress(ApiError):
@@ -213,7 +216,7 @@ class Runner:
         return units
 
     def _start_drivers(self, nodes: Sequence[NodePlan]) -> None:
-        """Publish what DRA drivers have on these nodes, and make the classes of claims."""
+        """Publish the slices of DRA drivers on these nodes, and create the device classes."""
         self._by_driver |= {node.name for node in nodes}
         for name in {CLASS, NIC_DRIVER, *(node.driver for node in nodes)} if nodes else ():
             with contextlib.suppress(ApiConflict):
@@ -222,7 +225,7 @@ class Runner:
             self._api.create(f"{API}/resourceslices", document)
 
     def _stop_drivers(self) -> None:
-        """Delete slices and templates, and wait until the claims have gone with their pods."""
+        """Delete slices and templates, and wait for the deletion of the claims."""
         for kind in ("resourceclaimtemplates", "resourceslices"):
             for item in self._api.get(f"{API}/{kind}")["items"]:
                 namespace = item["metadata"].get("namespace")
@@ -247,7 +250,7 @@ class Runner:
         elif isinstance(step, Apply):
             for pod in step.pods:
                 self._apply(pod)
-            # The steps that follow go by the board, which hears of them by its watch.
+            # Later steps read the board, which gets these pods by a watch.
             names = {pod.name for pod in step.pods}
             self._board.wait_until(lambda pods: names <= pods.keys(), _PATIENCE * self._stretch)
         elif isinstance(step, Delete):
@@ -270,7 +273,7 @@ class Runner:
             try:
                 self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
             except ApiError as error:
-                # A real API server may see a class that was just made a moment later.
+                # A real API server may see a new priority class a moment later.
                 if error.status != _FORBIDDEN or time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL)
@@ -281,12 +284,12 @@ class Runner:
         document = budget_document(step)
         self._api.create(_budget_path({**document["metadata"], "name": ""}), document)
         labels = ", ".join(f"{key}={value}" for key, value in step.labels.items())
-        self._report.say(f"of the pods with {labels}, {step.allowed} may be evicted")
+        self._report.say(f"of the pods with {labels}, {step.allowed_count} may be evicted")
 
     def _cordon(self, step: Cordon) -> None:
-        word = "closed" if step.closed else "opened"
+        word = "closed" if step.unschedulable else "opened"
         for name in step.nodes:
-            change: Json = {"spec": {"unschedulable": True if step.closed else None}}
+            change: Json = {"spec": {"unschedulable": True if step.unschedulable else None}}
             self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
             self._report.say(f"node {name} is {word}")
 
@@ -328,7 +331,7 @@ class Runner:
 
     def _wait_for_books(self, names: set[str]) -> bool:
         """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
-        serve; return whether it came to.
+        serve; return whether this came true.
         """
         return self._wait_until(
             lambda: (
@@ -340,14 +343,16 @@ class Runner:
         )
 
     def _wait_for_scheduler(self, nodes: Sequence[str], is_known: bool) -> bool:
-        """Wait until the scheduler sees these nodes, or none of them; return whether it came to."""
+        """Wait until the scheduler knows these nodes, or none of them; return whether this came
+        true.
+        """
         sees = self._sees
         return sees is None or self._wait_until(
             lambda: all(sees(node) is is_known for node in nodes), len(nodes)
         )
 
     def _wait_until(self, true: Callable[[], bool], nodes: int) -> bool:
-        """Wait until it is true of so many nodes; return whether it came to."""
+        """Wait for a condition on so many nodes; return whether it became true."""
         deadline = time.monotonic() + (_CLEAN_TIMEOUT + nodes * _NODE_SECONDS) * self._stretch
         while not true():
             if time.monotonic() > deadline:
@@ -373,12 +378,12 @@ def _budget_path(meta: Json) -> str:
 
 
 def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:
-    """Return the pods (or patterns that nothing matches) that are not in the state yet."""
+    """Return the pods that are not in the state yet, and patterns without a match."""
     if step.state == "gone":
         return [name for name in pods if _matches(name, step.patterns)]
     late = [p for p in step.patterns if not any(fnmatchcase(name, p) for name in pods)]
     ready = _READY[step.state]
-    # In this order: to match the names of all pods at each look would take a tenth of a demo's CPU.
+    # The state is checked first: matching the names of all pods would take a tenth of a demo's CPU.
     late += [n for n, pod in pods.items() if not ready(pod) and _matches(n, step.patterns)]
     return late
 

@@ -1,7 +1,7 @@
-"""Scenarios: what a user writes down in YAML, read strictly, or a Python program that drives.
+"""Scenarios: YAML files, read strictly, or Python programs.
 
-The only place besides the composition roots that reads YAML. Whatever is wrong with a file is found
-here, before anything is started, and said in one line with file and line.
+The only module besides the composition roots that reads YAML. Errors in a file are found here
+before any part starts, and reported as one line with file and line.
 """
 
 import importlib.util
@@ -18,12 +18,12 @@ from gpushare_localcluster.demo.scenario_parts import read_scenario
 _DEEPEST = 20
 _LARGEST = 4 * 1024 * 1024
 
-# What a Python scenario defines: it gets a kubernetes.client.ApiClient.
+# A Python scenario: a function with a kubernetes.client.ApiClient as argument.
 Program = Callable[[object], object]
 
 
 def load_scenario(file: Path) -> Scenario:
-    """Return the scenario a YAML file describes. Raises ScenarioError."""
+    """Return the scenario in a YAML file. Raises ScenarioError."""
     text = _read(file)
     try:
         loader = BoundedLoader(text)
@@ -48,8 +48,9 @@ def load_scenario(file: Path) -> Scenario:
 
 
 def load_program(file: Path) -> Program:
-    """Return the function `scenario` of a Python file. Raises ScenarioError, also when the file
-    does.
+    """Return the function `scenario` of a Python file.
+
+    Raises ScenarioError, also for an error in the program.
     """
     _read(file)
     spec = importlib.util.spec_from_file_location(f"scenario_{file.stem}", file)
@@ -82,7 +83,7 @@ def _read(file: Path) -> str:
 
 
 def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> Placed:
-    """Return the value of a YAML node with the line it stands in."""
+    """Return the value of a YAML node with its line."""
     line = node.start_mark.line + 1
     if depth > _DEEPEST:
         raise ScenarioError(f"{file}:{line}: nested too deeply")
@@ -101,7 +102,7 @@ def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> 
 
 
 def _refuse_manifest(root: yaml.Node, file: Path) -> None:
-    """Say what to do with an object of Kubernetes, which people hand in."""
+    """Refuse a Kubernetes manifest, with advice on its use."""
     entries = root.value if isinstance(root, yaml.MappingNode) else ()
     head = {str(key.value): str(value.value) for key, value in entries}
     if {"apiVersion", "kind"} <= head.keys():

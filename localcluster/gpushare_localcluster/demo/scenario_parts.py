@@ -1,7 +1,7 @@
-"""The words of a scenario: from placed values to a plan, with every reference checked.
+"""The keys of a scenario: from placed values to a plan, with every reference checked.
 
-Knows which keys there are and what they mean; knows no YAML. A pod or node that a step speaks of
-must exist in the scenario: a misspelt name would otherwise wait until its time is up.
+Knows the keys and their meaning; knows no YAML. A pod or node in a step must exist in the scenario,
+since a wait for a misspelt name would only time out.
 """
 
 from collections.abc import Callable, Collection
@@ -35,9 +35,7 @@ _MOST_REPLICAS = 10_000
 
 
 def read_scenario(document: Placed, file: Path) -> Scenario:
-    """Return the scenario a document describes; `file` is where other files are
-    looked for beside.
-    """
+    """Return the scenario in a document; paths in it are relative to the folder of `file`."""
     top = document.fields("name", "title", "nodes", "traceNodes", "steps")
     nodes = _nodes(top, file)
     if not nodes:
@@ -139,7 +137,7 @@ def _tolerations(fields: Fields) -> tuple[dict[str, str], ...]:
 
 
 class _Steps:
-    """Reads steps in order, and remembers which pods there are by then."""
+    """Reads steps in order, and collects the pods applied so far."""
 
     def __init__(self, nodes: dict[str, NodePlan], file: Path) -> None:
         self._nodes = nodes
@@ -150,8 +148,8 @@ class _Steps:
             "apply": self._apply,
             "applyTrace": self._apply_trace,
             "delete": lambda value: Delete(self._patterns(value)),
-            "cordon": lambda value: Cordon(self._node_names(value), closed=True),
-            "uncordon": lambda value: Cordon(self._node_names(value), closed=False),
+            "cordon": lambda value: Cordon(self._node_names(value), unschedulable=True),
+            "uncordon": lambda value: Cordon(self._node_names(value), unschedulable=False),
             "protect": _protect,
             "pause": lambda value: Pause(value.seconds()),
             "waitFor": self._wait_for,
@@ -202,7 +200,7 @@ class _Steps:
         )
 
     def _patterns(self, value: Placed) -> tuple[str, ...]:
-        """Return pod names, or patterns such as worker-*, each of which names some pod."""
+        """Return pod names, or patterns such as worker-*, each with a matching pod."""
         for item in value.names():
             if not any(fnmatchcase(name, item.text()) for name in self._pods):
                 raise item.unknown("pod", self._pods, "was applied before this step")
@@ -265,7 +263,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
 
 
 def _claim(fields: Fields, classes: Collection[str]) -> str:
-    """Return the class of the claim by which a pod has its memory, "" if it has none."""
+    """Return the device class of the claim for the pod's memory, "" for no claim."""
     claim = fields.get("claim")
     if claim is None:
         return ""

@@ -1,4 +1,4 @@
-"""The user's own file for the demo's scheduler: read as kube-scheduler reads it, with our entry.
+"""The user's file for the demo's scheduler: read as by kube-scheduler, with the demo's extender.
 
 Tested in `tests/integration/test_demo.py`, which runs the demo with such files.
 """
@@ -23,7 +23,7 @@ _REPLACED = ("enableHTTPS", "enableHttps", "tlsConfig")
 
 
 def read_file(file: Path | None) -> Json:
-    """Return the document in a file, {} without one. Raises ScenarioError for what is wrong."""
+    """Return the document in a file, {} for None. Raises ScenarioError."""
     if file is None:
         return {}
     try:
@@ -39,11 +39,10 @@ def read_file(file: Path | None) -> Json:
 
 
 def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list[str]]:
-    """Return the document with the demo's extender in it, and what to say of that, in lines.
+    """Return the document with the demo's extender, and lines about the change.
 
-    An entry for our resource is kept as it is, but for where it is called, and so is one with the
-    same URL; others are kept whole.
-    port: where the extender listens on loopback. Raises SettingsError.
+    An entry for our resource, and one with the same URL, gets the URL of the demo's extender; other
+    entries stay. port: where the extender listens on loopback. Raises SettingsError.
     """
     plain = scheduler_config(port)
     (demo_entry,) = _entries(plain)
@@ -71,7 +70,10 @@ def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list
 
 
 def _entries(document: Mapping[str, object]) -> list[Json]:
-    """Return the entries of extenders. Raises SettingsError for what is no list of objects."""
+    """Return the entries of extenders.
+
+    Raises SettingsError for another type than a list of objects.
+    """
     entries = document.get("extenders") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise SettingsError("extenders: not a list of objects")

@@ -1,4 +1,4 @@
-"""Which scenarios and stages are meant, by name or number or file; and where a program failed.
+"""Shipped scenarios and stages, by name, number or file; and errors of programs.
 
 Reads files; starts nothing.
 """
@@ -19,7 +19,7 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Part:
-    """A scenario, or a program that is one, and its file."""
+    """A scenario or a program, with its file."""
 
     file: Path
     title: str
@@ -27,7 +27,7 @@ class Part:
 
     @property
     def autoscaler(self) -> bool:
-        """Whether it is a program that says that it needs an autoscaler."""
+        """Whether the program requires an autoscaler."""
         return bool(getattr(self.content, "autoscaler", False))
 
 
@@ -41,15 +41,15 @@ class Stage:
 
 
 def shipped() -> list[Path]:
-    """Return the scenarios that come with the package, in order."""
+    """Return the files of the shipped scenarios, in order."""
     files = (file for file in _SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
     return sorted(files, key=lambda file: natural(file.name))
 
 
 def find(word: str) -> Path:
-    """Return the file of a shipped scenario (`1`, `binpack`, `1-binpack`), or the path as a file.
+    """Return the file of a shipped scenario (`1`, `binpack`, `1-binpack`), or the path itself.
 
-    Raises ScenarioError for a word that is neither.
+    Raises ScenarioError for any other word.
     """
     for file in shipped():
         if _means(word, file.stem):
@@ -92,7 +92,7 @@ def load(file: Path) -> Part:
 
 
 def complaint(part: Part, error: Exception) -> str:
-    """Return what a program ended with, and the line of its file that led there."""
+    """Return the exception of a program as text, with the line in its file."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -103,5 +103,5 @@ def complaint(part: Part, error: Exception) -> str:
 
 
 def _means(word: str, name: str) -> bool:
-    """Return whether the word is this name, its number, or what follows the number."""
+    """Return whether the word is the name, its number, or the part after the number."""
     return word in (name, *name.split("-", 1))

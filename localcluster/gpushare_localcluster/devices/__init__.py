@@ -1,5 +1,5 @@
-"""The kubelet's device manager, and the device plug-ins that it asks.
+"""The device manager of the kubelet, and the device plug-ins.
 
-Tested in `tests/integration/test_device_plugin.py`, where it is the kubelet of a real plug-in, and
-in `tests/integration/test_demo_devices.py`.
+Tested in `tests/integration/test_device_plugin.py`, as the kubelet of a real plug-in, and in
+`tests/integration/test_demo_devices.py`.
 """

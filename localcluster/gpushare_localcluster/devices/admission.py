@@ -1,4 +1,4 @@
-"""What the kubelet needs to know of its nodes' device managers; nothing here needs gRPC.
+"""The device managers of nodes as the kubelet uses them; without gRPC.
 
 Tested in `tests/integration/test_demo_devices.py`.
 """
@@ -9,7 +9,7 @@ from typing import Any
 Json = dict[str, Any]
 
 Told = Mapping[str, Mapping[str, str]]
-"""By container that asks for device memory, the variables that its device plug-in told it."""
+"""The variables that the device plug-in gave, by container with device memory."""
 
 
 class AdmissionError(Exception):
@@ -17,41 +17,43 @@ class AdmissionError(Exception):
 
 
 class Devices:
-    """The device managers of all nodes; these are nodes without device plug-ins."""
+    """The device managers of all nodes; this base class has no device plug-ins."""
 
     def __init__(self) -> None:
         self.changed: Callable[[str], None] = lambda node: None
-        """Called with the name of a node whose devices changed; the kubelet sets it."""
+        """A callback with the name of a node whose devices changed, set by the kubelet."""
         self.beyond: set[str] = set()
-        """Nodes that got no device plug-in since there were too many before."""
+        """Nodes without a device plug-in, since the limit was reached."""
 
     def see(self, node: Json) -> None:
-        """Give the node a device manager, where it has devices and none yet. Raises WireError."""
+        """Start a device manager for a new node with devices. Raises WireError."""
 
     def forget(self, node: str) -> None:
-        """End the device manager of a node that is gone."""
+        """End the device manager of a deleted node."""
 
     def amounts(self, node: str) -> tuple[int, int] | None:
-        """Return (units, healthy units) of a node; None before its device plug-in has told."""
+        """Return (units, healthy units) of a node; None before the first report of the device
+        plug-in.
+        """
         del node
         return None
 
     def admit(self, pod: Json) -> Told | None:
-        """Return what its containers are told; None: ask again in a moment. Raises AdmissionError.
+        """Return the variables of the containers; None: the plug-in is not ready.
 
-        On a node without a device plug-in nothing is told.
+        Raises AdmissionError. On a node without a device plug-in there are none.
         """
         del pod
         return {}
 
     def release(self, uid: str) -> None:
-        """Take back what the pod has, if it has anything."""
+        """Release the devices of the pod, if any."""
 
     def serve(self, nodes: Set[str]) -> bool:
-        """Return whether the device plug-ins of these nodes, if any, have told of their devices."""
+        """Return whether the device plug-ins of these nodes, if any, have reported devices."""
         del nodes
         return True
 
     def told(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-        """Yield (pod, container, variables) of the containers that hold devices."""
+        """Yield (pod, container, variables) of the containers with devices."""
         yield from ()

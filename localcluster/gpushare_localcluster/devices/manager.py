@@ -1,9 +1,8 @@
-"""A kubelet's device manager: which ids a container gets, what it is told, and what is on record.
+"""A device manager of a kubelet: the ids and the variables of containers, and the checkpoint.
 
-It does what k8s.io/kubernetes pkg/kubelet/cm/devicemanager does: reuse of the ids of init
-containers, preferred ids, the checkpoint, PreStartContainer. Pods are the API's JSON. Not there:
-topology, and plug-ins that want less than ours (it always asks for preferred ids, and before each
-start).
+Does the same as k8s.io/kubernetes pkg/kubelet/cm/devicemanager: reuse of the ids of init
+containers, preferred ids, the checkpoint, PreStartContainer. Pods are JSON of the API. Left out:
+topology, and the options of plug-ins (preferred ids and PreStartContainer are always called).
 """
 
 import base64
@@ -30,8 +29,8 @@ _AnswerT = TypeVar("_AnswerT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a container has of the resource, and the bytes of what it was told."""
+class ContainerGrant:
+    """The ids of a container, and the encoded answer of the device plug-in."""
 
     uid: str
     container: str
@@ -40,7 +39,7 @@ class Held:
 
     @property
     def envs(self) -> dict[str, str]:
-        """The variables that it was told."""
+        """The variables in the answer."""
         return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
 
 
@@ -57,19 +56,19 @@ class DeviceManager(Sockets):
         super().__init__(folder, resource, on_change, seed)
         self.pods: dict[str, Json] = {}
         self.failed: dict[str, str] = {}
-        """Why pods were not admitted, by uid."""
-        self.held: list[Held] = []
+        """Reasons for failed admissions, by uid of the pod."""
+        self.grants: list[ContainerGrant] = []
         self._admission = threading.Lock()
         self._reusable: tuple[str, set[str]] = ("", set())
 
     def start(self) -> None:
-        """Take over what is on record, and listen."""
+        """Read the checkpoint, and listen."""
         with suppress(FileNotFoundError):
-            self.held = list(self._read_checkpoint())
+            self.grants = list(self._read_checkpoint())
         super().start()
 
     def add(self, pod: Json) -> None:
-        """Add the pod, and admit it. Raises AdmissionError where it fails."""
+        """Add the pod, and allocate ids. Raises AdmissionError."""
         uid = pod["metadata"]["uid"]
         with self._admission:
             self.pods[uid] = pod
@@ -78,36 +77,36 @@ class DeviceManager(Sockets):
                     self._allocate(pod, container)
             except AdmissionError as error:
                 self.failed[uid] = str(error)
-                self.held = [grant for grant in self.held if grant.uid != uid]
+                self.grants = [grant for grant in self.grants if grant.uid != uid]
                 raise
 
     def remove(self, uid: str) -> None:
-        """Take back what the pod has, if it has anything."""
+        """Release the devices of the pod, if any."""
         with self._admission:
             self.failed.pop(uid, None)
             if self.pods.pop(uid, None) is not None:
-                self.held = [grant for grant in self.held if grant.uid != uid]
+                self.grants = [grant for grant in self.grants if grant.uid != uid]
                 self.write_checkpoint()
 
     def start_container(self, uid: str, name: str) -> dict[str, str]:
-        """Return the variables of a container that starts. Raises RpcError where it must not."""
-        grant = self._held(uid, name)
+        """Return the variables of a starting container. Raises RpcError if the plug-in refuses."""
+        grant = self._grant(uid, name)
         request = pb.PreStartContainerRequest(devices_ids=self.shuffled(grant.ids))
         self.call("PreStartContainer", request, pb.Empty)
         return grant.envs
 
     def envs(self, uid: str, name: str) -> dict[str, str]:
-        """Return what the container was told at its admission."""
-        return self._held(uid, name).envs
+        """Return the variables of the container since admission."""
+        return self._grant(uid, name).envs
 
     def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
-        """Return what the container of these ids is told. Raises AdmissionError."""
+        """Return the plug-in's answer for a container with these ids. Raises AdmissionError."""
         container = pb.ContainerAllocateRequest(devices_ids=ids)
         request = pb.AllocateRequest(container_requests=[container])
         return self._asked("Allocate", request, pb.AllocateResponse).container_responses[0]
 
     def listed(self) -> Iterable[pb.PodResources]:
-        """Return the pods with the ids of their containers; no plain init containers."""
+        """Return the pods with the ids of their containers, without plain init containers."""
         pods = self.shown()
         return [
             pb.PodResources(
@@ -125,11 +124,11 @@ class DeviceManager(Sockets):
         ]
 
     def shown(self) -> Mapping[str, Json]:
-        """Return the pods that pod-resources shows: those that were not refused (from 1.34 on)."""
+        """Return the pods that pod-resources lists: those that were not refused (from 1.34 on)."""
         return {uid: pod for uid, pod in list(self.pods.items()) if uid not in self.failed}
 
     def write_checkpoint(self) -> None:
-        """Put on record what is held."""
+        """Write the checkpoint."""
         entries = [
             {
                 "PodUID": grant.uid,
@@ -138,7 +137,7 @@ class DeviceManager(Sockets):
                 "DeviceIDs": {"-1": sorted(grant.ids)},
                 "AllocResp": base64.b64encode(grant.response).decode(),
             }
-            for grant in self.held
+            for grant in self.grants
         ]
         data = {"PodDeviceEntries": entries, "RegisteredDevices": {self.resource: [*self.devices]}}
         new = self.folder / "checkpoint.new"
@@ -148,22 +147,22 @@ class DeviceManager(Sockets):
     def _allocate(self, pod: Json, container: Json) -> None:
         uid, name = pod["metadata"]["uid"], container["name"]
         needed = container_units(container)
-        if not needed or any((grant.uid, grant.container) == (uid, name) for grant in self.held):
+        if not needed or any((grant.uid, grant.container) == (uid, name) for grant in self.grants):
             return
         reusable = self._reusable[1] if self._reusable[0] == uid else set[str]()
         ids = self._to_allocate(needed, reusable)
         response = self.allocate(self.shuffled(ids)).SerializeToString()
-        self.held.append(Held(uid, name, frozenset(ids), response))
+        self.grants.append(ContainerGrant(uid, name, frozenset(ids), response))
         self.write_checkpoint()
         reusable_next = reusable | ids if is_plain_init(pod, container) else reusable - ids
         self._reusable = (uid, reusable_next)
 
     def _to_allocate(self, needed: int, reusable: set[str]) -> set[str]:
-        """Return the ids to take. Raises AdmissionError where there are too few."""
+        """Return the ids to allocate. Raises AdmissionError for too few free ids."""
         chosen = set(self.shuffled(reusable)[:needed])
         if len(chosen) == needed:
             return chosen
-        used = {device for item in self.held for device in item.ids} | chosen
+        used = {device for item in self.grants for device in item.ids} | chosen
         free = {device for device, health in self.devices.items() if health == HEALTHY} - used
         if len(free) < needed - len(chosen):
             raise AdmissionError(
@@ -191,27 +190,27 @@ class DeviceManager(Sockets):
         except grpc.RpcError as error:
             raise AdmissionError(f"{method}: {said(error)}") from error
 
-    def _held(self, uid: str, name: str) -> Held:
-        (grant,) = (item for item in self.held if (item.uid, item.container) == (uid, name))
+    def _grant(self, uid: str, name: str) -> ContainerGrant:
+        (grant,) = (item for item in self.grants if (item.uid, item.container) == (uid, name))
         return grant
 
     def _devices(self, uid: str, container: Json) -> list[pb.ContainerDevices]:
         ids = [
             device
-            for grant in self.held
+            for grant in self.grants
             if (grant.uid, grant.container) == (uid, container["name"])
             for device in grant.ids
         ]
         return [pb.ContainerDevices(resource_name=self.resource, device_ids=ids)] if ids else []
 
-    def _read_checkpoint(self) -> Iterator[Held]:
+    def _read_checkpoint(self) -> Iterator[ContainerGrant]:
         document = json.loads((self.plugins / CHECKPOINT).read_text(encoding="utf-8"))
         for entry in document["Data"]["PodDeviceEntries"]:
             ids = frozenset(device for group in entry["DeviceIDs"].values() for device in group)
             response = base64.b64decode(entry["AllocResp"])
-            yield Held(entry["PodUID"], entry["ContainerName"], ids, response)
+            yield ContainerGrant(entry["PodUID"], entry["ContainerName"], ids, response)
 
 
 def said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
-    """Return what the plug-in said."""
+    """Return the error of the plug-in as text."""
     return f"rpc error: code = {error.code().name} desc = {error.details()}"

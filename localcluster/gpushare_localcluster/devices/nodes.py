@@ -1,8 +1,8 @@
-"""The device managers of all nodes, and the folders by which their device plug-ins find them.
+"""The device managers of all nodes, and the folders that they share with the device plug-ins.
 
-A node has the GPUs that its Node object names when it is first seen, by its inventory or its
-totals. Each node has a folder of its own: the kubelet's sockets, its devices file, and last of all
-the file `node` with its name, by which `plugins.py` knows that there is one to start.
+The inventory or the totals of a new Node object say which GPUs the node has. Each node has a
+folder: with the kubelet's sockets, the devices file, and at last the file `node` with the name,
+which makes `plugins.py` start a device plug-in.
 
 Tested in `tests/integration/test_demo_devices.py`.
 """
@@ -34,9 +34,11 @@ DEVICES_FILE = "devices.json"
 UNIT = "GiB"
 
 _MOST_UNITS = 16384
-"""A node that has more counts in a smaller unit, and gets no device plug-in here."""
+"""Upper bound on the units of a node; a node with more gets no device plug-in here."""
 _REGISTRATION_SECONDS = 60.0
-"""A real kubelet waits for no device plug-in; here a node and its pods come at the same time."""
+"""Seconds that pods wait for the plug-in; a real kubelet does not wait, but here a node and its
+pods come at the same time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,16 @@ class _Node:
 
 
 class NodeDevices(Devices):
-    """All nodes with devices."""
+    """The device managers of all nodes with devices."""
 
     def __init__(self, folder: Path, node_limit: int) -> None:
-        """Begin without nodes; most: how many may have a device plug-in at once."""
+        """Start without nodes; node_limit: upper bound on nodes with a device plug-in."""
         super().__init__()
         self.folder = folder
         self._most = node_limit
         self._nodes: dict[str, _Node] = {}
         self._bare: set[str] = set()
-        """Nodes that get no device plug-in."""
+        """Nodes without a device plug-in."""
         self._made = 0
 
     def see(self, node: Json) -> None:
@@ -94,7 +96,7 @@ class NodeDevices(Devices):
             old_node.manager.stop()
 
     def stop(self) -> None:
-        """End all."""
+        """End all device managers."""
         for name in list(self._nodes):
             self.forget(name)
 
@@ -110,9 +112,9 @@ class NodeDevices(Devices):
         return all(node is not None and node.manager.devices for node in known_nodes)
 
     def admit(self, pod: Json) -> Told | None:
-        """Return what its containers are told; None: ask again in a moment. Raises AdmissionError.
+        """Return the variables of the containers; None: the plug-in is not ready.
 
-        On a node without a device plug-in nothing is told.
+        Raises AdmissionError. On a node without a device plug-in there are none.
         """
         node = self._nodes.get(pod["spec"]["nodeName"])
         if node is None or not asked_units(pod):
@@ -124,7 +126,7 @@ class NodeDevices(Devices):
             raise AdmissionError(manager.failed[uid])
         if uid not in manager.pods:
             manager.add(pod)
-        names = [grant.container for grant in manager.held if grant.uid == uid]
+        names = [grant.container for grant in manager.grants if grant.uid == uid]
         try:
             return {name: manager.start_container(uid, name) for name in names}
         except (grpc.RpcError, AdmissionError) as error:
@@ -132,21 +134,21 @@ class NodeDevices(Devices):
             return None
 
     def release(self, uid: str) -> None:
-        """Take back what the pod has, if it has anything."""
+        """Release the devices of the pod, if any."""
         for node in list(self._nodes.values()):
             node.manager.remove(uid)
 
     def told(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
         """Yield (pod, container, variables) of the containers that hold devices."""
         for node in list(self._nodes.values()):
-            for grant in list(node.manager.held):
-                with contextlib.suppress(KeyError):  # it is gone in this moment
+            for grant in list(node.manager.grants):
+                with contextlib.suppress(KeyError):  # the pod was just released
                     pod = node.manager.pods[grant.uid]
                     yield pod["metadata"]["name"], grant.container, grant.envs
 
 
 def _cards(spec: NodeSpec) -> list[Json]:
-    """Return the cards as a devices file has them; those that the Node does not name get names."""
+    """Return the cards for a devices file; cards without a uuid in the Node get one."""
     return [
         {
             "uuid": spec.uuids[index] or f"GPU-{spec.name[:100]}-{index}",

@@ -1,8 +1,8 @@
 """`python -m gpushare_localcluster.devices.plugins KUBECONFIG FOLDER PARENT`: device plug-ins.
 
-The real ones of all nodes in one process: one for each node would be 80 MiB for each. A node is a
-folder with a file `node` (see nodes.py); where that file goes, its device plug-in ends. Runs until
-it is ended, or the process PARENT is its parent no more.
+The real device plug-ins of all nodes in one process, since a process per node would take 80 MiB
+each. A node is a folder with a file `node` (see nodes.py); after the removal of the file the device
+plug-in ends. Runs until a signal, or until PARENT is no longer the parent process.
 
 Tested in `tests/integration/test_demo_devices.py`.
 """
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _started(path: Path, kubeconfig: str) -> DevicePlugin | None:
-    """Return the device plug-in of a node; None where it cannot be started, as the log says."""
+    """Return the device plug-in of a node, None after an error in the log."""
     folder, name = path.parent, path.read_text(encoding="utf-8")
     words = [
         *("--node-name", name, "--kubeconfig", kubeconfig, "--memory-unit", UNIT),

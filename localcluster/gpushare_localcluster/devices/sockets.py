@@ -1,7 +1,7 @@
-"""The kubelet's sockets: device plug-ins register, and whoever asks is shown the devices given.
+"""The sockets of the kubelet: registration of device plug-ins, and pod-resources.
 
-Real gRPC on real unix sockets: deviceplugin/v1beta1 and podresources/v1. Each plug-in that has
-registered is followed on a socket of its own; the one that registered last is asked.
+Real gRPC on real unix sockets: deviceplugin/v1beta1 and podresources/v1. Each registered plug-in is
+watched on its own socket; the last one gets the calls.
 """
 
 import random
@@ -24,7 +24,7 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 _LARGEST_LIST = 4 << 20
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 20.0
-# Else a stream has two threads, and the one that reads it looks ten times a second.
+# Otherwise a stream has two threads, and the reading thread polls ten times a second.
 _IN_ITS_THREAD = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
 _STOP_SECONDS = 5.0
 
@@ -32,9 +32,9 @@ _AnswerT = TypeVar("_AnswerT", bound=Message)
 
 
 class Sockets:
-    """The sockets in a folder; its path is short, as a socket's has 107 characters at most.
+    """The sockets in a folder; the path must be short, as a socket path has at most 107 characters.
 
-    changed: called after each change of `devices`, by any thread.
+    on_change: called after each change of `devices`, by any thread.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Sockets:
         self.pod_resources = folder / "pr.sock"
         self.resource = resource
         self.devices: dict[str, str] = {}
-        """The health of each device by its id, as the plug-in tells it."""
+        """The health of each device by id, as reported by the plug-in."""
         self.registered = 0
-        """How many times a plug-in has registered since the start."""
+        """The number of registrations since the start."""
         self._changed = on_change
         self._random = random.Random(seed)
         self._news = threading.Condition()
@@ -59,7 +59,7 @@ class Sockets:
         self._clients: dict[str, grpc.Channel] = {}
 
     def start(self) -> None:
-        """Listen; sockets of plug-ins from before are removed, as the kubelet does it."""
+        """Listen; as in the kubelet, old sockets of plug-ins are removed."""
         self.plugins.mkdir(parents=True, exist_ok=True)
         for path in self.plugins.glob("*.sock"):
             path.unlink()
@@ -69,8 +69,8 @@ class Sockets:
         self._serve(self.pod_resources, "v1.PodResourcesLister", pod_resources)
 
     def stop(self) -> None:
-        """Close all sockets; what was given stays on record."""
-        # First: a plug-in that is dropped registers again at once, not with a kubelet that ends.
+        """Close all sockets; the checkpoint stays."""
+        # Servers stop first: a disconnected plug-in registers again at once.
         for server in self._servers:
             server.stop(0).wait(_STOP_SECONDS)
         self._servers.clear()
@@ -82,8 +82,9 @@ class Sockets:
         self.registered = 0
 
     def call(self, method: str, request: Message, answer: type[_AnswerT]) -> _AnswerT:
-        """Return the plug-in's answer. Raises AdmissionError where there is none to ask, RpcError
-        where it refuses.
+        """Return the plug-in's answer.
+
+        Raises AdmissionError without a plug-in, RpcError for a refusal.
         """
         if not self._clients:
             raise AdmissionError("unknown Device Plugin")
@@ -98,7 +99,7 @@ class Sockets:
         return ()
 
     def shuffled(self, ids: Collection[str]) -> list[str]:
-        """Return the ids in an order that means nothing: the kubelet keeps them in sets."""
+        """Return the ids in random order, as the kubelet keeps ids in sets."""
         return sorted(sorted(ids), key=lambda _: self._random.random())
 
     def _serve(self, path: Path, service: str, methods: dict[str, Any]) -> None:
@@ -155,7 +156,7 @@ class Sockets:
             self._take(dict.fromkeys(self.devices, UNHEALTHY))
 
     def _gone_with(self, endpoint: str, clients: Collection[str]) -> list[str]:
-        """Return the plug-ins to drop when this one has ended: only itself (kubernetes#135437)."""
+        """Return the plug-ins to disconnect after this one ended: this one (kubernetes#135437)."""
         del clients
         return [endpoint]
 

@@ -1,7 +1,6 @@
-"""A DRA driver for trials: it offers a node's GPUs by memory, and tells each container its share.
+"""A DRA driver for trials: offers a node's GPUs by memory, and gives each container variables.
 
-It reads the GPUs from a file, watches over no health but the file's, and enforces nothing by
-itself, so a node without a GPU does. The GPUs, their units and the variables of a container are
-those of gpushare's device plug-in: a program finds the same variables with either. Nothing but the
-command `gpushare-dra-driver` starts the driver.
+A file has the GPUs and their health, and nothing is enforced, so that a node needs no GPU. The
+GPUs, units and variables are those of gpushare's device plug-in: a program finds the same variables
+with either. Only the command `gpushare-dra-driver` starts the driver.
 """

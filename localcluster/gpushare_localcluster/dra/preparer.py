@@ -1,8 +1,8 @@
-"""Claims that pods of this node are about to use: a CDI file for each, until its last pod is gone.
+"""Prepared claims of this node: one CDI file per claim, until the end of the last pod.
 
-The file is the record, so a driver that starts again goes on with what it finds. It says of which
-allocation it was made. While that is the claim's, it stays as it is, whatever the device's name
-stands for by then: so all pods of a shared claim get one GPU.
+The files are the only state, so that a restarted driver continues. A file names its allocation and
+stays unchanged while the claim has this allocation, even if the device name means another GPU by
+then: so all pods of a shared claim get one GPU.
 """
 
 import json
@@ -30,12 +30,12 @@ from gpushare_localcluster.dra.publisher import MEMORY, device_name
 log = logging.getLogger("gpushare.dra")
 
 KIND = "gpushare.io/claim"
-"""Of the CDI devices; one is named CLAIM'S-UID-REQUEST."""
+"""The kind of the CDI devices, which are named CLAIM'S-UID-REQUEST."""
 ALLOCATION = "gpushare.io/allocation"
-"""Annotation of a CDI file: the devices and shares of which it was made."""
+"""Annotation of a CDI file: the devices and shares of the allocation."""
 
 _CDI_VERSION = "0.6.0"
-"""The first with annotations."""
+"""The first version with annotations."""
 _UID = re.compile(r"[0-9a-f-]{36}")
 _READ_SECONDS = 5.0
 _MIB = 2**20
@@ -43,7 +43,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """A claim as the kubelet names it."""
+    """A claim as named by the kubelet."""
 
     namespace: str
     name: str
@@ -55,47 +55,49 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A device of a claim, ready for its containers."""
+    """A device of a claim, ready for containers."""
 
     request: str
     pool: str
     device: str
     share: str | None
     cdi: tuple[str, ...]
-    """What the container runtime is to add to a container with it."""
+    """CDI devices that the container runtime adds to a container."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preparer:
-    """Prepares and unprepares; the kubelet asks for both again until they succeed."""
+    """Prepares and unprepares claims; the kubelet repeats both calls until success."""
 
     api: Calls
     driver: str
     cdi: Path
     """The folder of generated CDI files."""
-    read: Callable[[], NodeCards]
+    read_cards: Callable[[], NodeCards]
     """Returns the GPUs as they are now; raises GpuShareError."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self, ref: ClaimRef) -> Sequence[Prepared]:
-        """Return the devices of the claim, whose CDI file is there then. Raises GpuShareError.
+        """Write the CDI file, and return the devices of the claim.
 
-        It is asked once for each pod of a shared claim, and again after an answer was lost.
+        Raises GpuShareError. The kubelet calls once for each pod of a shared claim, and again after
+        a lost answer.
         """
         path = self._path(ref)
         results = self._results(ref)
         with self._lock:
             made_of = None
-            with suppress(OSError, ValueError, KeyError, TypeError):  # there is no such file
+            with suppress(OSError, ValueError, KeyError, TypeError):  # the file does not exist yet
                 made_of = json.loads(path.read_text(encoding="utf-8"))["annotations"][ALLOCATION]
             if made_of != _mark(results):
-                _put(path, _document(ref.uid, results, self.read()))
+                _put(path, _document(ref.uid, results, self.read_cards()))
                 log.info(Line("prepared", claim=ref, devices=_mark(results)))
         prepared = []
         with_cdi: set[str] = set()
         for result in results:
             name = _request(result)
-            # All GPUs of a request are in one CDI device: of two that set one variable, one counts.
+            # All GPUs of a request are in one CDI device, since two CDI devices would set the same
+            # variable.
             cdi = () if name in with_cdi else (f"{KIND}={ref.uid}-{name}",)
             with_cdi.add(name)
             share = result.share_id
@@ -103,7 +105,7 @@ class Preparer:
         return prepared
 
     def unprepare(self, ref: ClaimRef) -> None:
-        """Remove what was prepared, if anything was. Raises GpuShareError."""
+        """Remove the CDI file, if it exists. Raises GpuShareError."""
         with self._lock:
             try:
                 self._path(ref).unlink(missing_ok=True)
@@ -117,7 +119,7 @@ class Preparer:
         return self.cdi / f"{KIND.replace('/', '-')}_{ref.uid}.json"
 
     def _results(self, ref: ClaimRef) -> Sequence[Result]:
-        """Return what the claim has of this driver. Raises GpuShareError."""
+        """Return the results of this driver in the claim's allocation. Raises GpuShareError."""
         if not NAME.fullmatch(ref.namespace):
             raise RequestRefused(f"claim {ref}: its namespace is none")
         path = f"/apis/resource.k8s.io/v1/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
@@ -136,19 +138,19 @@ class Preparer:
 
 
 def _request(result: Result) -> str:
-    """Return the request as containers name it: without the choice that was taken of it."""
+    """Return the name of the request without the alternative."""
     return (result.request or "").partition("/")[0]
 
 
 def _mark(results: Sequence[Result]) -> str:
-    """Return what tells this allocation from any other of the claim: its shares are its own."""
+    """Return a text that identifies the allocation; share ids are unique."""
     return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
 
 
 def _document(uid: str, results: Sequence[Result], cards: NodeCards) -> Mapping[str, Any]:
-    """Return the CDI file: for each request what a container with it is told.
+    """Return the CDI file with the variables for each request.
 
-    Raises RequestRefused if a GPU is not there, or not well.
+    Raises RequestRefused for a missing or unhealthy GPU.
     """
     by_name = {device_name(card): card for card in cards.all}
     shares: dict[str, list[tuple[Card, int]]] = {}
@@ -174,9 +176,9 @@ def _document(uid: str, results: Sequence[Result], cards: NodeCards) -> Mapping[
 
 
 def _units(result: Result, card: Card, unit_mib: int) -> int:
-    """Return the units that a result has of the GPU; all of them if it names no amount.
+    """Return the units of a result; those of the whole GPU without an amount.
 
-    Raises RequestRefused if that is less than one, or more than it has.
+    Raises RequestRefused for less than one unit, or more than the GPU has.
     """
     amount = (result.consumed_capacity or {}).get(MEMORY)
     if amount is None:
@@ -194,8 +196,8 @@ def _units(result: Result, card: Card, unit_mib: int) -> int:
 
 
 def _put(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the file at once and whole: runtimes read the folder whenever it changes."""
-    temporary = path.with_suffix(".tmp")  # no runtime reads a file of that name
+    """Write the file atomically: runtimes read the folder after each change."""
+    temporary = path.with_suffix(".tmp")  # runtimes ignore files of this name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")

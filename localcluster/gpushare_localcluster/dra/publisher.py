@@ -1,12 +1,10 @@
-"""Keeps the node's ResourceSlice as the GPUs are: made again when it is gone, changed when they do.
+"""Keeps the node's ResourceSlice equal to the GPUs: recreated after a deletion, updated on changes.
 
-Each GPU is a device whose memory is shared by the unit. A device is named by its GPU's index, as
-NVIDIA's driver names them by their minor numbers: it may be another GPU after cards were changed.
-Which GPU it is, the attribute `uuid` says.
-
-The kubelet deletes all slices of its node when it starts, and those of a driver that is away for
-30 s; so what is there is followed by a watch. Each look goes by what is there alone, whoever wrote
-it.
+Each GPU is a device with memory shared by the unit. A device is named by the index of the GPU, as
+NVIDIA's driver names devices by minor number: the name may mean another GPU after an exchange of
+cards. The attribute `uuid` identifies the GPU. A starting kubelet deletes all slices of its node,
+and the slices of a driver that is away for 30 s; so a watch follows the slice. Each step compares
+with the current slice, regardless of the writer.
 """
 
 import json
@@ -28,18 +26,18 @@ log = logging.getLogger("gpushare.dra")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 MEMORY, MODEL, UUID = "memory", "productName", "uuid"
-"""The capacity and the attributes of a device, named as NVIDIA's driver names them."""
+"""The capacity and the attributes of a device, named as in NVIDIA's driver."""
 UNHEALTHY = "gpushare.io/unhealthy"
-"""The taint of a device that new claims are to keep off."""
+"""The taint that keeps new claims off a device."""
 
 _LONGEST_ATTRIBUTE = 64
 _LOOK_SECONDS = 2.0
-"""Until the GPUs are read again, and until a write is tried again."""
+"""Seconds until the next read of the GPUs, and until a write is repeated."""
 _WRITE_SECONDS = 5.0
 
 
 class Publisher:
-    """The thread. read: returns the GPUs as they are now; raises GpuShareError."""
+    """The publishing thread. read_cards: returns the current GPUs; raises GpuShareError."""
 
     def __init__(
         self, api: Api, driver: str, node: str, read_cards: Callable[[], NodeCards]
@@ -48,31 +46,31 @@ class Publisher:
         self._driver, self._node = driver, node
         self._read = read_cards
         self.name = f"{node}-{driver}"
-        """Of the slice. It is the same each time, so that there are never two."""
+        """The name of the slice, always the same, so that there is one slice."""
         self._slice: ResourceSlice | None = None
         self._listed = False
         self._last_error = ""
         self._stopping = False
         self._wake = threading.Event()
-        # A node's own account may see the slices of its node alone.
+        # The account of a node may read only the slices of this node.
         query = (("fieldSelector", f"spec.nodeName={node},spec.driver={driver}"),)
         self._reflector = Reflector(api, ListWatch(SLICES, RESOURCE_SLICES, query), self)
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self) -> None:
-        """Follow the slice, and start the thread."""
+        """Start to watch the slice, and start the thread."""
         self._reflector.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End both. The slice stays: the kubelet deletes it if no driver comes back."""
+        """End watch and thread. The kubelet deletes the slice if no driver comes back."""
         self._stopping = True
         self._wake.set()
         self._reflector.stop()
         self._thread.join(2 * _WRITE_SECONDS)
 
     def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
-        """Take over the list of the driver's slices on the node."""
+        """Handle the list of the driver's slices on the node."""
         del started
         items = (item for page in pages for item in page.items)
         self._slice = next((item for item in items if self._is_ours(item)), None)
@@ -80,16 +78,16 @@ class Publisher:
         self._wake.set()
 
     def apply(self, event: WatchEvent[ResourceSlice]) -> None:
-        """Take over a change of one of them."""
+        """Handle a change of a slice."""
         if event.object is not None and self._is_ours(event.object):
             self._slice = None if event.kind == "DELETED" else event.object
             self._wake.set()
 
     def step(self) -> None:
-        """Write the slice if it is missing, or not as it should be. Raises GpuShareError.
+        """Write a missing or outdated slice.
 
-        What is written shows by the watch. A second try before that is refused, as it makes what is
-        there, or names an old version.
+        Raises GpuShareError. The watch shows the result. The API server refuses a second write
+        before that, as the slice exists or the version is old.
         """
         if not self._listed:
             return
@@ -143,7 +141,7 @@ class Publisher:
 
 
 def device_name(card: Card) -> str:
-    """Return by what the slice names the GPU."""
+    """Return the name of the GPU in the slice."""
     return f"gpu-{card.index}"
 
 
@@ -152,7 +150,7 @@ def _device(card: Card, unit_mib: int) -> dict[str, Any]:
     if card.model:
         attributes[MODEL] = {"string": card.model[:_LONGEST_ATTRIBUTE]}
     unit, whole = _quantity(unit_mib), _quantity(card.unit_count * unit_mib)
-    # Who names no amount gets the whole GPU.
+    # A request without an amount gets the whole GPU.
     policy = {"default": whole, "validRange": {"min": unit, "step": unit}}
     device = {
         "name": device_name(card),
@@ -167,7 +165,7 @@ def _device(card: Card, unit_mib: int) -> dict[str, Any]:
 
 
 def _quantity(mib: int) -> str:
-    """Return so many MiB in the largest unit that takes them whole, as the API server does."""
+    """Return so many MiB as a quantity in the largest exact unit, as the API server does."""
     units = ["Mi", "Gi", "Ti", "Pi"]
     while mib % 1024 == 0 and len(units) > 1:
         mib //= 1024

@@ -1,7 +1,7 @@
 """The gRPC server that the kubelet finds and calls: pluginregistration/v1 and dra/v1.
 
-The kubelet watches its folder of plug-ins: whatever socket is there it asks who it is, now and when
-it starts again. So nothing has to be done when the kubelet comes back.
+The kubelet watches the folder of plug-ins and calls each socket in it, also after a restart. So the
+driver has nothing to do when the kubelet comes back.
 
 Tested in `localcluster/tests/test_dra_server.py` and, with a real kubelet, in
 `tests/e2e/test_dra.py`.
@@ -33,7 +33,7 @@ class DriverServer:
     """Serves both sockets from `start` to `stop`. kubelet: the kubelet's root directory."""
 
     def __init__(self, driver: str, kubelet: Path, preparer: Preparer) -> None:
-        """Check the sockets' paths. Raises SettingsError if one is too long."""
+        """Check the socket paths. Raises SettingsError for a path that is too long."""
         self._driver = driver
         self._preparer = preparer
         self.socket = kubelet / "plugins" / driver / "dra.sock"
@@ -47,7 +47,7 @@ class DriverServer:
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
-        """Listen; the kubelet calls as soon as it sees the socket. Raises SettingsError."""
+        """Listen; the kubelet calls soon after. Raises SettingsError."""
         server = grpc.server(ThreadPoolExecutor(_THREADS, "kubelet calls"), options=NO_PROXY)
         server.add_generic_rpc_handlers(
             (
@@ -69,7 +69,7 @@ class DriverServer:
                 ),
             )
         )
-        # The registration's last: the kubelet then calls the other one.
+        # The registration socket is last, since the kubelet then calls the other one.
         for path in (self.socket, self.registration):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""The scenes of docs/autoscalers.md with an autoscaler that runs, and with what gpushare does.
+"""The scenes of docs/autoscalers.md with a running autoscaler and the options of gpushare.
 
 The autoscaler counts sums, as cluster-autoscaler does. The extender has `--placeholders` and
-`--scale-down-guard`; when this has ended, the demo starts it without them and looks what is left.
+`--scale-down-guard`; after the scenario the demo restarts the extender without the options and
+checks that nothing is left.
 """
 
 import json
@@ -19,7 +20,7 @@ Object = dict[str, Any]
 
 
 def scenario(client: k8s.ApiClient) -> None:
-    """An autoscaler counts sums: a node it would not bring, and one it should not take."""
+    """An autoscaler counts sums: a node it would not add, and one it should not remove."""
     scene = Scene(client)
     scene.from_zero()
     scene.a_full_node()
@@ -32,14 +33,14 @@ scenario.autoscaler = True  # type: ignore[attr-defined]  # the demo runs one wh
 
 
 class Scene:
-    """A cluster whose nodes come and go; all their pods belong to Deployments."""
+    """A cluster with an autoscaler; all pods belong to Deployments."""
 
     def __init__(self, client: k8s.ApiClient) -> None:
         self._core = k8s.CoreV1Api(client)
         self._apps = k8s.AppsV1Api(client)
 
     def from_zero(self) -> None:
-        """Of a group without nodes the autoscaler knows what it is told."""
+        """The autoscaler knows a group without nodes only by its description."""
         say("two pods of 10 wait. Of a group without nodes the autoscaler knows what it is told:")
         self._core.create_node(node("cpu"))
         self._run("ten", 10, replicas=2)
@@ -107,7 +108,7 @@ class Scene:
         comes_true(self._placeholders, "a placeholder is there, and an annotated node")
 
     def _groups(self, gpu: str) -> None:
-        """Tell the autoscaler what its group is."""
+        """Write the group of the autoscaler."""
         body = {"metadata": {"name": "node-groups"}, "data": {"gpu": gpu}}
         try:
             self._core.patch_namespaced_config_map("node-groups", SYSTEM, body)
@@ -147,7 +148,7 @@ class Scene:
         return [pod.metadata.name for pod in self._core.list_namespaced_pod("placeholders").items]
 
     def _status(self) -> Object:
-        """Return what the autoscaler thinks."""
+        """Return the status of the autoscaler."""
         for config_map in self._core.list_namespaced_config_map(SYSTEM).items:
             if config_map.metadata.name == "cluster-autoscaler-status":
                 status: Object = json.loads(config_map.data["status"])
@@ -155,7 +156,7 @@ class Scene:
         return {}
 
     def _thinks(self, of: str, name: str) -> list[str]:
-        """Return what it thinks of those pods or nodes."""
+        """Return the status texts of the pods or nodes with this prefix."""
         entries = self._status().get(of, {}).items()
         return [text for key, text in entries if key.rpartition("/")[2].startswith(name)]
 
@@ -167,13 +168,13 @@ def node(name: str) -> Object:
 
 
 def say(text: str) -> None:
-    """Tell the reader a line, in order with those of the demo."""
+    """Print a line, in order with those of the demo."""
     sys.stdout.write(f"   {text}\n")
     sys.stdout.flush()
 
 
 def comes_true(true: Callable[[], object], text: str, seconds: float = 20.0) -> None:
-    """Wait until it is true, and tell so."""
+    """Wait until the condition is true, and print the text."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() >= deadline:

@@ -28,7 +28,7 @@ def scenario(client: k8s.ApiClient) -> None:
     )
     for number, units in enumerate((5, 7, 4), 1):
         core.create_namespaced_pod("default", pod(f"piece-{number}", units))
-        # One after another: what is left on a device decides where the next one goes.
+        # One after another: the free memory of each device decides about the next pod.
         wait_for(lambda name=f"piece-{number}": device_of(core, name) is not None)
     devices = {device_of(core, f"piece-{number}") for number in (1, 2, 3)}
     expect(len(devices) == 1, f"5 + 7 + 4 units fill one device of 16, not {devices}")

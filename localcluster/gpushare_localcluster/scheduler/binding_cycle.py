@@ -1,7 +1,7 @@
-"""The binding cycle: what follows a decision. It runs beside the next decisions.
+"""The binding cycle after a decision; it runs beside the next decisions.
 
 Permit's wait, PreBind, Bind (by the first interested extender that binds, else by a plug-in) and
-PostBind. Knows no queue and no cache: who calls undoes what a failure leaves.
+PostBind. Knows no queue and no cache: the caller cleans up after a failure.
 """
 
 import logging
@@ -21,7 +21,7 @@ class BindingCycle:
         self._handle = handle
 
     def run(self, decision: Decision) -> Status:
-        """Return Success when the pod is bound, else who objected and why."""
+        """Return Success for a bound pod, else the objection."""
         pod, state, node = decision.pod, decision.state, decision.node
         framework = self._handle.profiles[pod.scheduler_name]
         status = self._wait_on_permit(decision)
@@ -34,13 +34,13 @@ class BindingCycle:
         return status
 
     def _wait_on_permit(self, decision: Decision) -> Status:
-        waiting_pod = self._handle.waiting.get(decision.pod.uid)
+        waiting_pod = self._handle.waiting_pods.get(decision.pod.uid)
         if waiting_pod is None:
             return SUCCESS
         try:
             return waiting_pod.wait()
         finally:
-            self._handle.waiting.remove(decision.pod.uid)
+            self._handle.waiting_pods.remove(decision.pod.uid)
 
     def _bind(self, decision: Decision) -> Status:
         pod = decision.pod

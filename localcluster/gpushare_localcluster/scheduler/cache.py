@@ -1,8 +1,8 @@
-"""The scheduler's picture of the cluster: nodes, the pods on them, and pods it has just assumed.
+"""The scheduler's cache of the cluster: nodes, their pods, and assumed pods.
 
-Keeps what kube-scheduler's cache keeps: an assumed pod counts on its node from the moment of the
-decision until the binding is seen or forgotten. A node's picture is replaced, never changed, so a
-snapshot is a list of references. One lock; nothing but arithmetic under it.
+As in kube-scheduler, an assumed pod counts on its node from the decision until the watch shows the
+binding, or until the binding fails. A NodeInfo is replaced, never changed, so a snapshot is a list
+of references. One lock, with arithmetic alone under it.
 """
 
 import threading
@@ -22,9 +22,9 @@ from gpushare_localcluster.scheduler.objects import (
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node with the pods that count on it; replaced on every change.
+    """One node with its pods; replaced on every change.
 
-    affine: how many of its pods have pod affinity or anti-affinity.
+    affine: the number of pods with pod affinity or anti-affinity.
     """
 
     node: NodeView
@@ -39,8 +39,8 @@ class NodeInfo:
         return self.node.name
 
     def free(self, resource: str) -> int:
-        """Return what is left of a resource: millicores for cpu, units for others;
-        may be negative.
+        """Return the free amount of a resource: millicores for cpu, units for others; it may be
+        negative.
         """
         if resource == PODS:
             return self.node.allocatable.get(PODS, 0) - len(self.pods)
@@ -57,7 +57,7 @@ class NodeInfo:
         )
 
     def without_pod(self, uid: str) -> "NodeInfo":
-        """Return this node without the pod; itself when the pod is not here."""
+        """Return this node without the pod; the same node if it lacks the pod."""
         pod = self.pods.get(uid)
         if pod is None:
             return self
@@ -72,7 +72,7 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All nodes as they were at one moment, in a fixed order."""
+    """All nodes at one moment, in a fixed order."""
 
     nodes: tuple[NodeInfo, ...]
 
@@ -86,7 +86,7 @@ class Snapshot:
 
 
 class Cache:
-    """The picture, fed by the watches and by the scheduler's own decisions."""
+    """The cache, fed by the watches and by the scheduler's own decisions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Cache:
         self._assumed: set[str] = set()
 
     def snapshot(self) -> Snapshot:
-        """Return the nodes as they are now."""
+        """Return the current nodes."""
         with self._lock:
             return Snapshot(tuple(self._nodes.values()))
 
@@ -105,7 +105,7 @@ class Cache:
             return name in self._nodes
 
     def set_node(self, node: NodeView) -> None:
-        """Add a node or take over its new state; pods seen on it earlier are counted."""
+        """Add or update a node; known pods on a new node are counted."""
         with self._lock:
             old_info = self._nodes.get(node.name)
             if old_info is not None:
@@ -118,42 +118,42 @@ class Cache:
             self._nodes[node.name] = info
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; its pods stay known until their own deletion arrives."""
+        """Remove a node; its pods stay known until the watch shows their deletion."""
         with self._lock:
             self._nodes.pop(name, None)
 
     def assume(self, pod: PodView, node_name: str) -> None:
-        """Count the pod on the node although nobody has seen it bound yet."""
+        """Count the pod on the node before the watch shows the binding."""
         with self._lock:
             self._assumed.add(pod.uid)
             self._settle(replace(pod, node_name=node_name))
 
     def forget(self, pod: PodView) -> None:
-        """Stop counting an assumed pod whose binding failed; a pod seen bound stays."""
+        """Stop counting an assumed pod after a failed binding; a bound pod stays."""
         with self._lock:
             if pod.uid in self._assumed:
                 self._assumed.discard(pod.uid)
                 self._drop(pod.uid)
 
     def set_pod(self, pod: PodView) -> None:
-        """Count a pod that was seen with a node name; this confirms an assumed one."""
+        """Count a pod with a node name; this confirms an assumed pod."""
         with self._lock:
             self._assumed.discard(pod.uid)
             self._settle(pod)
 
     def remove_pod(self, uid: str) -> None:
-        """Stop counting a pod that is gone or has ended."""
+        """Stop counting a deleted or ended pod."""
         with self._lock:
             self._assumed.discard(uid)
             self._drop(uid)
 
     def is_assumed(self, uid: str) -> bool:
-        """Return whether the pod was assumed and not yet seen bound."""
+        """Return whether the pod is assumed and not confirmed."""
         with self._lock:
             return uid in self._assumed
 
     def holds(self, uid: str) -> bool:
-        """Return whether the pod counts on some node, seen or assumed."""
+        """Return whether the pod counts on some node, bound or assumed."""
         with self._lock:
             return uid in self._homes
 

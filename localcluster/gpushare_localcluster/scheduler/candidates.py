@@ -1,7 +1,7 @@
-"""Candidates of a preemption: a node and the pods that would be evicted there, and which is best.
+"""Candidates of a preemption: nodes with the pods to evict, and the choice of the best.
 
-Pure. The orders are kube-scheduler's (pickOneNodeForPreemption, MoreImportantPod), so that a victim
-here would be a victim there.
+Pure. The orders are those of kube-scheduler (pickOneNodeForPreemption, MoreImportantPod), so that
+both choose the same victims.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _OFFSET = 2**31
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node, its victims (the most important first), and how many a budget protects."""
+    """A node, the victims (the most important first), and the number of protected victims."""
 
     node: str
     pods: tuple[PodView, ...] = ()
@@ -28,14 +28,14 @@ def importance(pod: PodView) -> tuple[int, str]:
 
 
 def started(pod: PodView) -> str:
-    """Return when the pod started, as a text that sorts; one that has not comes last."""
+    """Return the start time of the pod as sortable text; a pod without one comes last."""
     return str((pod.raw.get("status") or {}).get("startTime") or _NEVER_STARTED)
 
 
 def best(candidates: Sequence[Candidate]) -> Candidate:
-    """Return the candidate whose victims are missed least; each has at least one.
+    """Return the candidate with the least important victims; each candidate has a victim.
 
-    The first victim's priority counts as the highest, whatever the others' are.
+    The priority of the first victim counts as the highest.
     """
 
     def loss(candidate: Candidate) -> tuple[int, int, int, int]:

@@ -57,10 +57,10 @@ _MAX_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim as the API server shows it. held: the devices of its allocation; None without one."""
+    """A claim of the API server. holdings: the devices of the allocation; None without one."""
 
     raw: Json
-    held: tuple[Holding, ...] | None
+    holdings: tuple[Holding, ...] | None
 
     @property
     def uid(self) -> str:
@@ -86,7 +86,7 @@ class Claim:
         return None if selector is None else tuple(selector.get("nodeSelectorTerms") or ())
 
     def request(self) -> ClaimRequest:
-        """Return the devices that the claim asks for. Raises MessageError."""
+        """Return the requests of the claim. Raises MessageError."""
         spec = RESOURCE_CLAIMS.decode(to_json(self.raw)).spec
         if spec is None:
             raise MessageError("the claim's spec cannot be read")
@@ -94,7 +94,7 @@ class Claim:
 
 
 class Claims:
-    """Objects as last seen, and the devices of claims that are being allocated."""
+    """The last known objects, and the devices of claims in allocation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,11 +104,11 @@ class Claims:
         self._rules: dict[str, TaintRule] = {}
         self._assumed: dict[str, tuple[Holding, ...]] = {}
         self._nodes: dict[str, tuple[Mapping[str, str], NodeDevices]] = {}
-        """Labels and devices by node, while slices and rules stay as they are."""
+        """Cache of labels and devices by node, valid for unchanged slices and rules."""
         self._selectors = Selectors(time.monotonic)
 
     def changed(self, kind: Resource, before: Json | None, after: Json | None) -> None:
-        """Take in an object that appeared, changed or vanished. Raises MessageError."""
+        """Handle an added, changed or deleted object. Raises MessageError."""
         meta: Json = (after or before or {}).get("metadata") or {}
         name = str(meta.get("name"))
         with self._lock:
@@ -118,7 +118,7 @@ class Claims:
                 claim = read_claim(after) if after else None
                 if claim is not None:
                     self._claims[key] = claim
-                if claim is None or claim.held is not None:
+                if claim is None or claim.holdings is not None:
                     self._assumed.pop(str(meta.get("uid")), None)
             elif kind is Resource.DEVICE_CLASS:
                 self._classes.pop(name, None)
@@ -138,12 +138,12 @@ class Claims:
                     self._rules[name] = read_taint_rule(DEVICE_TAINT_RULES.decode(to_json(after)))
 
     def named(self, namespace: str, name: str) -> Claim | None:
-        """Return a claim, None if there is none."""
+        """Return a claim, None for an unknown one."""
         with self._lock:
             return self._claims.get((namespace, name))
 
     def requests(self, claims: Iterable[Claim]) -> PodClaims:
-        """Return the devices that claims ask for. Raises MessageError, also without a class."""
+        """Return the requests of claims. Raises MessageError, also for a missing device class."""
         with self._lock:
             records = {name: record for name, (record, _) in self._classes.items()}
         requests = []
@@ -162,12 +162,12 @@ class Claims:
         return PodClaims(tuple(requests))
 
     def class_config(self, name: str) -> list[Json]:
-        """Return the configuration of a class; none if there is no such class."""
+        """Return the configuration of a class, [] for an unknown one."""
         with self._lock:
             return self._classes[name][1] if name in self._classes else []
 
     def first_fit(self, requests: PodClaims, node: NodeView) -> Fit | NoFit:
-        """Return the devices that the claims get on a node."""
+        """Return the devices for the claims on a node."""
         with self._lock:
             devices = self._devices(node)
             use = self._use()
@@ -175,7 +175,7 @@ class Claims:
         return first_fit(devices, requests, use, matches, Steps(_MAX_STEPS))
 
     def assume(self, uids: Sequence[str], fit: Fit) -> None:
-        """Count the devices that claims get. uids: of the claims in the order of the requests."""
+        """Count the devices of a fit. uids: of the claims in the order of the requests."""
         with self._lock:
             for index, uid in enumerate(uids):
                 self._assumed[uid] = tuple(
@@ -185,12 +185,12 @@ class Claims:
                 )
 
     def is_assumed(self, uid: str) -> bool:
-        """Return whether a claim is being allocated."""
+        """Return whether a claim is in allocation."""
         with self._lock:
             return uid in self._assumed
 
     def forget(self, uid: str) -> None:
-        """Stop counting what a claim was about to get."""
+        """Stop counting the devices of a claim in allocation."""
         with self._lock:
             self._assumed.pop(uid, None)
 
@@ -208,7 +208,7 @@ class Claims:
 
     def _use(self) -> Use:
         """Return the devices that claims hold; the lock is held."""
-        claim_holdings = [claim.held for claim in self._claims.values() if claim.held]
+        claim_holdings = [claim.holdings for claim in self._claims.values() if claim.holdings]
         exclusive: set[DeviceKey] = set()
         shares: dict[DeviceKey, Amounts] = {}
         for holding in (
@@ -225,6 +225,6 @@ class Claims:
 
 
 def read_claim(raw: Json) -> Claim:
-    """Return a claim as the API server answers it. Raises MessageError."""
+    """Return a claim from an object of the API server. Raises MessageError."""
     allocation = RESOURCE_CLAIMS.decode(to_json(raw)).allocation
     return Claim(raw, None if allocation is None else holdings(allocation))

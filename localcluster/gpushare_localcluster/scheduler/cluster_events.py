@@ -1,7 +1,8 @@
-"""What happens in the cluster, and which waiting pods it is worth trying again for.
+"""Changes in the cluster, and the pending pods that they may let fit.
 
 Names and cuts are kube-scheduler's (pkg/scheduler/framework/events.go of 1.37). A plug-in registers
-the events that can turn its rejection, each with a function that looks closer: a *queueing hint*.
+the events that may resolve its rejection, each with a function that checks the change: a *queueing
+hint*.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from gpushare_localcluster.scheduler.objects import Json, NodeView, PodView, pod
 
 
 class Resource(Enum):
-    """What an event is about. TARGET_POD: the waiting pod itself. WILDCARD: whatever there is."""
+    """The resource of an event. TARGET_POD: the pending pod itself. WILDCARD: any resource."""
 
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
@@ -26,7 +27,7 @@ class Resource(Enum):
 
 
 class Action(Flag):
-    """What happened to it. UPDATE_OTHER: a change that no other action names."""
+    """The kind of change. UPDATE_OTHER: a change that no other action names."""
 
     ADD = auto()
     DELETE = auto()
@@ -45,7 +46,7 @@ class Action(Flag):
 
 @dataclass(frozen=True)
 class Change:
-    """One change, and the node or the pod before and after it."""
+    """One change, with the old and the new node or pod."""
 
     resource: Resource
     action: Action
@@ -56,14 +57,14 @@ class Change:
 
 
 FORCE_ACTIVATE = Change(Resource.WILDCARD, ~Action(0))
-"""Somebody asks for the pod to be tried again, whatever rejected it."""
+"""A request to try the pod again, regardless of its rejection."""
 
 QueueingHintFn = Callable[[PodView, Change], bool]
 """Given a rejected pod: True is kube-scheduler's Queue, False its QueueSkip."""
 
 
 def queue(_pod: PodView, _change: Change) -> bool:
-    """Return that any such event is worth another try: the hint of who does not look closer."""
+    """Return True: the default hint, with which every such event is worth another try."""
     return True
 
 
@@ -75,7 +76,7 @@ class EventWithHint(NamedTuple):
     hint: QueueingHintFn = queue
 
     def wants(self, pod: PodView, change: Change) -> bool:
-        """Return whether the change is such an event, and the pod is worth another try."""
+        """Return whether the change is such an event and may let the pod fit."""
         matches = self.resource in (change.resource, Resource.WILDCARD)
         return matches and bool(self.actions & change.action) and self.hint(pod, change)
 
@@ -84,7 +85,7 @@ ANY_EVENT = (EventWithHint(Resource.WILDCARD, ~Action(0)),)
 
 
 def node_actions(old: Json, new: Json) -> Action:
-    """Return what changed on a node that can make a pod fit; a heartbeat cannot."""
+    """Return the changes of a node that may let a pod fit; a heartbeat may not."""
     old_spec, new_spec = old.get("spec") or {}, new.get("spec") or {}
     old_meta, new_meta = old["metadata"], new["metadata"]
     old_status, new_status = old.get("status") or {}, new.get("status") or {}
@@ -101,9 +102,7 @@ def node_actions(old: Json, new: Json) -> Action:
 
 
 def pod_actions(old: Json, new: Json) -> Action:
-    """Return what changed in a pod that matters to scheduling; of its status only which claims were
-    made for it.
-    """
+    """Return the changes of a pod that matter to scheduling, with generated claims."""
     claims = [(pod.get("status") or {}).get("resourceClaimStatuses") for pod in (old, new)]
     old_spec, new_spec = old.get("spec") or {}, new.get("spec") or {}
     old_meta, new_meta = old["metadata"], new["metadata"]

@@ -1,7 +1,7 @@
-"""What the scheduler takes from its configuration file, in the terms it works with.
+"""The options of the scheduler, from its configuration file.
 
-Knows the decoded file (`gpushare.wire.scheduler.config`) and which parts of it this small scheduler
-supports; a part that it would silently get wrong is refused.
+Knows the decoded file (`gpushare.wire.scheduler.config`) and the supported parts of it; an
+unsupported part that matters is refused.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from gpushare.wire.scheduler.profiles import Profile
 class SchedulerOptions:
     """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
 
-    `empty_candidates`: see Preemption. `lease`: (namespace, name) of the Lease that who schedules
-    holds, None to schedule always; `lease_times`: its duration, renew deadline and retry period.
+    `empty_candidates`: see Preemption. `lease`: (namespace, name) of the leader's Lease, None to
+    schedule always; `lease_times`: lease duration, renew deadline and retry period.
     """
 
     extenders: tuple[ExtenderConfig, ...] = ()
@@ -30,12 +30,12 @@ class SchedulerOptions:
 
     @property
     def scheduler_names(self) -> frozenset[str]:
-        """The schedulers that pods may name: one for each profile."""
+        """The scheduler names of the profiles."""
         return frozenset(profile.scheduler_name for profile in self.profiles)
 
     @property
     def ignored_resources(self) -> frozenset[str]:
-        """Resources that only an extender counts (managedResources with ignoredByScheduler)."""
+        """Resources counted only by an extender (managedResources with ignoredByScheduler)."""
         return frozenset(
             item.name
             for extender in self.extenders
@@ -45,9 +45,7 @@ class SchedulerOptions:
 
 
 def options_from(config: SchedulerConfig, *, seed: int | None = None) -> SchedulerOptions:
-    """Return the options a configuration file stands for. Raises SettingsError for what is
-    unsupported.
-    """
+    """Return the options in a configuration file. Raises SettingsError for an unsupported one."""
     for extender in config.extenders:
         if not extender.url_prefix.startswith(("http://", "https://")):
             raise SettingsError(f"{extender.url_prefix}: extenders are called by http or https")

@@ -1,8 +1,8 @@
-"""One scheduling cycle: filter, extender filter, score, prioritize; which node takes this pod.
+"""One scheduling cycle: filter, extender filter, score, prioritize; the result is a node.
 
-Decides, and changes nothing but what PostFilter evicts: assuming, reserving and binding come after.
-Knows the frameworks and the extenders; no queue, no API server. Ties are broken by the
-random numbers given.
+Decides without side effects, except for evictions by PostFilter: assuming, reserving and binding
+come later. Knows the frameworks and the extenders; no queue, no API server. The injected random
+numbers break ties.
 """
 
 import logging
@@ -26,11 +26,11 @@ _MIN_FEASIBLE = 100
 _MIN_PERCENT = 5
 
 Scores = Mapping[str, Mapping[str, int]]
-"""Who adds to the score (a plug-in, or an extender's URL) -> node -> how much."""
+"""Source of the score (a plug-in, or an extender's URL) -> node -> score."""
 
 
 class FitError(Exception):
-    """No node takes the pod; the text is what its condition and event say."""
+    """No node takes the pod; the text goes into the condition and the event of the pod."""
 
     def __init__(
         self, message: str, rejected_by: frozenset[str], statuses: Mapping[str, Status]
@@ -41,15 +41,15 @@ class FitError(Exception):
 
 
 class CycleError(Exception):
-    """The decision itself failed (an extender's error): nothing is known about the nodes."""
+    """The decision itself failed, for example by an error of an extender."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The node chosen for a pod, how many took part, and the scores when more than one was left.
+    """The chosen node of a pod, the numbers of evaluated and feasible nodes, and the scores.
 
-    scores: the sum of each node. details: who gave what of it. statuses: why the others were not
-    feasible.
+    scores: the sum for each feasible node, {} for a single one. details: the parts of the sums.
+    statuses: why other nodes were not feasible.
     """
 
     pod: PodView
@@ -67,15 +67,16 @@ class SchedulingCycle:
 
     def __init__(self, handle: Handle, random: Random) -> None:
         self._handle = handle
-        # Those that must answer come first, so that no time is lost on others before them.
+        # Extenders that must not be ignored come first, so that their errors cost least time.
         self._extenders = sorted(handle.extenders, key=lambda extender: extender.config.ignorable)
         self._random = random
         self._start = 0
         self._nominated: Nominated = {}
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
-        """Return the best node. Raises FitError when none is left, CycleError when an extender or
-        a plug-in failed.
+        """Return the best node.
+
+        Raises FitError if no node fits, CycleError if an extender or a plug-in failed.
         """
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset(), {})
@@ -85,7 +86,9 @@ class SchedulingCycle:
         statuses: dict[str, Status] = {}
         nodes = self._pre_filter(framework, state, pod, snapshot, statuses)
         if self._nominated_fits(framework, state, pod, snapshot):
-            return Decision(pod, pod.nominated_node, 1, 1, {}, state=state)
+            return Decision(
+                pod=pod, node=pod.nominated_node, evaluated=1, feasible=1, scores={}, state=state
+            )
         feasible = self._filter(framework, state, pod, nodes, statuses)
         feasible = self._extender_filter(pod, feasible, statuses)
         if not feasible:
@@ -93,7 +96,15 @@ class SchedulingCycle:
         evaluated = len(feasible) + len(statuses)
         if len(feasible) == 1:
             name = feasible[0].name
-            return Decision(pod, name, evaluated, 1, {}, statuses=statuses, state=state)
+            return Decision(
+                pod=pod,
+                node=name,
+                evaluated=evaluated,
+                feasible=1,
+                scores={},
+                statuses=statuses,
+                state=state,
+            )
         details = self._score(framework, state, pod, feasible)
         scores = dict.fromkeys((node.name for node in feasible), 0)
         for added in details.values():
@@ -101,7 +112,16 @@ class SchedulingCycle:
                 scores[name] += added[name]
         top = max(scores.values())
         name = self._random.choice([name for name, score in scores.items() if score == top])
-        return Decision(pod, name, evaluated, len(feasible), scores, details, statuses, state)
+        return Decision(
+            pod=pod,
+            node=name,
+            evaluated=evaluated,
+            feasible=len(feasible),
+            scores=scores,
+            details=details,
+            statuses=statuses,
+            state=state,
+        )
 
     def _pre_filter(
         self,
@@ -111,7 +131,7 @@ class SchedulingCycle:
         snapshot: Snapshot,
         statuses: dict[str, Status],
     ) -> Sequence[NodeInfo]:
-        """Return the nodes worth a look; put the others into `statuses`. Raises FitError."""
+        """Return the nodes to filter; put the other nodes into `statuses`. Raises FitError."""
         only, narrowing, status = framework.run_pre_filters(state, pod, snapshot.nodes)
         if status.code is Code.ERROR:
             raise CycleError(f'running PreFilter plugin "{status.plugin}": {status.message}')
@@ -131,9 +151,7 @@ class SchedulingCycle:
     def _nominated_fits(
         self, framework: Framework, state: CycleState, pod: PodView, snapshot: Snapshot
     ) -> bool:
-        """Return whether the node that preemption cleared takes the pod; it is asked before all
-        others.
-        """
+        """Return whether the nominated node takes the pod; it is checked before all other nodes."""
         node = snapshot.get(pod.nominated_node)
         if node is None or not self._passes(framework, state, pod, node).ok:
             return False
@@ -160,8 +178,8 @@ class SchedulingCycle:
         nodes: Sequence[NodeInfo],
         statuses: dict[str, Status],
     ) -> list[NodeInfo]:
-        """Return the nodes the plug-ins accept, until enough are found; the start rotates from pod
-        to pod.
+        """Return the nodes that pass all filters, until enough are found; the start rotates from
+        pod to pod.
         """
         total = len(nodes)
         enough = nodes_to_find(total, framework.percentage)
@@ -183,7 +201,9 @@ class SchedulingCycle:
     def _extender_filter(
         self, pod: PodView, feasible: list[NodeInfo], statuses: dict[str, Status]
     ) -> list[NodeInfo]:
-        """Give each extender what the one before it left; none is called with nothing left."""
+        """Return the nodes that pass all extenders, each called with the nodes left by the one
+        before.
+        """
         for extender in self._extenders:
             if not feasible:
                 break
@@ -203,7 +223,7 @@ class SchedulingCycle:
     def _score(
         self, framework: Framework, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> Scores:
-        """Return what plug-ins and extenders give; an extender's error only costs its share."""
+        """Return the scores of plug-ins and extenders, without extenders that fail."""
         try:
             framework.run_pre_scores(state, pod, nodes)
             details: dict[str, Mapping[str, int]] = dict(framework.run_scores(state, pod, nodes))
@@ -229,9 +249,7 @@ class SchedulingCycle:
 
 
 def nodes_to_find(total: int, percentage: int) -> int:
-    """Return how many feasible nodes are enough; 0 percent means adaptive: 50 - nodes/125, at least
-    5.
-    """
+    """Return how many feasible nodes are enough; 0 percent means 50 - nodes/125, at least 5."""
     if total < _MIN_FEASIBLE:
         return total
     percent = percentage or max(50 - total // 125, _MIN_PERCENT)

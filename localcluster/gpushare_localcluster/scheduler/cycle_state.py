@@ -1,7 +1,7 @@
-"""CycleState: what plug-ins write down in one scheduling cycle of one pod, for themselves.
+"""CycleState: values that plug-ins store during one scheduling cycle of one pod.
 
-A value that has a method `clone` is copied when the state is cloned (preemption tries things on
-copies); any other value is shared by the copies, so it must not be changed after it was written.
+A value with a method `clone` is copied with the state (preemption works on copies); other values
+are shared by the copies and must not be changed.
 """
 
 from collections.abc import Mapping
@@ -14,19 +14,20 @@ _T = TypeVar("_T")
 
 @runtime_checkable
 class StateData(Protocol):
-    """A value that must be copied with its state."""
+    """A value that is copied with the state."""
 
     def clone(self) -> object:
-        """Return a copy that can be changed without changing this one."""
+        """Return an independent copy."""
 
 
 class CycleState:
-    """Values by key, and how the pod fared at the points that have run.
+    """Values by key, and the results of the extension points so far.
 
-    skip_filter, skip_score: the plug-ins that have nothing to do with this pod. waits: the plug-ins
-    that have its binding wait, with the longest wait in seconds. pods_to_activate: other pods, by
-    UID, that a plug-in wants tried at once: when this pod's scheduling cycle has succeeded, and
-    again when its binding cycle has. Copies share it.
+    skip_filter, skip_score: the plug-ins that returned Skip. waits: the plug-ins that delay the
+    binding, with the longest wait in seconds. pods_to_activate: other pods, by UID, that a plug-in
+    asks to try at once: after this pod's scheduling cycle, and again after its binding cycle.
+
+    Copies share this dict.
     """
 
     def __init__(self) -> None:
@@ -37,11 +38,11 @@ class CycleState:
         self.waits: Mapping[str, float] = {}
 
     def write(self, key: str, value: object) -> None:
-        """Keep a value under a key, in the place of what was there."""
+        """Store a value under a key, replacing the old one."""
         self._values[key] = value
 
     def read(self, key: str, kind: type[_T]) -> _T:
-        """Return the value of this type under a key. Raises KeyError where there is none."""
+        """Return the value of this type under a key. Raises KeyError."""
         value = self._values.get(key)
         if not isinstance(value, kind):
             raise KeyError(f"{key}: no {kind.__name__} in the cycle's state")
@@ -53,11 +54,11 @@ class CycleState:
         return value if isinstance(value, kind) else None
 
     def delete(self, key: str) -> None:
-        """Forget a key."""
+        """Remove a key."""
         self._values.pop(key, None)
 
     def clone(self) -> "CycleState":
-        """Return a copy: its values can be replaced, and those that can be copied changed."""
+        """Return a copy of the state with cloned values."""
         copy = CycleState()
         copy._values = {
             key: value.clone() if isinstance(value, StateData) else value

@@ -1,7 +1,7 @@
-"""The sentence a pending pod shows: reasons counted over nodes, sorted as kube-scheduler sorts.
+"""The message of a pending pod: reasons counted over nodes, sorted as in kube-scheduler.
 
-Knows statuses only. The text must be stable: it is written into the pod's condition, and a text
-that changed each time would make the pod change, and be tried again, each time.
+The text must be stable: a new text in the condition changes the pod, so that the pod would be tried
+again each time.
 """
 
 from collections import Counter
@@ -13,8 +13,10 @@ NO_NODES = "no nodes available to schedule pods"
 
 
 def unschedulable_message(total: int, statuses: Mapping[str, Status], post_filter: str = "") -> str:
-    """Return the message of a pod that fits nowhere, as `0/3 nodes are available: 1 Insufficient
-    cpu, 2 node(s) were unschedulable. preemption: ...`.
+    """Return the message of a pod that fits nowhere: `0/3 nodes are available: 1 Insufficient cpu,
+    2 node(s) were unschedulable.
+
+    preemption: ...`.
 
     Sorted by the whole counted text, the number included (kube-scheduler FitError.Error).
     """

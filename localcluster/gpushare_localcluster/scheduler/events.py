@@ -1,8 +1,7 @@
-"""What the scheduler tells the user: Events, and the PodScheduled condition of a waiting pod.
+"""Events of the scheduler, and the PodScheduled condition of pending pods.
 
-Writes both in kube-scheduler's own form (core/v1 events; a strategic merge patch of one condition,
-only when it says something new). Errors are logged, never raised: a lost event must not stop
-scheduling.
+Writes both in the form of kube-scheduler (core/v1 events; a strategic merge patch of one condition,
+only with new content). Errors are logged, never raised: a lost event must not stop scheduling.
 """
 
 import logging
@@ -20,26 +19,26 @@ _LONGEST_NOTE = 1024
 
 
 class EventRecorder:
-    """Writes events one after another in a thread of its own, as kube-scheduler's broadcaster."""
+    """Writes events one after another in its own thread, like kube-scheduler's broadcaster."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="events")
 
     def scheduled(self, pod: PodView, node_name: str) -> None:
-        """Say that the pod was bound."""
+        """Write that the pod was bound."""
         self._submit(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
 
     def failed(self, pod: PodView, message: str) -> None:
-        """Say why the pod still waits."""
+        """Write why the pod is pending."""
         self._submit(pod, "Warning", "FailedScheduling", message)
 
     def preempted(self, victim: PodView, message: str) -> None:
-        """Say that the pod was evicted for another."""
+        """Write that the pod was evicted for another one."""
         self._submit(victim, "Normal", "Preempted", message)
 
     def close(self) -> None:
-        """Write what is left, then end the thread."""
+        """Finish the running write, then end the thread."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, pod: PodView, kind: str, reason: str, message: str) -> None:
@@ -57,7 +56,7 @@ class EventRecorder:
 
 
 def write_nomination(api: ApiClient, pod: PodView, node: str) -> None:
-    """Say by status.nominatedNodeName where a pod waits to be bound; "": it does not any more."""
+    """Write status.nominatedNodeName of a pod; "" removes the nomination."""
     try:
         api.patch(f"{pod.path}/status", {"status": {"nominatedNodeName": node or None}})
     except ApiError as error:
@@ -65,13 +64,13 @@ def write_nomination(api: ApiClient, pod: PodView, node: str) -> None:
 
 
 def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> None:
-    """Set PodScheduled=False with the reason, unless the pod says exactly that already."""
+    """Set PodScheduled=False with the reason, unless the condition is the same already."""
     status: Json = pod.raw.get("status") or {}
     conditions = status.get("conditions") or ()
     old: Json = next((c for c in conditions if c.get("type") == "PodScheduled"), {})
     if (old.get("status"), old.get("reason"), old.get("message")) == ("False", reason, message):
         return
-    # The transition is from True (or nothing) to False: a new reason alone is none.
+    # Only a change from True (or nothing) to False is a transition, not a new reason.
     since = old["lastTransitionTime"] if old.get("status") == "False" else timestamp()
     condition = {
         "lastProbeTime": None,

@@ -1,8 +1,8 @@
-"""Carrying a preemption out: victims are told and deleted, the pod is nominated for their node.
+"""The evictions of a preemption: victims are deleted, the pod is nominated for their node.
 
-Writes what kube-scheduler writes: the condition DisruptionTarget, a DELETE under the victim's own
-grace period, an event, and status.nominatedNodeName of the pod that room is made for. That pod is
-not bound by this: it is tried again when the victims have gone.
+Writes the same as kube-scheduler: the condition DisruptionTarget, a DELETE with the victim's own
+grace period, an event, and status.nominatedNodeName of the pending pod. The pod is tried again
+after the end of the victims.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Told = Callable[[PodView, str], None]
 
 
 class Evictor:
-    """Evicts through the API server; `told` is given each victim and the text of its event."""
+    """Evicts through the API server. report: called with each victim and the text of the event."""
 
     def __init__(self, api: ApiClient, report: Told) -> None:
         self._api = api
@@ -43,5 +43,5 @@ class Evictor:
             self._api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
             self._api.delete(victim.path, uid=victim.uid)
         except (ApiNotFound, ApiConflict):
-            return  # it has gone by itself, and perhaps another has its name
+            return  # the victim has ended, or another pod has its name
         self._told(victim, f"Preempted by pod {pod.uid} on node {node}")

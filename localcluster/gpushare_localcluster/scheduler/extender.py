@@ -1,8 +1,8 @@
-"""The HTTP extender as kube-scheduler calls it: bytes on the wire, interest, what is an error.
+"""The HTTP extender as kube-scheduler calls it: bytes on the wire, interest, errors.
 
-Knows the extender/v1 JSON and kube-scheduler's rules for it: any status but 200 is an error whose
-body is dropped, an answer that names a node it was not asked about is an error, keys match whatever
-their case. Knows nothing of devices.
+Knows the extender/v1 JSON and kube-scheduler's rules: a status other than 200 is an error without a
+body, an unknown node in an answer is an error, and keys match in any case. Knows nothing of
+devices.
 """
 
 import http.client
@@ -21,7 +21,7 @@ from gpushare_localcluster.scheduler.objects import Json, PodView
 
 log = logging.getLogger(__name__)
 
-# The name under which the queue files a pod that an extender rejected (kube-scheduler >= 1.29).
+# The plug-in name in the queue for a rejection by an extender (kube-scheduler >= 1.29).
 PLUGIN_NAME = "Extender"
 # Extenders score 0..10, plugins 0..100.
 _SCORE_SCALE = 10
@@ -33,19 +33,19 @@ _HEADERS = {
 
 
 class ExtenderError(Exception):
-    """A call to an extender failed; the text is what the user reads in the pod's event."""
+    """A failed call to an extender; the text goes into the pod's event."""
 
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The nodes that survived, and why each of the others did not."""
+    """The nodes that passed, and the status of each other node."""
 
     nodes: tuple[NodeInfo, ...]
     statuses: Mapping[str, Status]
 
 
 class HttpExtender:
-    """One configured extender. Raises SettingsError for certificates that cannot be used."""
+    """One configured extender. Raises SettingsError for unusable certificates."""
 
     def __init__(self, config: ExtenderConfig) -> None:
         self.config = config
@@ -57,22 +57,22 @@ class HttpExtender:
 
     @property
     def name(self) -> str:
-        """kube-scheduler names an extender by its URL."""
+        """The URL, which kube-scheduler takes as the name."""
         return self.config.url_prefix
 
     def is_interested(self, pod: PodView) -> bool:
-        """Return whether the pod names a resource the extender manages; without a list it wants
-        all.
+        """Return whether the pod names a managed resource of the extender; without a list all pods
+        do.
         """
         return not self._managed or bool(self._managed & pod.resource_names)
 
     @property
     def is_binder(self) -> bool:
-        """Whether it binds the pods it is interested in."""
+        """Whether the extender binds the pods of its interest."""
         return bool(self.config.bind_verb)
 
     def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
-        """Return what is left of `nodes`. Raises ExtenderError."""
+        """Return the nodes that pass. Raises ExtenderError."""
         answer = self._answer(self.config.filter_verb, self._args(pod, nodes))
         if error := answer.get("error"):
             raise ExtenderError(str(error))
@@ -83,7 +83,7 @@ class HttpExtender:
         )
 
     def prioritize(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
-        """Return what the extender adds to each node's score, weight and scale applied.
+        """Return the extender's part of each node's score, with weight and scale.
 
         Raises ExtenderError.
         """
@@ -100,9 +100,7 @@ class HttpExtender:
         return scores
 
     def bind(self, pod: PodView, node_name: str) -> Status:
-        """Have the extender bind the pod; return Success, or the error that it (or the way to it)
-        gave.
-        """
+        """Call the extender to bind the pod; return Success or the error."""
         args = {
             "PodName": pod.name,
             "PodNamespace": pod.namespace,
@@ -119,7 +117,7 @@ class HttpExtender:
     def preempt(
         self, pod: PodView, candidates: Sequence[Candidate], snapshot: Snapshot
     ) -> list[Candidate]:
-        """Return the candidates the extender leaves, with its victims. Raises ExtenderError."""
+        """Return the remaining candidates with the extender's victims. Raises ExtenderError."""
         capable = self.config.node_cache_capable
 
         def named(victim: PodView) -> Json:
@@ -146,9 +144,7 @@ class HttpExtender:
         self._http.close()
 
     def _args(self, pod: PodView, nodes: Sequence[NodeInfo]) -> Json:
-        """Return ExtenderArgs in the form that nodeCacheCapable asks for; the other
-        form is null.
-        """
+        """Return ExtenderArgs with node names if nodeCacheCapable is set, else with nodes."""
         body = _body(pod)
         if self.config.node_cache_capable:
             return {"Pod": body, "Nodes": None, "NodeNames": [node.name for node in nodes]}
@@ -175,9 +171,7 @@ class HttpExtender:
         return Candidate(name, tuple(pods), int(victims.get("NumPDBViolations") or 0))
 
     def _answer(self, verb: str, args: Json) -> Json:
-        """Return the JSON object answered, keys in lower case; fields of Go structs
-        match any case.
-        """
+        """Return the JSON object in the answer, with lower-case keys, as Go ignores case."""
         url = f"{self._url}/{verb}"
         value = _decode(self._send(verb, args), url)
         if value is None:
@@ -199,8 +193,8 @@ class HttpExtender:
         return answer.body
 
     def _surviving(self, answer: Json, nodes_by_name: Mapping[str, NodeInfo]) -> list[str]:
-        """Return the names that are left: NodeNames where both sides speak names, else Nodes;
-        neither means none.
+        """Return the names in the answer: NodeNames if nodeCacheCapable is set, else Nodes; []
+        without both.
         """
         names = answer.get("nodenames")
         if self.config.node_cache_capable and names is not None:
@@ -227,12 +221,12 @@ def go_json(value: object) -> bytes:
 
 
 def _body(pod: PodView) -> Json:
-    """Return the pod as it travels: kube-scheduler's copies carry no kind and apiVersion."""
+    """Return the pod as kube-scheduler sends it, without kind and apiVersion."""
     return {key: pod.raw[key] for key in ("metadata", "spec", "status") if key in pod.raw}
 
 
 def _decode(body: bytes, url: str) -> object:
-    """Return the first JSON value of a body; what follows it is ignored, as Go's decoder does."""
+    """Return the first JSON value of a body; as in Go, the remaining bytes are ignored."""
     try:
         text = body.decode().lstrip()
         value: object = json.JSONDecoder().raw_decode(text)[0]
@@ -244,9 +238,7 @@ def _decode(body: bytes, url: str) -> object:
 def _objections(
     answer: Json, nodes_by_name: Mapping[str, NodeInfo], surviving: set[str]
 ) -> dict[str, Status]:
-    """Return a status for every node dropped; one without a reason is taken as unresolvable (>=
-    1.30).
-    """
+    """Return a status for every dropped node; without a reason it is unresolvable (>= 1.30)."""
     failed: Mapping[str, str] = answer.get("failednodes") or {}
     hopeless: Mapping[str, str] = answer.get("failedandunresolvablenodes") or {}
     statuses: dict[str, Status] = {}

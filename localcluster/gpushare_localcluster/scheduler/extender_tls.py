@@ -1,4 +1,4 @@
-"""How an extender's https is trusted, as kube-scheduler's makeTransport has it."""
+"""TLS to an extender, as in kube-scheduler's makeTransport."""
 
 import ssl
 import tempfile
@@ -10,7 +10,7 @@ from gpushare.wire.scheduler.config import ExtenderConfig, TlsConfig
 
 
 def tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:
-    """Return how the extender is trusted, and what is shown to it; None for plain http.
+    """Return the TLS context for the extender, None for plain http.
 
     `enableHTTPS` without a CA trusts any certificate. Raises SettingsError.
     """
@@ -24,13 +24,13 @@ def tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         _load_certificate(context, tls)
-    except OSError as error:  # of OpenSSL too, whose text does not name the file
+    except OSError as error:  # errors of OpenSSL too, which do not name the file
         raise SettingsError(f"{config.url_prefix}: tlsConfig: {error}") from error
     return trust_as_kubernetes(context)
 
 
 def _load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """Load the certificate and the key to show; `ssl` takes them from files alone."""
+    """Load the client certificate and the key; `ssl` reads them only from files."""
     if not (tls.cert_file or tls.cert_data):
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -43,5 +43,5 @@ def _load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
             if data:
                 path.write_text(data, encoding="ascii")
             paths.append(str(path) if data else file)
-        # An empty password: OpenSSL would ask on the terminal for that of an encrypted key.
+        # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(paths[0], paths[1] or None, password="")

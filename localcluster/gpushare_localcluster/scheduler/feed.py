@@ -1,8 +1,7 @@
-"""What the watches mean for the queue and the cache: kube-scheduler's event handlers.
+"""The event handlers of the scheduler: from watch events to calls on queue and cache.
 
-Turns the state of an object before and after a change into calls on queue and cache. Assigned pods
-live in the cache, waiting ones in the queue, and a change of either may wake other pods. Knows no
-API server and no thread: the owner holds the lock.
+Assigned pods are in the cache, pending ones in the queue, and a change of either may wake other
+pods. Knows no API server and no thread: the owner holds the lock.
 """
 
 from gpushare_localcluster.scheduler.cache import Cache
@@ -19,9 +18,10 @@ from gpushare_localcluster.scheduler.waiting import WaitingPods
 
 
 class Feed:
-    """Feeds one queue and one cache. `scheduler_names` are the profiles whose pods are ours.
+    """Feeds one queue and one cache.
 
-    `waiting`: the pods that Permit delays; one that goes waits no more.
+    scheduler_names: of the profiles; other pods are ignored while pending. waiting_pods: the pods
+    that Permit delays; a deleted pod is rejected there.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Feed:
         self._names = scheduler_names
 
     def pod(self, before: Json | None, after: Json | None, now: float) -> None:
-        """Take in a pod that appeared (before None), changed, or vanished (after None)."""
+        """Handle a pod that was added (before None), changed, or deleted (after None)."""
         if after is None:
             if before is not None:
                 self._pod_gone(read_pod(before), now)
@@ -51,7 +51,7 @@ class Feed:
             self._queue.update(pod, now)
 
     def node(self, before: Json | None, after: Json | None, now: float) -> None:
-        """Take in a node that appeared, changed or vanished."""
+        """Handle an added, changed or deleted node."""
         if after is None:
             if before is not None:
                 old = read_node(before)

@@ -1,8 +1,8 @@
-"""The scheduling framework: the points where a plug-in can take part, and what it answers.
+"""The scheduling framework: the extension points of plug-ins, and their results.
 
-Names and order are kube-scheduler's. A plug-in is a class with a `name` and the methods of the
-points that it joins; nothing has to be inherited. `events_to_register` says after what a pod that
-it rejected is worth another try; a plug-in without it has its pods tried after any event.
+Names and order are those of kube-scheduler. A plug-in is a class with a `name` and the methods of
+its extension points, without a base class. `events_to_register` returns the events that may resolve
+a rejection; without this method any event may.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ MAX_NODE_SCORE = 100
 
 
 class Code(Enum):
-    """How a plug-in judged. UNRESOLVABLE: evicting other pods would not help.
+    """The result of a plug-in.
 
-    SKIP, of PreFilter, PreScore and Bind: the plug-in has nothing to do with this pod. WAIT, of
-    Permit alone: the binding waits for somebody to allow it.
+    UNRESOLVABLE: evicting other pods would not help. SKIP, of PreFilter, PreScore and Bind: the
+    plug-in does not concern this pod. WAIT, of Permit alone: the binding waits until it is allowed.
     """
 
     SUCCESS = "Success"
@@ -35,7 +35,7 @@ class Code(Enum):
 
 @dataclass(frozen=True)
 class Status:
-    """A plug-in's judgement with the reasons the user reads, and the plug-in that gave it."""
+    """The result of a plug-in, with reasons for the user and the name of the plug-in."""
 
     code: Code = Code.SUCCESS
     reasons: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Status:
 
     @property
     def rejected(self) -> bool:
-        """Whether the pod does not fit (and nothing is broken)."""
+        """Whether the pod does not fit, without an error."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNRESOLVABLE)
 
     @property
@@ -61,11 +61,11 @@ SUCCESS = Status()
 SKIP = Status(Code.SKIP)
 
 NodeNames = frozenset[str]
-"""The only nodes worth a look, as a PreFilter plug-in may say."""
+"""The only nodes to filter, from a PreFilter plug-in."""
 
 
 class PluginError(Exception):
-    """A plug-in could not judge, for a reason that has nothing to do with the pod's fitting."""
+    """An error of a plug-in that says nothing about the fit of the pod."""
 
 
 class Plugin(Protocol):
@@ -73,19 +73,19 @@ class Plugin(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which configuration files know this plug-in."""
+        """The name of the plug-in in configuration files."""
 
 
 @runtime_checkable
 class EnqueueExtensions(Protocol):
-    """Says after which events a pod that it rejected is worth another try."""
+    """Registers the events after which a rejected pod is worth another try."""
 
     def events_to_register(self) -> Sequence[EventWithHint]:
-        """Return the events that can turn this plug-in's rejection, with their queueing hints."""
+        """Return the events that may resolve a rejection by this plug-in, with queueing hints."""
 
 
 class Queued(Protocol):
-    """A pod in the queue, as QueueSort sees it."""
+    """A queued pod for QueueSort."""
 
     @property
     def pod(self) -> PodView:
@@ -93,12 +93,12 @@ class Queued(Protocol):
 
     @property
     def since(self) -> float:
-        """Its arrival or last failure, in seconds."""
+        """The time of the arrival or the last failure, in seconds."""
 
 
 @runtime_checkable
 class QueueSortPlugin(Plugin, Protocol):
-    """Says which pod comes first. All profiles have the same one."""
+    """Sorts the queue. All profiles have the same plug-in."""
 
     def less(self, one: Queued, other: Queued) -> bool:
         """Return whether `one` comes before `other`."""
@@ -106,7 +106,7 @@ class QueueSortPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreEnqueuePlugin(Plugin, Protocol):
-    """Says whether a pod may be tried at all."""
+    """Decides whether a pod may be tried at all."""
 
     def pre_enqueue(self, pod: PodView) -> Status:
         """Return Success, or why the pod stays outside the queue."""
@@ -114,28 +114,28 @@ class PreEnqueuePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreFilterPlugin(Plugin, Protocol):
-    """Computes once for a pod what its filter needs for each node."""
+    """Prepares the filter of a pod, once for all nodes."""
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, Status]:
-        """Return the only nodes worth a look (None: all), and Success, Skip or an objection."""
+        """Return the only nodes to filter (None: all), and Success, Skip or an objection."""
 
 
 @runtime_checkable
 class PreFilterExtensions(Plugin, Protocol):
-    """Keeps what PreFilter computed up to date while preemption tries pods away and back."""
+    """Updates the result of PreFilter while preemption removes and adds pods."""
 
     def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
-        """Take in that `other` is on the node."""
+        """Update for `other`, which was added to the node."""
 
     def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
-        """Take in that `other` has left the node."""
+        """Update for `other`, which was removed from the node."""
 
 
 @runtime_checkable
 class FilterPlugin(Plugin, Protocol):
-    """Says whether a pod may run on a node."""
+    """Decides whether a pod may run on a node."""
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
         """Return Success, or why this pod cannot run on this node."""
@@ -143,25 +143,25 @@ class FilterPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PostFilterPlugin(Plugin, Protocol):
-    """Acts when no node is left; its text ends the message the user reads."""
+    """Acts if no node fits; the text ends the message for the user."""
 
     def post_filter(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
-        """Return Unschedulable with a text, or Success when room was made."""
+        """Return Unschedulable with a text, or Success after making room."""
 
 
 @runtime_checkable
 class PreScorePlugin(Plugin, Protocol):
-    """Computes once for a pod what its score needs for each node."""
+    """Prepares the score of a pod, once for all nodes."""
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
-        """Return Success, or Skip when this plug-in has no preference for this pod."""
+        """Return Success, or Skip without a preference for this pod."""
 
 
 @runtime_checkable
 class ScorePlugin(Plugin, Protocol):
-    """Ranks the nodes that are left; after NormalizeScore, if any, 0 to MAX_NODE_SCORE."""
+    """Scores the feasible nodes; after NormalizeScore, if any, 0 to MAX_NODE_SCORE."""
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return how good the node is for the pod. Raises PluginError."""
@@ -169,7 +169,7 @@ class ScorePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class ScoreExtensions(Plugin, Protocol):
-    """Brings a plug-in's raw scores into 0 to MAX_NODE_SCORE, once all are known."""
+    """Scales all raw scores of a plug-in to 0 to MAX_NODE_SCORE."""
 
     def normalize_score(
         self, state: CycleState, pod: PodView, scores: Mapping[str, int]
@@ -179,13 +179,15 @@ class ScoreExtensions(Plugin, Protocol):
 
 @runtime_checkable
 class ReservePlugin(Plugin, Protocol):
-    """Sets something aside for an assumed pod, and gives it back when binding fails."""
+    """Reserves resources for an assumed pod, and releases them after a failed binding."""
 
     def reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
-        """Set aside what the pod needs; return Success, or why nothing could be."""
+        """Reserve the resources of the pod; return Success or an objection."""
 
     def unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Give back; called in reverse order, also for plug-ins whose reserve was never called."""
+        """Release the resources; called in reverse order, also for plug-ins without a call of
+        reserve.
+        """
 
 
 @runtime_checkable
@@ -198,10 +200,10 @@ class PermitPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreBindPlugin(Plugin, Protocol):
-    """Does what must be done before a pod is bound."""
+    """Acts before the binding of a pod."""
 
     def pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
-        """Return Success, or what went wrong."""
+        """Return Success or an error."""
 
 
 @runtime_checkable
@@ -214,10 +216,10 @@ class BindPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PostBindPlugin(Plugin, Protocol):
-    """Hears of pods that were bound."""
+    """Is called after the binding of a pod."""
 
     def post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Take note; nothing depends on it any more."""
+        """Handle a bound pod, without a result."""
 
 
 POINTS = {
@@ -234,7 +236,7 @@ POINTS = {
     "bind": "bind",
     "postBind": "post_bind",
 }
-"""Each point by its name in configuration files, and the method by which a plug-in joins it."""
+"""The extension points by name in configuration files, with the methods of plug-ins."""
 
 
 def joins(plugin: Plugin, point: str) -> bool:

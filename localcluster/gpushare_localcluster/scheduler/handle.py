@@ -1,6 +1,6 @@
-"""The handle: what a plug-in may use of the scheduler that it runs in.
+"""The handle: the parts of the scheduler that plug-ins may use.
 
-A plug-in gets it when it is made, and keeps it. What a test does not need it leaves out.
+A plug-in gets the handle in its constructor. Tests leave out the parts they do not need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from gpushare_localcluster.scheduler.runtime import Framework
 from gpushare_localcluster.scheduler.waiting import WaitingPods
 
 Nominated = Mapping[str, Sequence[PodView]]
-"""Node -> the waiting pods for which room was made there."""
+"""Node -> the pending pods that are nominated for the node."""
 Evict = Callable[[PodView, Candidate], None]
 
 
 def _nobody(_pod: PodView, _candidate: Candidate) -> None:
-    """Evict nobody."""
+    """Evict no pod."""
 
 
 def _no_labels(_namespace: str) -> Mapping[str, str]:
@@ -33,22 +33,22 @@ def _no_labels(_namespace: str) -> Mapping[str, str]:
 
 @dataclass
 class Handle:
-    """One for each scheduler.
+    """The handle of one scheduler.
 
-    api: the API server's client, None in a decision that is only tried. snapshot: all nodes, as
-    they were when the cycle began. profiles: by schedulerName. waiting: the pods that Permit
-    delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
-    whom room was made where. namespace_labels: of a namespace. default_selector: a LabelSelector of
-    a pod and its like; a plug-in that will ask for it sets spreads_by_default when it is made, for
-    otherwise nobody watches what selects pods. claims: those of DynamicResources, which sets
-    uses_claims for the same reason. empty_candidates: see Preemption.
+    api: the API server's client, None in a dry run. snapshot: all nodes at the start of the cycle.
+    profiles: by schedulerName. waiting_pods: the pods that Permit delays. evict: evicts victims.
+    activate: makes pending pods ready at once. nominated: the nominated pods by node.
+    namespace_labels: of a namespace. default_selector: the LabelSelector of a pod's Services and
+    controller; a plug-in that calls it sets spreads_by_default in its constructor, since otherwise
+    Services and controllers are not watched. claims: of DynamicResources, which sets uses_claims
+    for the same reason. empty_candidates: see Preemption.
     """
 
     api: ApiClient | None = None
     extenders: Sequence[HttpExtender] = ()
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(()))
     profiles: dict[str, Framework] = field(default_factory=dict)
-    waiting: WaitingPods = field(default_factory=WaitingPods)
+    waiting_pods: WaitingPods = field(default_factory=WaitingPods)
     budgets: Callable[[], Sequence[DisruptionBudget]] = tuple
     evict: Evict = _nobody
     activate: Callable[[Iterable[PodView]], None] = lambda _pods: None
@@ -61,12 +61,12 @@ class Handle:
     empty_candidates: bool = True
 
     def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
-        """Return whether a change can make a rejected pod fit, by the hints of its profile."""
+        """Return whether a change may let a rejected pod fit, by the hints of the profile."""
         return self.profiles[pod.scheduler_name].is_worth_requeuing(pod, rejected_by, change)
 
 
 class PlainPlugin:
-    """What plug-ins in tree have that take no arguments: how they are made."""
+    """The constructor of in-tree plug-ins without arguments."""
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Keep the handle."""

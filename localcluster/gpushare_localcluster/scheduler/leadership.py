@@ -1,4 +1,4 @@
-"""Which of several schedulers schedules: who holds the Lease that the configuration names."""
+"""Leader election of schedulers, by the Lease in the configuration."""
 
 import socket
 import time
@@ -11,7 +11,7 @@ from gpushare_localcluster.scheduler.config import SchedulerOptions
 
 
 class Leadership:
-    """Takes and renews the Lease; leads always where the options name none."""
+    """Acquires and renews the Lease; without a Lease in the options always leads."""
 
     def __init__(self, api: ApiClient, options: SchedulerOptions) -> None:
         self._elector: Elector | None = None
@@ -24,18 +24,18 @@ class Leadership:
             self._runner = LeaseRunner(api, self._elector, namespace=namespace, name=name)
 
     def start(self) -> None:
-        """Begin to ask for the Lease."""
+        """Start to acquire the Lease."""
         if self._runner is not None:
             self._runner.start()
 
     def leads(self) -> bool:
         """Return whether this scheduler may schedule now.
 
-        From the moment that it holds the Lease, as kube-scheduler; it waits for no fence.
+        As in kube-scheduler, from the acquisition of the Lease, without a fence.
         """
         return self._elector is None or self._elector.term.end > time.monotonic()
 
     def stop(self) -> None:
-        """Give the Lease away."""
+        """Release the Lease."""
         if self._runner is not None:
             self._runner.stop()

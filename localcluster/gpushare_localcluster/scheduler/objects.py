@@ -1,7 +1,7 @@
-"""Pods and nodes as the scheduler reads them out of raw API objects.
+"""Pods and nodes for scheduling, from raw API objects.
 
-Knows the fields of core/v1 Pod and Node that scheduling looks at, and nothing of queues or plugins.
-Must not change the raw object: it travels to extenders as it came from the API server.
+Knows the fields of core/v1 Pod and Node that matter to scheduling, and nothing of queues or
+plugins. Must not change the raw object, which extenders get unchanged.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Amounts = Mapping[str, int]
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
-# kube-scheduler scores a container that requests nothing as if it asked for this much.
+# kube-scheduler scores a container without requests as if it requested this much.
 DEFAULT_MILLI_CPU = 100
 DEFAULT_MEMORY = 200 * 1024 * 1024
 _MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
@@ -26,7 +26,7 @@ _MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
 
 @dataclass(frozen=True)
 class HostPort:
-    """A port of the node that a container asks for."""
+    """A host port of a container."""
 
     address: str
     protocol: str
@@ -35,7 +35,7 @@ class HostPort:
 
 @dataclass(frozen=True)
 class PodView:
-    """What scheduling asks of one pod. Amounts: cpu in millicores, all else in whole units."""
+    """A pod for scheduling. Amounts: cpu in millicores, others in whole units."""
 
     uid: str
     namespace: str
@@ -63,28 +63,28 @@ class PodView:
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """The path on the API server."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     @property
     def spec(self) -> Json:
-        """Its spec, as it came from the API server."""
+        """The spec in the API object."""
         return self.raw.get("spec") or {}
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+        """The labels of the pod."""
         return (self.raw.get("metadata") or {}).get("labels") or {}
 
     @cached_property
     def affine(self) -> bool:
-        """Whether it has pod affinity or anti-affinity of its own."""
+        """Whether the pod has pod affinity or anti-affinity."""
         affinity = self.spec.get("affinity") or {}
         return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity"))
 
     @property
     def preferred_nodes(self) -> tuple[Json, ...]:
-        """The terms of its preferred node affinity, with their weights."""
+        """The terms of the preferred node affinity, with weights."""
         affinity = (self.spec.get("affinity") or {}).get("nodeAffinity") or {}
         return tuple(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
 
@@ -96,7 +96,7 @@ class PodView:
 
 @dataclass(frozen=True)
 class NodeView:
-    """What scheduling asks of one node. Amounts as in PodView."""
+    """A node for scheduling. Amounts as in PodView."""
 
     name: str
     labels: Mapping[str, str]
@@ -107,7 +107,7 @@ class NodeView:
 
     @cached_property
     def images(self) -> Mapping[str, int]:
-        """The images that it has: the bytes of each by each of its names."""
+        """The bytes of each image on the node, by each name of the image."""
         images = (self.raw.get("status") or {}).get("images") or ()
         return {
             str(name): int(image.get("sizeBytes") or 0)
@@ -117,9 +117,7 @@ class NodeView:
 
 
 def read_pod(raw: Json) -> PodView:
-    """Return the pod as scheduling sees it. Raises QuantityError for a request that
-    is no quantity.
-    """
+    """Return the pod in an API object. Raises QuantityError for a malformed request."""
     meta: Json = raw.get("metadata") or {}
     spec: Json = raw.get("spec") or {}
     status: Json = raw.get("status") or {}
@@ -146,9 +144,7 @@ def read_pod(raw: Json) -> PodView:
 
 
 def read_node(raw: Json) -> NodeView:
-    """Return the node as scheduling sees it. Raises QuantityError for an amount that is no
-    quantity.
-    """
+    """Return the node in an API object. Raises QuantityError for a malformed amount."""
     meta: Json = raw.get("metadata") or {}
     spec: Json = raw.get("spec") or {}
     status: Json = raw.get("status") or {}
@@ -168,11 +164,10 @@ def read_amounts(quantities: Mapping[str, object]) -> dict[str, int]:
 
 
 def pod_requests(spec: Json, missing: Amounts | None = None) -> dict[str, int]:
-    """Return what a pod holds on its node while it runs.
+    """Return the requests of a pod, by Kubernetes' formula (`gpushare.wire.quantity`) plus
+    overhead.
 
-    missing: what a container counts that does not say how much of a resource it requests.
-
-    By Kubernetes' formula (`gpushare.wire.quantity`), plus overhead.
+    missing: amounts for containers without a request.
     """
     none = missing or {}
     regular = [
@@ -217,10 +212,10 @@ def _containers(spec: Json) -> list[Json]:
 
 
 def _host_ports(spec: Json) -> tuple[HostPort, ...]:
-    """Return the host ports of all containers, and of those init containers that keep running."""
+    """Return the host ports of all containers and sidecars."""
     return tuple(
         HostPort(
-            str(port.get("hostIP") or "0.0.0.0"),  # noqa: S104 -- what it means, not a socket
+            str(port.get("hostIP") or "0.0.0.0"),  # noqa: S104 -- the meaning of an absent hostIP, not a socket
             str(port.get("protocol") or "TCP"),
             int(port["hostPort"]),
         )
@@ -234,9 +229,7 @@ def _host_ports(spec: Json) -> tuple[HostPort, ...]:
 
 
 def _resource_names(spec: Json) -> frozenset[str]:
-    """Return every name in requests or limits of containers and init containers; a
-    "0" counts too.
-    """
+    """Return every name in requests or limits of containers and init containers, even with "0"."""
     names: set[str] = set()
     for container in _containers(spec):
         resources = container.get("resources") or {}

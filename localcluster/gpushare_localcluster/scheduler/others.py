@@ -1,7 +1,7 @@
-"""What plug-ins ask of the cluster besides nodes and pods: budgets, the labels of namespaces, and
-what selects pods.
+"""Objects for plug-ins besides nodes and pods: budgets, labels of namespaces, and selectors of
+pods.
 
-Informers write, plug-ins read, from any thread: each change puts a whole entry in place.
+Informers write, plug-ins read, from any thread: each change replaces a whole entry.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ SELECTING = {
     "ReplicaSet": "/apis/apps/v1/replicasets",
     "StatefulSet": "/apis/apps/v1/statefulsets",
 }
-"""The kinds whose pods are spread by default, and where they are listed."""
+"""The kinds with pods that are spread by default, and the paths of their lists."""
 _CONTROLLERS = {
     ("v1", "ReplicationController"),
     ("apps/v1", "ReplicaSet"),
     ("apps/v1", "StatefulSet"),
 }
-"""apiVersion and kind: what is only called StatefulSet counts for nothing."""
+"""apiVersion and kind: another kind called StatefulSet does not count."""
 
 
 class OtherObjects:
-    """PodDisruptionBudgets, namespaces and the selectors of `SELECTING`, as they are now."""
+    """Current PodDisruptionBudgets, namespaces and the selectors of `SELECTING`."""
 
     def __init__(self) -> None:
         self._budgets: dict[str, DisruptionBudget] = {}
@@ -34,7 +34,7 @@ class OtherObjects:
         self._selectors: dict[tuple[str, str, str], Json] = {}
 
     def on_budget(self, before: Json | None, after: Json | None) -> None:
-        """Take in a budget that appeared, changed or vanished."""
+        """Handle an added, changed or deleted budget."""
         meta = _meta(before, after)
         if after is None:
             self._budgets.pop(str(meta.get("uid")), None)
@@ -44,12 +44,12 @@ class OtherObjects:
             )
 
     def on_namespace(self, before: Json | None, after: Json | None) -> None:
-        """Take in a namespace that appeared, changed or vanished."""
+        """Handle an added, changed or deleted namespace."""
         meta = _meta(before, after)
         self._namespaces[str(meta.get("name"))] = (meta.get("labels") or {}) if after else {}
 
     def on_selecting(self, kind: str, before: Json | None, after: Json | None) -> None:
-        """Take in a Service, or a controller of pods, that appeared, changed or vanished."""
+        """Handle an added, changed or deleted Service or controller of pods."""
         meta = _meta(before, after)
         selector = ((after or {}).get("spec") or {}).get("selector")
         key = (kind, str(meta.get("namespace")), str(meta.get("name")))
@@ -63,13 +63,12 @@ class OtherObjects:
         return tuple(self._budgets.copy().values())
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
-        """Return the labels of a namespace; none where it is unknown."""
+        """Return the labels of a namespace, {} for an unknown one."""
         return self._namespaces.get(namespace, {})
 
     def default_selector(self, pod: PodView) -> Json | None:
-        """Return what selects the pod and its like: that of its Services and of its controller.
-
-        None where there are none (helper.DefaultSelector).
+        """Return the selector of the pod's Services and controller, None for none
+        (helper.DefaultSelector).
         """
         labels: dict[str, str] = {}
         for (kind, namespace, _), selector in self._selectors.copy().items():
@@ -80,12 +79,12 @@ class OtherObjects:
             kind, name = str(owner.get("kind")), str(owner.get("name"))
             if not owner.get("controller") or (owner.get("apiVersion"), kind) not in _CONTROLLERS:
                 continue
-            # In one look: an informer may take it out at any time.
+            # In one read: an informer may remove the entry at any time.
             selector = self._selectors.get((kind, pod.namespace, name), {})
             if kind == "ReplicationController":
                 labels |= selector
                 continue
-            # Beside a Service that asks for another value of the same label, nobody is selected.
+            # With a Service that requires another value of the same label no pod is selected.
             for key, value in (selector.get("matchLabels") or {}).items():
                 expressions.append({"key": key, "operator": "In", "values": [value]})
             expressions += selector.get("matchExpressions") or ()

@@ -1,7 +1,8 @@
-"""Which pods to evict for a pod that fits nowhere: kube-scheduler's preemption, without doing it.
+"""The choice of victims for a pod that fits nowhere, as in kube-scheduler.
 
-A dry run with the in-tree filters only, node by node; then the extenders that preempt have their
-say; then the best candidate is taken. Texts are kube-scheduler's. Evicts nobody (see eviction.py).
+A dry run with the in-tree filters only, node by node; then the extenders that preempt change the
+candidates; then the best candidate is chosen. Texts are those of kube-scheduler. The evictions are
+in eviction.py.
 """
 
 import logging
@@ -24,18 +25,17 @@ _NO_VICTIMS = Status(Code.UNRESOLVABLE, ("No preemption victims found for incomi
 
 
 class NoPreemption(Exception):
-    """Nobody is evicted; the text says why, as kube-scheduler puts it."""
+    """No pod is evicted; the text is kube-scheduler's reason."""
 
 
 class Preemption:
-    """Finds victims. `budgets` gives the PodDisruptionBudgets as they are now.
+    """Finds victims.
 
-    `nominated`: the waiting pods for which room was made on a node, which they keep against pods of
-    no higher priority. `enough`: a percentage of the nodes and a number; the larger of both is how
-    many candidates are looked for.
-
-    `empty_candidates`: a node that passes the in-tree filters with nobody evicted is sent to the
-    extenders that preempt, to name the victims there (since 1.38; an error before).
+    `budgets` returns the current PodDisruptionBudgets. `nominated` returns the nominated pods by
+    node, which keep their room against pods of no higher priority. `enough`: a percentage of the
+    nodes and a number; the larger one limits the candidates. `empty_candidates`: a node that passes
+    the in-tree filters without evictions is sent to the extenders that preempt, to name victims
+    there (since 1.38; an error before).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Preemption:
         snapshot: Snapshot,
         statuses: Mapping[str, Status],
     ) -> Candidate:
-        """Return whom to evict where. Raises NoPreemption."""
+        """Return the node and the pods to evict. Raises NoPreemption."""
         _check_eligible(pod, snapshot, statuses)
         extenders = [extender for extender in self._extenders if extender.is_interested(pod)]
         reasons = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
@@ -86,10 +86,10 @@ class Preemption:
         return best(candidates)
 
     def _dry_run(self, trial: "_Trial", *, empty: bool) -> Candidate | Status:
-        """Return the least victims on a node (SelectVictimsOnNode), or why there are none.
+        """Return the fewest victims on a node (SelectVictimsOnNode), or a status with the reason.
 
-        All pods of lower priority go; then each comes back that leaves room: those that a budget
-        protects first, then the more important ones.
+        All pods of lower priority are removed; then each pod that leaves room returns: pods
+        protected by a budget first, then the more important ones.
         """
         node, priority = trial.node.name, trial.pod.priority
         lower = sorted(
@@ -128,7 +128,7 @@ class Preemption:
         candidates: Sequence[Candidate],
         snapshot: Snapshot,
     ) -> Sequence[Candidate]:
-        """Return what the extenders leave, each getting what the one before it left."""
+        """Return the candidates after all extenders, called one after another."""
         for extender in extenders:
             try:
                 candidates = _checked(
@@ -144,7 +144,7 @@ class Preemption:
 
 
 class _Trial:
-    """A node as it would be without some of its pods, and what the plug-ins counted for it."""
+    """A node without some of its pods, with the counts of plug-ins."""
 
     def __init__(
         self,
@@ -161,24 +161,24 @@ class _Trial:
         self.node = node
 
     def add(self, victim: PodView) -> None:
-        """Have the pod on the node."""
+        """Add the pod to the node."""
         self.node = self.node.with_pod(victim)
         self._framework.run_add_pod(self._state, self.pod, victim, self.node)
 
     def remove(self, victim: PodView) -> None:
-        """Have the pod away."""
+        """Remove the pod from the node."""
         self.node = self.node.without_pod(victim.uid)
         self._framework.run_remove_pod(self._state, self.pod, victim, self.node)
 
     def run(self) -> Status:
-        """Return what the filters say now."""
+        """Return the current result of the filters."""
         return self._framework.run_filters_with_nominated(
             self._state, self.pod, self.node, self._nominated
         )
 
 
 def _check_eligible(pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]) -> None:
-    """Raise NoPreemption where nobody may be evicted for this pod now."""
+    """Raise NoPreemption if no pod may be evicted for this pod now."""
     if pod.spec.get("preemptionPolicy") == "Never":
         raise NoPreemption("not eligible due to preemptionPolicy=Never.")
     nominated = snapshot.get(pod.nominated_node)
@@ -201,15 +201,13 @@ def _ends_by_preemption(pod: PodView) -> bool:
 
 
 def _no_candidates(reasons: Mapping[str, Status]) -> str:
-    """Return why no node is a candidate; an error on a node takes the place of the count."""
+    """Return why no node is a candidate; an error on a node replaces the counts."""
     errors = [status.message for status in reasons.values() if status.code is Code.ERROR]
     return ", ".join(errors) or unschedulable_message(len(reasons), reasons)
 
 
 def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> set[str]:
-    """Return the uids of the pods whose going breaks a budget when all go, the most important
-    first.
-    """
+    """Return the uids of pods that a budget protects, if all are evicted in this order."""
     remaining = [budget.allowed_disruptions for budget in budgets]
     protected_uids: set[str] = set()
     for pod in pods:
@@ -224,10 +222,9 @@ def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> 
 def _checked(
     extender: HttpExtender, before: Sequence[Candidate], after: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Return what an extender left; a list of victims it emptied is an error, one that was empty is
-    not.
+    """Return the candidates after an extender; a list of victims that it emptied is an error.
 
-    An ignorable extender only loses such a node.
+    A list that was empty before is no error, and an ignorable extender only loses the node.
     """
     empty = {candidate.node for candidate in before if not candidate.pods}
     remaining: list[Candidate] = []

@@ -1,8 +1,8 @@
-"""From a profile in a configuration file to its framework: which plug-ins join which points.
+"""From a profile in a configuration file to its framework, with the plug-ins of each point.
 
-The defaults, and how `enabled`, `disabled`, `*` and `multiPoint` change them, are kube-scheduler's
-(mergePluginSet and expandMultiPointPlugins of 1.37). A plug-in that kube-scheduler has and this
-small one has not is left out with a warning; one that nobody knows is refused.
+The defaults, and the meaning of `enabled`, `disabled`, `*` and `multiPoint`, are those of
+kube-scheduler (mergePluginSet and expandMultiPointPlugins of 1.37). A plug-in of kube-scheduler
+that the small scheduler lacks is left out with a warning; an unknown plug-in is refused.
 """
 
 import logging
@@ -21,11 +21,11 @@ from gpushare_localcluster.scheduler.runtime import Framework
 log = logging.getLogger(__name__)
 
 GROUP = "gpushare.scheduler_plugins"
-"""Entry points of plug-ins in packages of others: NAME = module:Class."""
+"""Entry points of plug-ins in other packages: NAME = module:Class."""
 
 
 def registry() -> dict[str, Factory]:
-    """Return the factories of all plug-ins by name: those in tree, then those of entry points."""
+    """Return the factories of all plug-ins by name: in-tree plug-ins, then entry points."""
     factories: dict[str, Factory] = dict(IN_TREE)
     for entry in entry_points(group=GROUP):
         if entry.name in factories:
@@ -48,7 +48,7 @@ def build_framework(
 ) -> Framework:
     """Return the profile's framework, and put it into the handle.
 
-    ignored: resources that an extender alone counts; as in kube-scheduler they take the place of
+    ignored: resources counted only by an extender; as in kube-scheduler they replace
     NodeResourcesFit's own `ignoredResources`. Raises SettingsError.
     """
     title = f'profile "{profile.scheduler_name}"'
@@ -67,7 +67,7 @@ def build_framework(
         point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, title)]
         for point in POINTS
     }
-    if profile.defaults == POLICY:  # a predicate or priority brings what prepares it
+    if profile.defaults == POLICY:  # a predicate or priority includes its preparation
         for before, point in (("preFilter", "filter"), ("preScore", "score")):
             points[before] = [plugin for plugin in points[point] if joins(plugin, before)]
     if len(points["queueSort"]) != 1:
@@ -87,7 +87,7 @@ def build_framework(
 
 
 def _merged(defaults: PluginSet, custom: PluginSet) -> tuple[tuple[str, int], ...]:
-    """Return the defaults that stay, with the weights that `custom` gives them, then its own."""
+    """Return the enabled defaults with weights of `custom`, then the other custom plug-ins."""
     custom_weights = dict(custom.enabled)
     merged_plugins: list[tuple[str, int]] = []
     if "*" not in custom.disabled:
@@ -140,8 +140,8 @@ def _expanded(
 ) -> list[str]:
     """Return the plug-ins of a point in order.
 
-    First those of multiPoint that the point names too, in the point's order, then the others of
-    multiPoint, then the others of the point.
+    First the multiPoint plug-ins named by the point, in the point's order, then the other ones of
+    multiPoint, then the other ones of the point.
     """
     point_names = [name for name, _ in point_set.enabled if name in plugins]
     for name in point_names:

@@ -1,8 +1,9 @@
-"""Which pod comes next: kube-scheduler's queue as a pure machine; time is always an argument.
+"""The scheduling queue of kube-scheduler as a step machine; time is an argument.
 
-Five places: gated (PreEnqueue has an objection), active (heap: in the order of QueueSort), backoff
-(until a moment), unschedulable (until a change its rejecters wait for), in flight (being decided;
-changes that happen meanwhile are kept, so that none is lost). No lock, thread or clock in here.
+Five places: gated (rejected by PreEnqueue), active (a heap in the order of QueueSort), backoff
+(until a time), unschedulable (until a change that may resolve the rejection), in flight (in a
+scheduling cycle; changes in the meantime are kept, so that none is lost). Without lock, thread or
+clock.
 """
 
 import heapq
@@ -30,16 +31,16 @@ Less = Callable[[Queued, Queued], bool]
 
 
 def by_priority(one: Queued, other: Queued) -> bool:
-    """Return whether `one` has the higher priority, or the same and has waited longer."""
+    """Return whether `one` has the higher priority, or an equal one and waits longer."""
     return (-one.pod.priority, one.since) < (-other.pod.priority, other.since)
 
 
 @dataclass
 class QueuedPod:
-    """A pod on its way, with what its backoff depends on.
+    """A queued pod, with the data for its back-off.
 
-    `since`: its last failure (or arrival); among equals, who waits longest goes first. `woken`: an
-    event (or arrival) brought it here; somebody slower may not know of that yet.
+    since: the time of the last failure or the arrival; among equal pods the oldest is first. woken:
+    an event or the arrival made the pod active; an extender may not know of the event yet.
     """
 
     pod: PodView
@@ -58,19 +59,17 @@ class QueuedPod:
 
 
 def backoff(tries: int, initial: float = INITIAL_BACKOFF, maximum: float = MAX_BACKOFF) -> float:
-    """Return the seconds that a pod waits after its n-th failure in a row: initial * 2^(n-1), at
-    most maximum.
-    """
+    """Return the back-off after n failures in a row: initial * 2^(n-1), at most maximum."""
     if tries <= 0:
         return 0.0
     return float(min(initial * 2 ** min(tries - 1, 32), maximum))
 
 
 class SchedulingQueue:
-    """The pods that wait for a node.
+    """The pending pods.
 
-    is_worth_requeuing: whether a change can make a pod fit that these plug-ins rejected. less:
-    which of two pods comes first. pre_enqueue: whether a pod may be tried at all.
+    is_worth_requeuing: whether a change may resolve a rejection by these plug-ins. less: whether
+    the first pod comes before the second. pre_enqueue: whether a pod may be tried at all.
     """
 
     def __init__(
@@ -100,12 +99,12 @@ class SchedulingQueue:
         self._ticket = 0
 
     def add(self, pod: PodView, now: float) -> None:
-        """Take in a new pod, unless it is here already; it waits outside if PreEnqueue says so."""
+        """Add a new pod; a pod rejected by PreEnqueue is gated."""
         if pod.uid not in self:
             self._admit(QueuedPod(pod, since=now))
 
     def update(self, pod: PodView, now: float) -> None:
-        """Keep the newer copy; a change that may make the pod fit wakes it."""
+        """Store the newer copy; a change that may let the pod fit wakes the pod."""
         entry = self._find(pod.uid)
         if entry is None:
             self.add(pod, now)
@@ -123,14 +122,12 @@ class SchedulingQueue:
             entry.missed.append(change)
 
     def remove(self, uid: str) -> None:
-        """Forget a pod that is gone or bound."""
+        """Remove a deleted or bound pod."""
         for _, place in self._named():
             place.pop(uid, None)
 
     def pop(self, now: float) -> QueuedPod | None:
-        """Return the next pod to decide, which is in flight from now on; None when nothing is
-        ready.
-        """
+        """Return the next pod, which is then in flight; None if no pod is ready."""
         self.flush(now)
         while self._heap:
             *_, uid = heapq.heappop(self._heap)
@@ -142,7 +139,7 @@ class SchedulingQueue:
         return None
 
     def done(self, uid: str) -> None:
-        """Forget a pod that was bound, or that is no business of ours any more."""
+        """Remove a pod in flight after its binding or its end."""
         self._in_flight.pop(uid, None)
 
     def reject(
@@ -153,12 +150,11 @@ class SchedulingQueue:
         *,
         look_again: bool = False,
     ) -> None:
-        """Have a pod that no node took wait for a change, or only for the backoff if one came
-        meanwhile.
+        """Put a rejected pod among the unschedulable, or after a missed change into back-off.
 
-        `look_again`: the rejecter may have been slower than the event that woke the pod, so one
-        more try follows after the backoff. (kube-scheduler >= 1.32 tries again too, since its own
-        status patch counts as an event.)
+        look_again: the extender may have got the event later than the queue, so one more try
+        follows after the back-off. (kube-scheduler >= 1.32 tries again too, since its own status
+        patch counts as an event.)
         """
         if self._in_flight.pop(entry.uid, None) is None:
             return
@@ -175,9 +171,7 @@ class SchedulingQueue:
             self._waiting[entry.uid] = entry
 
     def fail(self, entry: QueuedPod, now: float) -> None:
-        """Have a pod come back when its backoff ends: something broke, and no event
-        can repair it.
-        """
+        """Put a pod into back-off after an error, which no event can resolve."""
         if self._in_flight.pop(entry.uid, None) is None:
             return
         entry.errors += 1
@@ -187,7 +181,7 @@ class SchedulingQueue:
         self._backoff[entry.uid] = entry
 
     def move(self, change: Change, now: float) -> None:
-        """Wake the pods whose rejecters wait for this change; those in flight remember it."""
+        """Wake the pods that the change may let fit; pods in flight store the change."""
         for entry in self._in_flight.values():
             entry.missed.append(change)
         for entry in [e for e in self._gated.values() if self._awaits(e, change)]:
@@ -198,9 +192,7 @@ class SchedulingQueue:
             self._wake(entry, now)
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Have pods tried at once that wait for a change or for their backoff; those in flight come
-        back after their backoff.
-        """
+        """Make pending pods active at once; pods in flight return after back-off."""
         for uid in uids:
             entry = self._waiting.pop(uid, None) or self._backoff.pop(uid, None)
             if entry is not None:
@@ -209,7 +201,7 @@ class SchedulingQueue:
                 self._in_flight[uid].missed.append(FORCE_ACTIVATE)
 
     def nominated(self) -> dict[str, list[PodView]]:
-        """Return by node the pods for which room was made there, and that are not bound yet."""
+        """Return the nominated, unbound pods by node."""
         by_node: dict[str, list[PodView]] = {}
         for _, place in self._named():
             for entry in place.values():
@@ -218,7 +210,7 @@ class SchedulingQueue:
         return by_node
 
     def flush(self, now: float) -> None:
-        """Let out pods whose backoff has ended, and those that waited five minutes."""
+        """Wake pods at the end of back-off, and pods that were unschedulable for five minutes."""
         for entry in [e for e in self._waiting.values() if now - e.since > MAX_UNSCHEDULABLE]:
             del self._waiting[entry.uid]
             self._wake(entry, now)
@@ -227,17 +219,17 @@ class SchedulingQueue:
             self._activate(entry)
 
     def next_change(self) -> float | None:
-        """Return when a pod becomes ready by time alone; None when none will."""
+        """Return the next time at which a pod becomes ready without an event, None for none."""
         moments = [entry.ready_at for entry in self._backoff.values()]
         moments += [entry.since + MAX_UNSCHEDULABLE for entry in self._waiting.values()]
         return min(moments, default=None)
 
     def places(self) -> dict[str, str]:
-        """Return where each pod (by UID) is: gated, active, backoff, unschedulable or in-flight."""
+        """Return the place by UID: gated, active, backoff, unschedulable or in-flight."""
         return {uid: word for word, place in self._named() for uid in place}
 
     def __contains__(self, uid: str) -> bool:
-        """Return whether the pod is anywhere in the queue or in flight."""
+        """Return whether the pod is in the queue or in flight."""
         return self._find(uid) is not None
 
     def _named(self) -> tuple[tuple[str, dict[str, QueuedPod]], ...]:

@@ -1,6 +1,6 @@
-"""The framework of one profile: its plug-ins by point, and how each point's plug-ins are run.
+"""The framework of one profile: plug-ins by extension point, and the runs of each point.
 
-Which objection counts, in what order, and what a Skip skips are kube-scheduler's
+The order, the objection that counts and the meaning of Skip are those of kube-scheduler
 (pkg/scheduler/framework/runtime). Knows no API server and no queue.
 """
 
@@ -32,9 +32,9 @@ PluginScores = Mapping[str, Mapping[str, int]]
 class Framework:
     """The plug-ins of one profile.
 
-    points: the plug-ins of each point in their order; without it each joins whatever it can.
-    weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
-    check_all_filters: all filters are asked of a node, not only until the first objects.
+    points: the plug-ins of each point in order; None: each plug-in joins all points of its methods.
+    weights: of Score plug-ins, by name, by default 1. percentage: of nodes to score.
+    check_all_filters: all filters run on a node, not only up to the first objection.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Framework:
         }
 
     def weight(self, plugin_name: str) -> int:
-        """Return what the plug-in's scores are multiplied with."""
+        """Return the weight of the plug-in's scores."""
         return self._weights.get(plugin_name, 1)
 
     def run_pre_enqueue(self, pod: PodView) -> Status:
@@ -86,10 +86,10 @@ class Framework:
     def run_pre_filters(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, frozenset[str], Status]:
-        """Have all plug-ins prepare; return the only nodes worth a look (None: all), the plug-ins
-        that said so, and a status.
+        """Run PreFilter; return the only nodes to filter (None: all), the plug-ins that named them,
+        and a status.
 
-        An unresolvable objection ends the point at once; of others the last one counts.
+        An unresolvable objection ends the point at once; of other objections the last one counts.
         """
         only: NodeNames | None = None
         narrowed: list[str] = []
@@ -113,7 +113,7 @@ class Framework:
         return only, frozenset(narrowed), objection
 
     def run_add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
-        """Tell those that keep count that `other` is on the node now."""
+        """Update the counts of plug-ins: `other` was added to the node."""
         for plugin in self.extensions:
             if plugin.name not in state.skip_filter:
                 plugin.add_pod(state, pod, other, node)
@@ -121,15 +121,15 @@ class Framework:
     def run_remove_pod(
         self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo
     ) -> None:
-        """Tell those that keep count that `other` has left the node."""
+        """Update the counts of plug-ins: `other` was removed from the node."""
         for plugin in self.extensions:
             if plugin.name not in state.skip_filter:
                 plugin.remove_pod(state, pod, other, node)
 
     def run_filters(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return the first objection, with its plug-in's name; Success when there is none.
+        """Return the first objection with the name of the plug-in, else Success.
 
-        Where all are asked, the reasons of all, and evicting does not help if one says so.
+        With check_all_filters it has the reasons of all, and is unresolvable if one of them is.
         """
         result = SUCCESS
         for plugin in self.filters:
@@ -147,10 +147,10 @@ class Framework:
     def run_filters_with_nominated(
         self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
     ) -> Status:
-        """Return the first objection, also as if pods for which room was made here had come.
+        """Return the first objection with and without the nominated pods on the node. nominated:
+        pods nominated for the node; those of lower priority are ignored.
 
-        nominated: those pods; of lower priority than the pod they do not count. The pod must fit
-        without them too: they may go elsewhere, and its affinity be unmet.
+        The pod must also fit without nominated pods, which may go to other nodes, for its affinity.
         """
         nominated_pods = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
         if nominated_pods:
@@ -166,8 +166,8 @@ class Framework:
     def run_post_filters(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
-        """Return the answer of the first plug-in that succeeds, else Unschedulable with the texts
-        of all, which end the pod's message.
+        """Return the result of the first plug-in that succeeds, else Unschedulable with all texts
+        for the end of the pod's message.
         """
         texts: list[str] = []
         for plugin in self.post_filters:
@@ -178,7 +178,7 @@ class Framework:
         return Status(Code.UNSCHEDULABLE, tuple(text for text in texts if text))
 
     def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
-        """Have all plug-ins prepare their scores. Raises PluginError."""
+        """Run PreScore. Raises PluginError."""
         skipped: set[str] = set()
         for plugin in self.pre_scores:
             status = plugin.pre_score(state, pod, nodes)
@@ -191,7 +191,7 @@ class Framework:
     def run_scores(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> PluginScores:
-        """Return what each plug-in adds to each node's score. Raises PluginError."""
+        """Return the part of each plug-in in each node's score. Raises PluginError."""
         all_scores: dict[str, dict[str, int]] = {}
         node_pairs = [(node.name, node) for node in nodes]
         for plugin in self.scorers:
@@ -211,18 +211,18 @@ class Framework:
         return all_scores
 
     def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
-        """Have all plug-ins reserve; return Success, or the first objection."""
+        """Run Reserve; return Success, or the first objection."""
         return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
 
     def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Give everything back, last plug-in first."""
+        """Run Unreserve, the last plug-in first."""
         for plugin in reversed(self.reservers):
             plugin.unreserve(state, pod, node_name)
 
     def run_permit(
         self, state: CycleState, pod: PodView, node_name: str
     ) -> tuple[Status, dict[str, float]]:
-        """Return the first objection, else Wait or Success; and how long each may have it wait."""
+        """Return the first objection, else Wait or Success; and the longest wait by plug-in."""
         waits: dict[str, float] = {}
         for plugin in self.permits:
             status, longest = plugin.permit(state, pod, node_name)
@@ -238,7 +238,7 @@ class Framework:
         return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
 
     def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
-        """Return the answer of the first plug-in that does not leave the pod to the next."""
+        """Return the result of the first plug-in that does not skip."""
         for plugin in self.binders:
             status = plugin.bind(state, pod, node_name)
             if status.code is not Code.SKIP:
@@ -246,15 +246,15 @@ class Framework:
         return Status(Code.ERROR, ("no bind plugin binds this pod",))
 
     def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Tell those that want to know that the pod is bound."""
+        """Run PostBind for the bound pod."""
         for plugin in self.post_binders:
             plugin.post_bind(state, pod, node_name)
 
     def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
-        """Return whether a change can make a pod fit that these plug-ins rejected.
+        """Return whether a change may resolve a rejection by these plug-ins.
 
-        A pod that nobody in particular rejected (there was no node at all) waits for any event; so
-        does one rejected by who is no plug-in (an extender), or registers no events.
+        Any event may resolve a rejection without plug-ins (a cluster without nodes), by an
+        extender, or by a plug-in without registered events.
         """
         if not rejected_by or change.resource is Resource.WILDCARD:
             return True
@@ -265,7 +265,7 @@ class Framework:
         try:
             return any(event.wants(pod, change) for event in registered)
         except Exception:
-            # As in kube-scheduler: a bug in a hint must not leave a pod waiting.
+            # As in kube-scheduler: a bug in a hint must not leave a pod pending.
             log.exception("queueing hint failed plugin=%s pod=%s", plugin_name, pod.key)
             return True
 
@@ -282,7 +282,7 @@ def _first_objection(plugins: Sequence[AnyPlugin], judge: Callable[[AnyPlugin], 
 
 
 def _nowhere(plugins: Sequence[str]) -> str:
-    """Return kube-scheduler's sentence for plug-ins that leave no node between them."""
+    """Return kube-scheduler's sentence for plug-ins that name disjoint nodes."""
     if len(plugins) == 1:
         return f"node(s) didn't satisfy plugin {plugins[0]}"
     return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

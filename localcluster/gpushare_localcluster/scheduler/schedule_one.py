@@ -1,7 +1,7 @@
-"""One pod after another: its scheduling cycle, its binding cycle, and what follows a failure.
+"""One pod after another: scheduling cycle, binding cycle, and the handling of failures.
 
-Scheduling cycles run one at a time, bindings beside the next cycles, as kube-scheduler's
-schedule_one.go has it. No call to the API server or an extender is made under the queue's lock.
+As in kube-scheduler's schedule_one.go, scheduling cycles run one at a time, bindings beside the
+next cycles. No call to the API server or an extender is made under the queue's lock.
 """
 
 import logging
@@ -31,13 +31,13 @@ Observer = Callable[[Decision], None]
 Tracer = Callable[[trace.CycleTrace], None]
 
 _STOP_SECONDS = 10.0
-"""Seconds in which bindings that are under way may end when the scheduler stops."""
+"""Seconds in which running bindings may end when the scheduler stops."""
 
 
 class ScheduleOne:
-    """Schedules pods that were popped from the queue, which `changed` guards.
+    """Schedules pods popped from the queue, which `queue_changed` guards.
 
-    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    `observer` is called with each decision before the binding, `tracer` with each ended cycle.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class ScheduleOne:
         self._binders: set[threading.Thread] = set()
 
     def run(self, entry: QueuedPod) -> None:
-        """Decide a pod that was popped, and have its binding begin."""
+        """Run the scheduling cycle of a popped pod, and start its binding."""
         try:
             self._schedule(entry)
         except Exception:
-            # The loop must outlive a bug in one pod's cycle; the pod comes back by its backoff.
+            # The loop must survive a bug in one pod's cycle; the pod returns after back-off.
             log.exception("scheduling cycle failed pod=%s", entry.pod.key)
             with self._changed:
                 self._queue.fail(entry, time.monotonic())
 
     def stop(self) -> None:
-        """Finish the bindings under way."""
-        for pod in self._handle.waiting:
+        """Finish the running bindings."""
+        for pod in self._handle.waiting_pods:
             pod.reject("", "the scheduler stops")
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in tuple(self._binders):
@@ -101,7 +101,7 @@ class ScheduleOne:
         self._assume(entry, decision)
 
     def _assume(self, entry: QueuedPod, decision: Decision) -> None:
-        """Count the pod on its node, then reserve, permit, and bind beside the next decision."""
+        """Assume the pod on its node, then reserve, permit, and bind beside the next decision."""
         pod, state, node = decision.pod, decision.state, decision.node
         framework = self._handle.profiles[pod.scheduler_name]
         self._cache.assume(pod, node)
@@ -115,16 +115,16 @@ class ScheduleOne:
         self._activate_asked(decision)
         self._observer(decision)
         if waits:
-            self._handle.waiting.add(WaitingPod(pod, node, waits))
-        # In a thread of its own: any number may wait, at Permit or in an extender's bind, and
-        # others must get through.
+            self._handle.waiting_pods.add(WaitingPod(pod, node, waits))
+        # In a new thread: any number of pods may wait at Permit or in an extender's bind without
+        # blocking others.
         bind = self._bind_later if waits else self._bind
         thread = threading.Thread(target=bind, args=(entry, decision), name="bind", daemon=True)
         self._binders.add(thread)
         thread.start()
 
     def _bind_later(self, entry: QueuedPod, decision: Decision) -> None:
-        """Bind a pod that waits at Permit; it is nominated meanwhile (since 1.35)."""
+        """Bind a pod that waits at Permit, and is nominated meanwhile (since 1.35)."""
         write_nomination(self._api, decision.pod, decision.node)
         self._bind(entry, decision)
         write_nomination(self._api, decision.pod, "")
@@ -146,19 +146,19 @@ class ScheduleOne:
             return
         self._undo(decision)
         with self._changed:
-            # As if the assumed pod had been deleted: others may fit now.
+            # As if the assumed pod had been deleted: other pods may fit now.
             deletion = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
             self._queue.move(deletion, time.monotonic())
         self._failed(entry, decision, status)
 
     def _activate_asked(self, decision: Decision) -> None:
-        """Have the pods tried at once that plug-ins asked for; each request counts once."""
+        """Activate the pods that plug-ins requested; each request counts once."""
         if requested_pods := decision.state.pods_to_activate:
             self._handle.activate(requested_pods.values())
             requested_pods.clear()
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
-        """Have the pod wait: as one that does not fit the one node, or as one with an error."""
+        """Requeue the pod, either as rejected by the one node or with an error."""
         self._tracer(trace.decided(decision, status))
         if status.rejected:
             message = unschedulable_message(1, {decision.node: status})
@@ -173,7 +173,7 @@ class ScheduleOne:
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
         with self._changed:
-            # An extender learns of a change by its own watch, perhaps a moment after us.
+            # An extender gets a change by its own watch, perhaps a moment later.
             again = PLUGIN_NAME in rejected_by
             self._queue.reject(entry, rejected_by, time.monotonic(), look_again=again)
             waits = entry.uid in self._queue

@@ -1,6 +1,7 @@
-"""The scheduler around the pure parts: how they are put together, the watches, and the loop.
+"""The scheduler: wires the pure parts, runs the watches and the loop.
 
-One lock guards queue and cache feeding; no call to the API server or an extender is made under it.
+One lock guards the queue and the feed of the cache; no call to the API server or an extender is
+made under the lock.
 """
 
 import logging
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 Feeder = Callable[[Json | None, Json | None, float], None]
 
 _LOOK_AGAIN = 0.1
-"""Seconds until a scheduler that does not lead looks again whether it does."""
-# Pods that have not ended; the others hold nothing.
+"""Seconds between two checks of the leadership."""
+# Pods that have not ended; ended pods hold nothing.
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _NAMESPACES = "/api/v1/namespaces"
 _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -44,7 +45,7 @@ _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 class Scheduler:
     """A small kube-scheduler.
 
-    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    `observer` is called with each decision before the binding, `tracer` with each ended cycle.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Scheduler:
             less=first.queue_sorts[0].less,
             pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
-        waiting_pods = self._handle.waiting
+        waiting_pods = self._handle.waiting_pods
         self._feed = Feed(self._queue, self._cache, waiting_pods, options.scheduler_names)
         self._changed = threading.Condition()
         self._schedule_one = ScheduleOne(
@@ -104,14 +105,14 @@ class Scheduler:
             ]
 
     def start(self) -> None:
-        """Begin to watch and to schedule."""
+        """Start to watch and to schedule."""
         for informer in self._informers:
             informer.start()
         self._leadership.start()
         self._loop.start()
 
     def stop(self) -> None:
-        """Finish the bindings under way and end all threads."""
+        """Finish the running bindings and end all threads."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -127,17 +128,15 @@ class Scheduler:
         self._api.close()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait for all first lists; return whether each arrived within `timeout` seconds."""
+        """Wait for all first lists; return whether all arrived within `timeout` seconds each."""
         return all(informer.wait_synced(timeout) for informer in self._informers)
 
     def sees(self, node: str) -> bool:
-        """Return whether the node has come through the watch: pods decided from now
-        on know of it.
-        """
+        """Return whether the watch has shown the node, so that later decisions include it."""
         return self._cache.has_node(node)
 
     def _take_in(self, feed: Feeder, before: Json | None, after: Json | None) -> None:
-        """Have the feed take in a pod or a node that appeared, changed or vanished."""
+        """Feed an added, changed or deleted object."""
         with self._changed:
             try:
                 feed(before, after, time.monotonic())
@@ -149,7 +148,7 @@ class Scheduler:
     def _on_claims(
         self, kind: Resource, before: Json | None, after: Json | None, now: float
     ) -> None:
-        """Take in a claim, slice, device class or taint rule that appeared, changed or vanished."""
+        """Handle an added, changed or deleted claim, slice, device class or taint rule."""
         self._handle.claims.changed(kind, before, after)
         happened = Action.ADD if before is None else Action.UPDATE_OTHER
         self._queue.move(Change(kind, happened if after else Action.DELETE), now)
@@ -187,7 +186,7 @@ class Scheduler:
             self._schedule_one.run(entry)
 
     def _wait_for_lists(self) -> bool:
-        """Wait for all lists; return whether they arrived, False when stopped before that."""
+        """Wait for all lists; return True, or False at the end of the scheduler."""
         while not self.wait_synced(0.1):
             with self._changed:
                 if self._stopping:
@@ -195,9 +194,7 @@ class Scheduler:
         return True
 
     def _next(self) -> QueuedPod | None:
-        """Wait until this scheduler leads and a pod is ready, and return the pod; None when the
-        scheduler stops.
-        """
+        """Wait until this scheduler leads and a pod is ready; return the pod, None at the end."""
         with self._changed:
             while not self._stopping:
                 if not self._leadership.leads():

@@ -1,6 +1,6 @@
-"""Which nodes a node selector term matches, and which pods an affinity term means (core/v1).
+"""Matching of node selector terms and pod affinity terms (core/v1).
 
-Terms are plain dicts as the API server gives them. Label selectors of pods are read by
+Terms are plain dicts of the API. Label selectors of pods are read by
 `gpushare.wire.budgets.selects`.
 """
 
@@ -16,10 +16,10 @@ NamespaceLabels = Callable[[str], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class AffinityTerm:
-    """A pod affinity or anti-affinity term: which pods it means, and what is one place for it.
+    """A pod affinity or anti-affinity term.
 
-    weight: 0 for a required one. selector: None selects no pod. namespaces: those it names, or the
-    pod's own. namespace_selector: by labels, more of them; None: no more.
+    weight: 0 for a required term. selector: None matches no pod. namespaces: the named ones, or the
+    pod's own. namespace_selector: more namespaces by labels; None: no more.
     """
 
     topology_key: str
@@ -29,7 +29,7 @@ class AffinityTerm:
     weight: int = 0
 
     def matches(self, candidate: PodView, namespace_labels: NamespaceLabels) -> bool:
-        """Return whether the term means the pod."""
+        """Return whether the term matches the pod."""
         if candidate.namespace not in self.namespaces and not (
             self.namespace_selector is not None
             and selects(self.namespace_selector, namespace_labels(candidate.namespace))
@@ -65,7 +65,7 @@ def _term(pod: PodView, item: Json, weight: int = 0) -> AffinityTerm:
 
 
 def any_term(terms: tuple[Json, ...] | None, node: NodeView) -> bool:
-    """Return whether any of the terms matches; an empty list of terms matches no node."""
+    """Return whether any term matches; an empty list of terms matches no node."""
     return terms is None or any(term_matches(term, node) for term in terms)
 
 

@@ -1,6 +1,6 @@
-"""What one scheduling cycle of one pod thought, stage by stage: as lines, and as JSON.
+"""The trace of one scheduling cycle of one pod, stage by stage: as lines, and as JSON.
 
-Made of a cycle's outcome; decides nothing. The stages have kube-scheduler's names.
+The stages have kube-scheduler's names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ _WIDTH = 10
 class CycleTrace:
     """One cycle.
 
-    rejected: why nodes were not feasible. scores: who gave what to the others. node: the one that
-    was chosen, "" where none was. outcome: of the binding, or why the pod waits. skipped,
-    unscored: the plug-ins that stepped aside at PreFilter, at PreScore. waits: those that delayed
-    the binding at Permit, with the longest wait in seconds.
+    rejected: the status of infeasible nodes. scores: of feasible nodes, by source. node: the chosen
+    one, "" for none. outcome: of the binding, or why the pod is pending. skipped, unscored: the
+    plug-ins with Skip at PreFilter and PreScore. waits: the plug-ins that delayed the binding at
+    Permit, with the longest wait in seconds.
     """
 
     pod: PodView
@@ -58,7 +58,7 @@ class CycleTrace:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the cycle as text, a line for each thing that a stage found."""
+        """Yield the cycle as lines of text, in the order of the stages."""
         yield f"cycle of {self.pod.key} by {self.pod.scheduler_name}"
         if self.skipped:
             yield _line("PreFilter", f"not for this pod: {', '.join(sorted(self.skipped))}")
@@ -87,23 +87,23 @@ class CycleTrace:
 
 
 def waiting(pod: PodView, error: FitError | CycleError) -> CycleTrace:
-    """Return the cycle of a pod that no node takes, or whose decision failed."""
+    """Return the cycle of a pod without a node, or with a failed decision."""
     if isinstance(error, FitError):
         return CycleTrace(pod, Status(Code.UNSCHEDULABLE, (str(error),)), rejected=error.statuses)
     return CycleTrace(pod, Status(Code.ERROR, (str(error),)))
 
 
 def decided(decision: Decision, outcome: Status) -> CycleTrace:
-    """Return the cycle of a pod for which a node was chosen, with what came of it."""
+    """Return the cycle of a pod with a chosen node, and the outcome."""
     return CycleTrace(
-        decision.pod,
-        outcome,
-        decision.node,
-        decision.statuses,
-        decision.details,
-        decision.state.skip_filter,
-        decision.state.skip_score,
-        decision.state.waits,
+        pod=decision.pod,
+        outcome=outcome,
+        node=decision.node,
+        rejected=decision.statuses,
+        scores=decision.details,
+        skipped=decision.state.skip_filter,
+        unscored=decision.state.skip_score,
+        waits=decision.state.waits,
     )
 
 

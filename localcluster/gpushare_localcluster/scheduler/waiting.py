@@ -1,7 +1,7 @@
-"""Pods that Permit keeps waiting: assumed on their node, reserved, and not bound yet.
+"""Pods that wait at Permit: assumed on a node, reserved, and not bound yet.
 
-Plug-ins find them by `handle.waiting` and allow or reject them. A pod is allowed when every plug-in
-that asked to wait has allowed it; the first rejection, or the first time-out, ends its wait.
+Plug-ins get waiting pods by `handle.waiting_pods` and allow or reject them. A pod is allowed after
+every waiting plug-in has allowed it; the first rejection or time-out ends the wait.
 """
 
 import threading
@@ -12,11 +12,11 @@ from gpushare_localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare_localcluster.scheduler.objects import PodView
 
 LONGEST_WAIT = 15 * 60.0
-"""Seconds; a plug-in that asks for more gets this."""
+"""Upper bound on the wait of a plug-in, in seconds."""
 
 
 class WaitingPod:
-    """One pod that waits. `waits`: seconds, by plug-in, until its wait ends by itself."""
+    """One waiting pod. waits: seconds until the time-out, by plug-in."""
 
     def __init__(self, pod: PodView, node_name: str, waits: Mapping[str, float]) -> None:
         self.pod = pod
@@ -27,24 +27,24 @@ class WaitingPod:
 
     @property
     def pending_plugins(self) -> list[str]:
-        """The plug-ins that have not allowed it yet."""
+        """The plug-ins that have not allowed the pod yet."""
         with self._changed:
             return list(self._pending)
 
     def allow(self, plugin: str) -> None:
-        """Say that the plug-in has nothing against the binding any more."""
+        """Allow the binding on behalf of the plug-in."""
         with self._changed:
             self._pending.pop(plugin, None)
             if not self._pending:
                 self._end(SUCCESS)
 
     def reject(self, plugin: str, message: str) -> None:
-        """Say that the pod must not be bound now."""
+        """Reject the binding on behalf of the plug-in."""
         with self._changed:
             self._end(Status(Code.UNSCHEDULABLE, (message,), plugin))
 
     def wait(self) -> Status:
-        """Wait for the answer, and return it."""
+        """Wait for the result, and return it."""
         begun = time.monotonic()
         with self._changed:
             while self._answer is None:
@@ -64,19 +64,19 @@ class WaitingPod:
 
 
 class WaitingPods:
-    """All pods that wait, by UID."""
+    """All waiting pods, by UID."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pods: dict[str, WaitingPod] = {}
 
     def add(self, pod: WaitingPod) -> None:
-        """Have a pod wait."""
+        """Add a waiting pod."""
         with self._lock:
             self._pods[pod.pod.uid] = pod
 
     def remove(self, uid: str) -> None:
-        """Forget a pod whose wait has ended."""
+        """Remove a pod after its wait."""
         with self._lock:
             self._pods.pop(uid, None)
 
@@ -86,6 +86,6 @@ class WaitingPods:
             return self._pods.get(uid)
 
     def __iter__(self) -> Iterator[WaitingPod]:
-        """Iterate over the pods that wait now."""
+        """Iterate over the current waiting pods."""
         with self._lock:
             return iter(tuple(self._pods.values()))

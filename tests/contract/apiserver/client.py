@@ -1,7 +1,7 @@
 """A plain client for the API-server suite: status and JSON, nothing hidden.
 
-Knows HTTP and TLS only, so that the suite can be pointed at any Kubernetes API server by its URL,
-a token and the file of its certificate.
+Knows HTTP and TLS only, so that the suite can run on any Kubernetes API server, by URL, token and
+the file of the certificate.
 """
 
 import http.client
@@ -29,8 +29,8 @@ class Reply:
 
     @property
     def meta(self) -> Json:
-        found: Json = self.body["metadata"]
-        return found
+        result: Json = self.body["metadata"]
+        return result
 
     @property
     def version(self) -> str:
@@ -58,7 +58,7 @@ class Stream:
 
 
 class Api:
-    """Requests to one API server, each on a connection of its own."""
+    """Requests to one API server, each on a new connection."""
 
     def __init__(self, url: str, *, token: str = "", ca: str = "") -> None:
         self.url = url
@@ -94,8 +94,8 @@ class Api:
             kind = response.headers.get("Content-Type", "")
             # kube-apiserver calls the index of its OpenAPI documents plain text.
             is_json = "json" in kind
-            found = json.loads(text) if is_json else {"text": text.decode()}
-            return Reply(response.status, found, dict(response.headers))
+            result = json.loads(text) if is_json else {"text": text.decode()}
+            return Reply(response.status, result, dict(response.headers))
         finally:
             connection.close()
 

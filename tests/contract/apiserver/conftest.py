@@ -1,4 +1,4 @@
-"""The servers that the API-server suite runs against, and what its tests start from."""
+"""The servers of the API-server suite, and the fixtures of its tests."""
 
 import itertools
 import os
@@ -22,7 +22,7 @@ newest = pytest.mark.skipif(
     SERVER != "localcluster" and RELEASE != NEWEST,
     reason="an older kube-apiserver does not have it yet, or answers 500 (1.30 does)",
 )
-"""Promises of the newest API server alone; ours keeps them."""
+"""Promises of the newest API server alone, which the local one keeps."""
 
 CONTROLLERS = (
     "deployment-controller",
@@ -65,10 +65,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[Api]:
 def controller_manager(request: pytest.FixtureRequest, server: Api) -> Iterator[None]:
     """Controllers beside the server while the module's tests run: ours, or those of Kubernetes."""
     if SERVER != "kube-apiserver":
-        ours = ControllerManager(ApiClient(server.url, user_agent="controllers"))
-        ours.start()
+        our_value = ControllerManager(ApiClient(server.url, user_agent="controllers"))
+        our_value.start()
         yield
-        ours.stop()
+        our_value.stop()
         return
     real: Plane = request.getfixturevalue("plane")
     process = real.start_controllers(needed("kube-controller-manager"), *CONTROLLERS)

@@ -1,4 +1,4 @@
-"""The shape of the answers by which the extender knows that it was the API server who answered.
+"""The shape of answers by which the extender recognises the API server.
 
 Each is read by the production code, which takes anything else for no answer at all.
 """
@@ -41,9 +41,9 @@ def test_a_uid_is_a_uuid_whatever_its_user_writes(api: Api, namespace: str) -> N
 
 def test_a_pod_that_is_read_says_what_it_is(api: Api, namespace: str) -> None:
     uid = api.create(f"{namespace}/pods", pod()).meta["uid"]
-    found = PODS.decode_answer(encoded(api.get(f"{namespace}/pods/p")), short(namespace), "p")
-    assert found.metadata is not None
-    assert found.metadata.uid == uid
+    result = PODS.decode_answer(encoded(api.get(f"{namespace}/pods/p")), short(namespace), "p")
+    assert result.metadata is not None
+    assert result.metadata.uid == uid
 
 
 def test_every_list_says_of_what_it_is_with_items_though_it_is_empty(
@@ -59,11 +59,11 @@ def test_every_list_says_of_what_it_is_with_items_though_it_is_empty(
 
 def test_a_lease_written_is_answered_as_it_was_written(api: Api, namespace: str) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{short(namespace)}/leases"
-    made = read_lease(encoded(api.create(path, _lease("2026-01-01T00:00:00.000001Z"))))
-    renewed = json.loads(made.document) | {"spec": _lease("2026-01-01T00:00:02.120000Z")["spec"]}
-    written = read_lease(encoded(api.call("PUT", f"{path}/x", renewed)))
-    assert written.renewed == "2026-01-01T00:00:02.120000Z"
-    assert written.version != made.version
+    created = read_lease(encoded(api.create(path, _lease("2026-01-01T00:00:00.000001Z"))))
+    renewed = json.loads(created.document) | {"spec": _lease("2026-01-01T00:00:02.120000Z")["spec"]}
+    text = read_lease(encoded(api.call("PUT", f"{path}/x", renewed)))
+    assert text.renewed == "2026-01-01T00:00:02.120000Z"
+    assert text.version != created.version
 
 
 def test_an_event_written_is_answered_as_an_event(api: Api, namespace: str) -> None:

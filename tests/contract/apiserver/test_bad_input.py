@@ -1,4 +1,4 @@
-"""Whatever comes in, the answer is a Status that says what was wrong."""
+"""The answer to every malformed request is a Status with the reason."""
 
 import json
 
@@ -116,10 +116,10 @@ def test_a_patch_that_makes_no_sense_changes_nothing(
     api: Api, namespace: str, content_type: str, patch: object
 ) -> None:
     path = f"{namespace}/configmaps/a"
-    made = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
+    created = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
     reply = api.patch(path, patch, content_type)
     assert reply.status < 500
-    assert api.get(path).body == made.body
+    assert api.get(path).body == created.body
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workloads get their pods, and lose them, beside an API server that has controllers."""
+"""Controllers create and delete the pods of workloads."""
 
 import pytest
 
@@ -17,8 +17,8 @@ def workload(name: str, **spec: object) -> Json:
 
 
 def pods_of(api: Api, namespace: str, name: str) -> list[str]:
-    found = api.get(f"{namespace}/pods", labelSelector=f"app={name}").body["items"]
-    return sorted(pod["metadata"]["name"] for pod in found)
+    result = api.get(f"{namespace}/pods", labelSelector=f"app={name}").body["items"]
+    return sorted(pod["metadata"]["name"] for pod in result)
 
 
 def apps(namespace: str, kind: str) -> str:

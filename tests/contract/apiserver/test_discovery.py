@@ -1,4 +1,4 @@
-"""Discovery: what a kube-scheduler and kubectl ask before anything else."""
+"""Discovery: the first requests of a kube-scheduler and of kubectl."""
 
 import pytest
 
@@ -35,15 +35,15 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
     "path", [*SCHEDULER_READS, *(pytest.param(path, marks=newest) for path in SINCE_LATELY)]
 )
 def test_whatever_a_kube_scheduler_caches_can_be_listed_and_watched(api: Api, path: str) -> None:
-    listed = api.get(path)
-    assert listed.status == 200
-    assert isinstance(listed.body["items"], list)
-    with api.watch(path, resourceVersion=listed.version, timeoutSeconds=5):
+    listing = api.get(path)
+    assert listing.status == 200
+    assert isinstance(listing.body["items"], list)
+    with api.watch(path, resourceVersion=listing.version, timeoutSeconds=5):
         pass
 
 
 def test_every_group_that_is_named_has_a_page(api: Api) -> None:
-    """Kubectl asks again and again for a group whose page is missing."""
+    """Kubectl repeats the request for a group with a missing page."""
     for group in api.get("/apis").body["groups"]:
         for version in group["versions"]:
             page = api.get(f"/apis/{version['groupVersion']}")
@@ -79,10 +79,10 @@ def test_an_unserved_group_is_not_found(api: Api) -> None:
 
 def test_the_server_says_that_it_is_ready_and_who_it_is(api: Api) -> None:
     assert api.get("/readyz").status == 200
-    told = api.get("/version").body
+    text = api.get("/version").body
     release = NEWEST if SERVER == "localcluster" else RELEASE
-    assert [told["major"], told["minor"]] == release.split(".")[:2]
-    assert told["gitVersion"].startswith(f"v{release}")
+    assert [text["major"], text["minor"]] == release.split(".")[:2]
+    assert text["gitVersion"].startswith(f"v{release}")
 
 
 def test_everybody_may_do_everything(api: Api) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes about GPU memory: what our own API server says of them beyond a real one's checks."""
+"""Mistakes about GPU memory: warnings of the local API server, which a real one does not give."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ def api() -> Any:
 
 
 def split(gpu_mem: str, count: str) -> dict[str, Any]:
-    made = pod("split", gpu_mem=gpu_mem)
-    made["metadata"]["annotations"] = {"aliyun.com/gpu-count": count}
-    return made
+    created = pod("split", gpu_mem=gpu_mem)
+    created["metadata"]["annotations"] = {"aliyun.com/gpu-count": count}
+    return created
 
 
 @pytest.mark.parametrize(

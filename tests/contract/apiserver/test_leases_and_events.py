@@ -1,4 +1,4 @@
-"""Leases, by which a leader is elected, and Events, which have two views."""
+"""Leases for leader election, and Events in two API versions."""
 
 import pytest
 
@@ -27,10 +27,10 @@ def test_only_one_of_two_candidates_takes_a_lease(api: Api, namespace: str) -> N
     assert api.get(f"{path}/leader").status == 404
     assert api.call("POST", path, lease("a")).status == 201
     assert api.call("POST", path, lease("b")).status == 409
-    seen = api.get(f"{path}/leader").body
-    renewed = {**seen, "spec": {**seen["spec"], "leaseTransitions": 1}}
+    collected = api.get(f"{path}/leader").body
+    renewed = {**collected, "spec": {**collected["spec"], "leaseTransitions": 1}}
     assert api.call("PUT", f"{path}/leader", renewed).status == 200
-    stolen = api.call("PUT", f"{path}/leader", {**seen, "spec": lease("b")["spec"]})
+    stolen = api.call("PUT", f"{path}/leader", {**collected, "spec": lease("b")["spec"]})
     assert (stolen.status, stolen.body["reason"]) == (409, "Conflict")
     assert api.get(f"{path}/leader").body["spec"]["holderIdentity"] == "a"
 
@@ -47,21 +47,21 @@ def test_a_put_makes_a_lease_that_is_gone_but_not_for_a_holder_who_names_its_uid
 ) -> None:
     """AllowCreateOnUpdate of kube-apiserver: a holder that drops the uid would lead again."""
     path = LEASES.format(short(namespace))
-    held = api.create(path, lease("a")).body
+    values = api.create(path, lease("a")).body
     api.delete(f"{path}/leader")
-    reply = api.call("PUT", f"{path}/leader", held)
+    reply = api.call("PUT", f"{path}/leader", values)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
     assert api.get(f"{path}/leader").status == 404
-    del held["metadata"]["uid"]
-    made = api.call("PUT", f"{path}/leader", held)
-    assert (made.status, made.body["spec"]["holderIdentity"]) == (201, "a")
-    assert int(made.version) > int(held["metadata"]["resourceVersion"])
+    del values["metadata"]["uid"]
+    created = api.call("PUT", f"{path}/leader", values)
+    assert (created.status, created.body["spec"]["holderIdentity"]) == (201, "a")
+    assert int(created.version) > int(values["metadata"]["resourceVersion"])
     assert api.call("PUT", f"{namespace}/configmaps/leader", config_map("leader")).status == 404
 
 
 def test_microseconds_are_kept(api: Api, namespace: str) -> None:
-    made = api.create(LEASES.format(short(namespace)), lease("a"))
-    assert made.body["spec"]["renewTime"] == TIME
+    created = api.create(LEASES.format(short(namespace)), lease("a"))
+    assert created.body["spec"]["renewTime"] == TIME
 
 
 def core_event(namespace: str) -> Json:
@@ -96,8 +96,8 @@ def test_events_are_found_by_what_they_are_about(api: Api, namespace: str) -> No
         ("involvedObject.name=q", 0),
         ("reason=Scheduled,type=Normal", 1),
     ):
-        found = api.get(f"{namespace}/events", fieldSelector=selector)
-        assert len(found.body["items"]) == count
+        result = api.get(f"{namespace}/events", fieldSelector=selector)
+        assert len(result.body["items"]) == count
 
 
 def new_event(namespace: str, **changes: object) -> Json:
@@ -160,14 +160,14 @@ def test_a_core_event_lies_in_the_namespace_of_what_it_is_about(api: Api, namesp
 def test_an_event_of_either_style_is_seen_in_both(api: Api, namespace: str) -> None:
     name = short(namespace)
     path = f"/apis/events.k8s.io/v1/namespaces/{name}/events"
-    made = api.create(path, new_event(namespace)).body
-    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it fits")
+    created = api.create(path, new_event(namespace)).body
+    assert (created["apiVersion"], created["note"]) == ("events.k8s.io/v1", "it fits")
     core = api.get(f"{namespace}/events/p.18").body
     assert (core["apiVersion"], core["message"]) == ("v1", "it fits")
-    assert core["involvedObject"] == made["regarding"]
+    assert core["involvedObject"] == created["regarding"]
     assert core["reportingComponent"] == "default-scheduler"
-    found = api.get(path, fieldSelector="regarding.name=p,reportingController=default-scheduler")
-    assert [item["note"] for item in found.body["items"]] == ["it fits"]
+    result = api.get(path, fieldSelector="regarding.name=p,reportingController=default-scheduler")
+    assert [item["note"] for item in result.body["items"]] == ["it fits"]
     api.create(f"{namespace}/events", core_event(namespace))
     assert api.get(f"{path}/p.17").body["deprecatedCount"] == 1
     series = {"series": {"count": 2, "lastObservedTime": TIME}}

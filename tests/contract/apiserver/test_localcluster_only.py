@@ -1,4 +1,4 @@
-"""What only our own server does: faults on order, logs, compaction, an end, stricter checks."""
+"""Behaviour of the local server alone: faults, logs, compaction, the end, stricter checks."""
 
 import http.client
 import json
@@ -155,8 +155,8 @@ def gone(api: Api, version: str) -> bool:
     """
     with api.watch(MAPS, resourceVersion=version) as stream:
         event = stream.next()
-        told = event["type"], event["object"]["code"], event["object"]["reason"]
-        return told == ("ERROR", 410, "Expired") and stream.ended()
+        text = event["type"], event["object"]["code"], event["object"]["reason"]
+        return text == ("ERROR", 410, "Expired") and stream.ended()
 
 
 def test_a_watch_from_a_compacted_version_is_gone(api: Api, local: ApiServer) -> None:
@@ -206,7 +206,7 @@ def test_a_page_of_a_compacted_list_is_gone(api: Api, local: ApiServer) -> None:
 
 
 def test_a_watch_of_a_version_from_another_life_is_gone(api: Api) -> None:
-    """A demo started anew counts from one again; its clients must list, not wait."""
+    """A restarted demo starts at version one again; clients must list, not wait."""
     assert gone(api, "999999")
     assert api.get(MAPS, resourceVersion="999999").status == 504
 
@@ -220,7 +220,7 @@ def test_bookmarks_come_to_those_who_ask(api: Api) -> None:
 
 
 def test_a_namespace_takes_its_contents_with_it(api: Api) -> None:
-    """On a real cluster a controller does it."""
+    """On a real cluster a controller does this."""
     api.create("/api/v1/namespaces", {"metadata": {"name": "team"}})
     api.create("/api/v1/namespaces/team/configmaps", config_map("a"))
     assert api.delete("/api/v1/namespaces/team").status == 200
@@ -285,10 +285,10 @@ def test_a_hundred_watches_see_every_event_and_end_with_the_server() -> None:
 
 
 def start_pod(api: Api, name: str = "p") -> str:
-    made = api.create(PODS, pod(name))
+    created = api.create(PODS, pod(name))
     api.create(f"{PODS}/{name}/binding", binding(name, "n"))
     api.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running"}}, STRATEGIC)
-    return str(made.meta["uid"])
+    return str(created.meta["uid"])
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -49,10 +49,10 @@ def test_a_list_has_a_version_and_items_in_order(api: Api, namespace: str) -> No
     assert (empty["kind"], empty["items"]) == ("ConfigMapList", [])
     for name in ("b", "a"):
         last = api.create(f"{namespace}/configmaps", config_map(name))
-    found = api.get(f"{namespace}/configmaps", labelSelector="!none")
-    names = [item["metadata"]["name"] for item in found.body["items"]]
+    result = api.get(f"{namespace}/configmaps", labelSelector="!none")
+    names = [item["metadata"]["name"] for item in result.body["items"]]
     assert [name for name in names if name in {"a", "b"}] == ["a", "b"]
-    assert int(found.version) >= int(last.version)
+    assert int(result.version) >= int(last.version)
 
 
 def test_pages_of_a_list_are_of_one_version(api: Api, namespace: str) -> None:
@@ -85,26 +85,26 @@ def test_a_put_with_an_old_version_is_a_conflict(api: Api, namespace: str) -> No
 
 
 def test_a_put_without_a_version_wins(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
+    created = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
     reply = api.call("PUT", f"{namespace}/configmaps/a", config_map("a", x="2"))
     assert (reply.status, reply.body["data"]) == (200, {"x": "2"})
-    assert reply.meta["uid"] == made.meta["uid"]
+    assert reply.meta["uid"] == created.meta["uid"]
 
 
 def test_a_put_that_changes_nothing_is_no_new_version(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
-    assert api.call("PUT", f"{namespace}/configmaps/a", made.body).version == made.version
-    assert api.patch(f"{namespace}/configmaps/a", {"data": {"x": "1"}}).version == made.version
+    created = api.create(f"{namespace}/configmaps", config_map("a", x="1"))
+    assert api.call("PUT", f"{namespace}/configmaps/a", created.body).version == created.version
+    assert api.patch(f"{namespace}/configmaps/a", {"data": {"x": "1"}}).version == created.version
 
 
 def test_identity_cannot_be_changed(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
-    other = {**made.body, "metadata": {**made.meta, "uid": "another"}}
-    assert api.call("PUT", f"{namespace}/configmaps/a", other).status == 409
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
+    second = {**created.body, "metadata": {**created.meta, "uid": "another"}}
+    assert api.call("PUT", f"{namespace}/configmaps/a", second).status == 409
     for change in ({"name": "b"}, {"name": None}, {"namespace": "elsewhere"}):
-        moved = {**made.body, "metadata": {**made.meta, **change}}
-        assert api.call("PUT", f"{namespace}/configmaps/a", moved).status == 400
-    assert api.get(f"{namespace}/configmaps/a").body == made.body
+        after_move = {**created.body, "metadata": {**created.meta, **change}}
+        assert api.call("PUT", f"{namespace}/configmaps/a", after_move).status == 400
+    assert api.get(f"{namespace}/configmaps/a").body == created.body
 
 
 @pytest.mark.parametrize(
@@ -113,23 +113,23 @@ def test_identity_cannot_be_changed(api: Api, namespace: str) -> None:
 def test_a_patch_for_another_object_changes_nothing(
     api: Api, namespace: str, field: str, status: int
 ) -> None:
-    """Controllers tell by 422 that their object has a successor of its name (client-go does)."""
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    """By 422 controllers (client-go) notice a new object of the same name."""
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
     patch = {"metadata": {field: "7"}, "data": {"x": "1"}}
     assert api.patch(f"{namespace}/configmaps/a", patch).status == status
     patch["metadata"]["resourceVersion"] = "7"
     assert api.patch(f"{namespace}/configmaps/a", patch).status == min(status, 409)
-    assert api.get(f"{namespace}/configmaps/a").body == made.body
+    assert api.get(f"{namespace}/configmaps/a").body == created.body
 
 
 def test_a_dry_run_answers_and_does_nothing(api: Api, namespace: str) -> None:
     path = f"{namespace}/configmaps"
-    made = api.create(path, config_map("a", x="1"), dryRun="All")
-    assert made.meta["uid"]
+    created = api.create(path, config_map("a", x="1"), dryRun="All")
+    assert created.meta["uid"]
     assert api.get(f"{path}/a").status == 404
     real = api.create(path, config_map("a", x="1"))
-    changed = api.call("PUT", f"{path}/a", config_map("a", x="2"), dryRun="All")
-    assert changed.body["data"] == {"x": "2"}
+    updated = api.call("PUT", f"{path}/a", config_map("a", x="2"), dryRun="All")
+    assert updated.body["data"] == {"x": "2"}
     assert api.call("DELETE", f"{path}/a", dryRun="All").status == 200
     assert api.get(f"{path}/a").body == real.body
 
@@ -145,20 +145,20 @@ def test_of_a_delete_with_a_body_the_body_counts_alone(api: Api, namespace: str)
 
 
 def test_a_deleted_object_is_gone_and_says_which(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
     reply = api.delete(f"{namespace}/configmaps/a")
     assert (reply.status, reply.body["status"]) == (200, "Success")
-    assert reply.body["details"]["uid"] == made.meta["uid"]
+    assert reply.body["details"]["uid"] == created.meta["uid"]
     assert api.get(f"{namespace}/configmaps/a").status == 404
 
 
 def test_a_delete_keeps_to_its_preconditions(api: Api, namespace: str) -> None:
     path = f"{namespace}/configmaps/a"
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
     for precondition in ({"uid": "another"}, {"resourceVersion": "1"}):
         reply = api.delete(path, {"preconditions": precondition})
         assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-    right = {"uid": made.meta["uid"], "resourceVersion": made.version}
+    right = {"uid": created.meta["uid"], "resourceVersion": created.version}
     assert api.delete(path, {"preconditions": right}).status == 200
 
 
@@ -181,8 +181,8 @@ def test_delete_collection_deletes_what_its_selector_selects(api: Api, namespace
     for name, tier in (("a", "x"), ("b", "x"), ("c", "y")):
         api.create(path, config_map(name, {"tier": tier}))
     assert api.call("DELETE", path, labelSelector="tier=x").status == 200
-    left = api.get(path, labelSelector="tier").body["items"]
-    assert [item["metadata"]["name"] for item in left] == ["c"]
+    remaining = api.get(path, labelSelector="tier").body["items"]
+    assert [item["metadata"]["name"] for item in remaining] == ["c"]
 
 
 def test_a_list_is_narrowed_by_fields_and_labels(api: Api, namespace: str) -> None:
@@ -190,13 +190,13 @@ def test_a_list_is_narrowed_by_fields_and_labels(api: Api, namespace: str) -> No
     for name in ("a", "b"):
         api.create(path, config_map(name, {"app": name}))
     for query in ({"fieldSelector": "metadata.name=a"}, {"labelSelector": "app in (a)"}):
-        found = api.get(path, **query).body["items"]
-        assert [item["metadata"]["name"] for item in found] == ["a"]
+        result = api.get(path, **query).body["items"]
+        assert [item["metadata"]["name"] for item in result] == ["a"]
     assert api.get(path, fieldSelector="data.x=1").status == 400
     assert api.get(path, labelSelector="a=b=c").status == 400
 
 
 def test_all_namespaces_are_listed_at_once(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
     items = api.get("/api/v1/configmaps").body["items"]
-    assert made.meta["uid"] in {item["metadata"]["uid"] for item in items}
+    assert created.meta["uid"] in {item["metadata"]["uid"] for item in items}

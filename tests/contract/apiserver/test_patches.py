@@ -87,20 +87,20 @@ def test_null_in_a_status_patch_removes(api: Api, namespace: str) -> None:
 
 
 def test_a_write_of_the_object_leaves_its_status(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/pods", pod()).body
-    changed = {**made, "status": {"phase": "Failed"}}
-    assert api.call("PUT", f"{namespace}/pods/p", changed).body["status"]["phase"] == "Pending"
-    reply = api.call("PUT", f"{namespace}/pods/p/status", changed)
+    created = api.create(f"{namespace}/pods", pod()).body
+    updated = {**created, "status": {"phase": "Failed"}}
+    assert api.call("PUT", f"{namespace}/pods/p", updated).body["status"]["phase"] == "Pending"
+    reply = api.call("PUT", f"{namespace}/pods/p/status", updated)
     assert reply.body["status"]["phase"] == "Failed"
     assert api.get(f"{namespace}/pods/p/status").body == reply.body
 
 
 def test_a_patch_may_carry_the_version_it_is_for(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    created = api.create(f"{namespace}/configmaps", config_map("a"))
     path = f"{namespace}/configmaps/a"
-    patch = {"metadata": {"resourceVersion": made.version}, "data": {"x": "1"}}
+    patch = {"metadata": {"resourceVersion": created.version}, "data": {"x": "1"}}
     assert api.patch(path, patch).status == 200
-    patch = {"metadata": {"resourceVersion": made.version}, "data": {"x": "2"}}
+    patch = {"metadata": {"resourceVersion": created.version}, "data": {"x": "2"}}
     assert (api.patch(path, patch).status, api.get(path).body["data"]) == (409, {"x": "1"})
 
 

@@ -1,4 +1,4 @@
-"""Pods: what the API server fills in, how they are bound, how they go."""
+"""Pods: defaults, bindings and deletions by the API server."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.contract.apiserver.conftest import binding, newest, pod
 
 
 def test_a_new_pod_gets_its_defaults(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/pods", pod()).body
-    spec, status = made["spec"], made["status"]
+    created = api.create(f"{namespace}/pods", pod()).body
+    spec, status = created["spec"], created["status"]
     assert spec["schedulerName"] == "default-scheduler"
     assert spec["restartPolicy"] == "Always"
     assert spec["terminationGracePeriodSeconds"] == 30
@@ -19,17 +19,17 @@ def test_a_new_pod_gets_its_defaults(api: Api, namespace: str) -> None:
 
 
 def test_requests_are_the_limits_where_they_are_missing(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/pods", pod(gpu_mem=3)).body
-    resources = made["spec"]["containers"][0]["resources"]
+    created = api.create(f"{namespace}/pods", pod(gpu_mem=3)).body
+    resources = created["spec"]["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"] == {"aliyun.com/gpu-mem": "3"}
 
 
 @pytest.mark.parametrize(
-    ("written", "stored"), [(16000, "16k"), ("16000", "16k"), ("1024Mi", "1Gi"), ("2000m", "2")]
+    ("text", "stored"), [(16000, "16k"), ("16000", "16k"), ("1024Mi", "1Gi"), ("2000m", "2")]
 )
-def test_quantities_are_rewritten(api: Api, namespace: str, written: object, stored: str) -> None:
-    made = api.create(f"{namespace}/pods", pod(gpu_mem=written)).body
-    limits = made["spec"]["containers"][0]["resources"]["limits"]
+def test_quantities_are_rewritten(api: Api, namespace: str, text: object, stored: str) -> None:
+    created = api.create(f"{namespace}/pods", pod(gpu_mem=text)).body
+    limits = created["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"aliyun.com/gpu-mem": stored}
 
 
@@ -71,8 +71,8 @@ def test_the_priority_comes_from_the_class_alone(api: Api, namespace: str) -> No
     name = namespace.rpartition("/")[2]
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     api.create(path, {"metadata": {"name": name}, "value": 1000})
-    made = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
-    assert made["spec"]["priority"] == 1000
+    created = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
+    assert created["spec"]["priority"] == 1000
     assert api.call("POST", f"{namespace}/pods", pod("q", priority=7)).status == 403
     unknown = api.call("POST", f"{namespace}/pods", pod("q", priorityClassName="nobody"))
     assert unknown.status == 403
@@ -93,8 +93,8 @@ def test_a_priority_class_is_below_those_of_the_system(api: Api, change: dict[st
 
 
 def test_a_priority_of_null_is_none_of_the_clients_own(api: Api, namespace: str) -> None:
-    sent = pod(priority=None, preemptionPolicy=None, priorityClassName=None)
-    spec = api.create(f"{namespace}/pods", sent).body["spec"]
+    body = pod(priority=None, preemptionPolicy=None, priorityClassName=None)
+    spec = api.create(f"{namespace}/pods", body).body["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
 
 
@@ -103,13 +103,13 @@ def test_whether_a_pod_may_preempt_is_said_by_its_class_alone(api: Api, namespac
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     polite = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"}
     api.create(path, polite)
-    made = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
-    assert made["spec"]["preemptionPolicy"] == "Never"
-    for own in (
+    created = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
+    assert created["spec"]["preemptionPolicy"] == "Never"
+    for fields in (
         {"preemptionPolicy": "Never"},
         {"preemptionPolicy": "PreemptLowerPriority", "priorityClassName": name},
     ):
-        assert api.call("POST", f"{namespace}/pods", pod("q", **own)).status == 403
+        assert api.call("POST", f"{namespace}/pods", pod("q", **fields)).status == 403
     for change in ({"value": 1001}, {"preemptionPolicy": "PreemptLowerPriority"}):
         assert api.patch(f"{path}/{name}", change).status == 422
 
@@ -122,8 +122,8 @@ def test_a_pod_as_a_whole_asks_for_cpu_and_memory_alone(
 ) -> None:
     reply = api.call("POST", f"{namespace}/pods", pod(resources={field: {resource: "4"}}))
     assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    where = f"spec.resources.{field}[{resource}]"
-    assert f'{where}: Unsupported value: "{resource}"' in reply.body["message"]
+    place = f"spec.resources.{field}[{resource}]"
+    assert f'{place}: Unsupported value: "{resource}"' in reply.body["message"]
     path = namespace.replace("/api/", "/apis/apps/") + "/deployments"
     template = {
         "metadata": {"labels": {"a": "b"}},
@@ -131,7 +131,7 @@ def test_a_pod_as_a_whole_asks_for_cpu_and_memory_alone(
     }
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
     reply = api.call("POST", path, {"metadata": {"name": "d"}, "spec": spec})
-    assert f"spec.template.{where}: Unsupported value" in reply.body["message"]
+    assert f"spec.template.{place}: Unsupported value" in reply.body["message"]
 
 
 def bind(api: Api, namespace: str, node: str, **metadata: object) -> Reply:
@@ -144,13 +144,13 @@ def test_a_binding_is_one_write_of_node_annotations_and_condition(
 ) -> None:
     body = pod()
     body["metadata"]["annotations"] = {"kept": "1", "clash": "old"}
-    made = api.create(f"{namespace}/pods", body)
-    with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:
+    created = api.create(f"{namespace}/pods", body)
+    with api.watch(f"{namespace}/pods", resourceVersion=created.version) as stream:
         reply = bind(
             api,
             namespace,
             node_name,
-            uid=made.meta["uid"],
+            uid=created.meta["uid"],
             annotations={"clash": "new", "ALIYUN_COM_GPU_MEM_IDX": "0"},
         )
         assert (reply.status, reply.body["kind"], reply.body["status"]) == (
@@ -159,15 +159,15 @@ def test_a_binding_is_one_write_of_node_annotations_and_condition(
             "Success",
         )
         event = stream.next()
-    bound = api.get(f"{namespace}/pods/p").body
-    assert event == {"type": "MODIFIED", "object": bound}
-    assert bound["spec"]["nodeName"] == node_name
-    assert bound["metadata"]["annotations"] == {
+    bound_pod = api.get(f"{namespace}/pods/p").body
+    assert event == {"type": "MODIFIED", "object": bound_pod}
+    assert bound_pod["spec"]["nodeName"] == node_name
+    assert bound_pod["metadata"]["annotations"] == {
         "kept": "1",
         "clash": "new",
         "ALIYUN_COM_GPU_MEM_IDX": "0",
     }
-    (condition,) = bound["status"]["conditions"]
+    (condition,) = bound_pod["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
 
 
@@ -191,18 +191,18 @@ def refused(api: Api, namespace: str, reply: Reply, version: str) -> bool:
 def test_a_binding_for_another_pod_of_that_name_is_a_conflict(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    made = api.create(f"{namespace}/pods", pod())
+    created = api.create(f"{namespace}/pods", pod())
     reply = bind(api, namespace, node_name, uid="another", annotations={"a": "b"})
     assert "UID in precondition" in reply.body["message"]
-    assert refused(api, namespace, reply, made.version)
+    assert refused(api, namespace, reply, created.version)
 
 
 def test_a_binding_for_an_old_version_is_a_conflict(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    made = api.create(f"{namespace}/pods", pod())
+    created = api.create(f"{namespace}/pods", pod())
     now = api.patch(f"{namespace}/pods/p", {"metadata": {"labels": {"a": "b"}}})
-    reply = bind(api, namespace, node_name, resourceVersion=made.version)
+    reply = bind(api, namespace, node_name, resourceVersion=created.version)
     assert refused(api, namespace, reply, now.version)
 
 
@@ -229,8 +229,8 @@ def test_a_terminating_pod_is_not_bound(api: Api, namespace: str, node_name: str
 def test_a_gated_pod_is_not_bound_until_its_gate_is_gone(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    made = api.create(f"{namespace}/pods", pod(schedulingGates=[{"name": "example.com/wait"}]))
-    assert refused(api, namespace, bind(api, namespace, node_name), made.version)
+    created = api.create(f"{namespace}/pods", pod(schedulingGates=[{"name": "example.com/wait"}]))
+    assert refused(api, namespace, bind(api, namespace, node_name), created.version)
     assert api.patch(f"{namespace}/pods/p", {"spec": {"schedulingGates": None}}).status == 200
     assert bind(api, namespace, node_name).status == 201
 
@@ -256,27 +256,27 @@ def test_a_binding_of_nothing_is_not_found_and_one_without_node_is_refused(
 def test_a_binding_that_names_no_pod_of_its_path_or_no_node_is_refused(
     api: Api, namespace: str, change: dict[str, object], status: int
 ) -> None:
-    made = api.create(f"{namespace}/pods", pod())
+    created = api.create(f"{namespace}/pods", pod())
     reply = api.call("POST", f"{namespace}/pods/p/binding", {**binding("p", "n"), **change})
     assert reply.status == status
-    assert api.get(f"{namespace}/pods/p").version == made.version
+    assert api.get(f"{namespace}/pods/p").version == created.version
 
 
 def test_a_gated_pod_says_that_it_waits_and_has_no_node(
     api: Api, namespace: str, node_name: str
 ) -> None:
     gates = [{"name": "example.com/wait"}]
-    made = api.create(f"{namespace}/pods", pod(schedulingGates=gates)).body
-    (condition,) = made["status"]["conditions"]
-    told = [condition[field] for field in ("type", "status", "reason")]
-    assert told == ["PodScheduled", "False", "SchedulingGated"]
-    placed = pod("q", schedulingGates=gates, nodeName=node_name)
-    assert api.call("POST", f"{namespace}/pods", placed).status == 422
+    created = api.create(f"{namespace}/pods", pod(schedulingGates=gates)).body
+    (condition,) = created["status"]["conditions"]
+    text = [condition[field] for field in ("type", "status", "reason")]
+    assert text == ["PodScheduled", "False", "SchedulingGated"]
+    placement = pod("q", schedulingGates=gates, nodeName=node_name)
+    assert api.call("POST", f"{namespace}/pods", placement).status == 422
 
 
 def test_an_unassigned_pod_goes_at_once(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/pods", pod())
-    with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:
+    created = api.create(f"{namespace}/pods", pod())
+    with api.watch(f"{namespace}/pods", resourceVersion=created.version) as stream:
         assert api.delete(f"{namespace}/pods/p").status == 200
         assert stream.take(2) == [("MODIFIED", "p"), ("DELETED", "p")]
     assert api.get(f"{namespace}/pods/p").status == 404
@@ -333,18 +333,18 @@ def test_an_eviction_is_a_deletion(api: Api, namespace: str) -> None:
 
 
 def test_an_eviction_hits_only_the_pod_as_it_was_read(api: Api, namespace: str) -> None:
-    read = api.create(f"{namespace}/pods", pod("p")).meta
+    old_version = api.create(f"{namespace}/pods", pod("p")).meta
     path = f"{namespace}/pods/p/eviction"
-    wanted = {"uid": read["uid"], "resourceVersion": read["resourceVersion"]}
+    expected = {"uid": old_version["uid"], "resourceVersion": old_version["resourceVersion"]}
     for change in ({"uid": "another"}, {"resourceVersion": "1"}):
-        body = {**EVICTION, "deleteOptions": {"preconditions": wanted | change}}
+        body = {**EVICTION, "deleteOptions": {"preconditions": expected | change}}
         assert api.call("POST", path, body).status == 409
-    body = {**EVICTION, "deleteOptions": {"preconditions": wanted}}
+    body = {**EVICTION, "deleteOptions": {"preconditions": expected}}
     assert api.call("POST", path, body).status == 201
 
 
-def covered_pod(api: Api, namespace: str, node: str, allowed: int) -> str:
-    """Path of a running pod with a budget over it, which has its controller's count."""
+def covered_pod(api: Api, namespace: str, node: str, allowed_count: int) -> str:
+    """Path of a running pod with a budget, whose status allows some evictions."""
     body = pod()
     body["metadata"]["labels"] = {"app": "a"}
     api.create(f"{namespace}/pods", body)
@@ -354,7 +354,7 @@ def covered_pod(api: Api, namespace: str, node: str, allowed: int) -> str:
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
     api.create(path, {"metadata": {"name": "b"}, "spec": spec})
     counts = {"currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
-    status = {"observedGeneration": 1, "disruptionsAllowed": allowed, **counts}
+    status = {"observedGeneration": 1, "disruptionsAllowed": allowed_count, **counts}
     api.patch(f"{path}/b/status", {"status": status})
     return f"{namespace}/pods/p"
 
@@ -367,7 +367,7 @@ READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 def test_an_eviction_that_a_budget_forbids_is_to_be_tried_again(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    path = covered_pod(api, namespace, node_name, allowed=0)
+    path = covered_pod(api, namespace, node_name, allowed_count=0)
     version = api.patch(f"{path}/status", READY, STRATEGIC).version
     reply = api.call("POST", f"{path}/eviction", EVICTION)
     assert (reply.status, reply.body["reason"]) == (429, "TooManyRequests")
@@ -379,12 +379,12 @@ def test_an_eviction_that_a_budget_forbids_is_to_be_tried_again(
 def test_an_eviction_that_a_budget_allows_is_counted(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    path = covered_pod(api, namespace, node_name, allowed=1)
+    path = covered_pod(api, namespace, node_name, allowed_count=1)
     api.patch(f"{path}/status", READY, STRATEGIC)
     assert api.call("POST", f"{path}/eviction", EVICTION).status == 201
     assert api.get(path).meta["deletionTimestamp"]
-    told = {item["type"]: item.get("reason") for item in api.get(path).body["status"]["conditions"]}
-    assert told["DisruptionTarget"] == "EvictionByEvictionAPI"
+    text = {item["type"]: item.get("reason") for item in api.get(path).body["status"]["conditions"]}
+    assert text["DisruptionTarget"] == "EvictionByEvictionAPI"
     budget = api.get(f"{BUDGETS.format(namespace.rpartition('/')[2])}/b").body
     assert budget["status"]["disruptionsAllowed"] == 0
     assert list(budget["status"]["disruptedPods"]) == ["p"]
@@ -393,7 +393,7 @@ def test_an_eviction_that_a_budget_allows_is_counted(
 def test_an_unready_pod_may_go_where_enough_others_are_healthy(
     api: Api, namespace: str, node_name: str
 ) -> None:
-    path = covered_pod(api, namespace, node_name, allowed=0)
+    path = covered_pod(api, namespace, node_name, allowed_count=0)
     assert api.call("POST", f"{path}/eviction", EVICTION).status == 201
     assert api.get(path).meta["deletionTimestamp"]
 
@@ -424,10 +424,10 @@ def test_the_spec_of_a_pod_stays_as_it_is(
     api: Api, namespace: str, change: dict[str, object]
 ) -> None:
     toleration = {"key": "gpu", "operator": "Exists"}
-    made = api.create(f"{namespace}/pods", pod(tolerations=[toleration]))
+    created = api.create(f"{namespace}/pods", pod(tolerations=[toleration]))
     reply = api.patch(f"{namespace}/pods/p", {"spec": change}, STRATEGIC)
     assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    assert api.get(f"{namespace}/pods/p").version == made.version
+    assert api.get(f"{namespace}/pods/p").version == created.version
 
 
 PERMITTED = [
@@ -445,8 +445,8 @@ def test_a_few_fields_of_the_spec_may_change(
 
 
 def test_tolerations_may_be_added(api: Api, namespace: str) -> None:
-    made = api.create(f"{namespace}/pods", pod()).body
-    more = [*made["spec"]["tolerations"], {"key": "gpu", "operator": "Exists"}]
+    created = api.create(f"{namespace}/pods", pod()).body
+    more = [*created["spec"]["tolerations"], {"key": "gpu", "operator": "Exists"}]
     reply = api.patch(f"{namespace}/pods/p", {"spec": {"tolerations": more}})
     assert (reply.status, reply.body["spec"]["tolerations"]) == (200, more)
 

@@ -1,4 +1,4 @@
-"""A body in protobuf, as kubectl sends it, makes the object that JSON makes."""
+"""A protobuf body of kubectl creates the same object as JSON."""
 
 import base64
 from typing import Any
@@ -31,12 +31,12 @@ def field(number: int, value: Any) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    low, rest = number & 0x7F, number >> 7
-    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+    low, tail = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(tail) if tail else bytes([low])
 
 
 def meta(name: str, **more: Any) -> dict[int, Any]:
-    """Metadata as client-go writes them: what is empty, too."""
+    """Metadata as client-go writes them, with empty fields."""
     notes = [{1: key, 2: value} for key, value in more.items()]
     return {1: name, 2: "", 3: "", 4: "", 5: "", 6: "", 7: 0, 8: "", 11: notes, 12: notes}
 
@@ -50,12 +50,12 @@ def send(api: Api, path: str, data: bytes, method: str = "POST") -> Any:
     return api.call(method, path, raw=data, content_type=PROTOBUF, accept=accept)
 
 
-def told(found: Json) -> Json:
-    """An object without what differs from one to the next."""
-    own = ("name", "uid", "resourceVersion", "creationTimestamp", "managedFields")
-    kept = {key: value for key, value in found["metadata"].items() if key not in own}
-    labels = {k: v for k, v in kept.get("labels", {}).items() if k != "kubernetes.io/metadata.name"}
-    return {**found, "metadata": {**kept, "labels": labels}}
+def told(result: Json) -> Json:
+    """An object without the fields that differ between objects."""
+    ignored = ("name", "uid", "resourceVersion", "creationTimestamp", "managedFields")
+    meta = {key: value for key, value in result["metadata"].items() if key not in ignored}
+    labels = {k: v for k, v in meta.get("labels", {}).items() if k != "kubernetes.io/metadata.name"}
+    return {**result, "metadata": {**meta, "labels": labels}}
 
 
 NOTES: Json = {"labels": {"a": "b"}, "annotations": {"a": "b"}}
@@ -101,12 +101,12 @@ KINDS: list[tuple[Kind, dict[int, Any], Json]] = [
 
 
 @pytest.mark.parametrize(
-    ("what", "fields", "same"), KINDS, ids=[f"{row[0][1]}-{i}" for i, row in enumerate(KINDS)]
+    ("resource", "fields", "same"), KINDS, ids=[f"{row[0][1]}-{i}" for i, row in enumerate(KINDS)]
 )
 def test_an_object_in_a_namespace(
-    api: Api, namespace: str, what: Kind, fields: dict[int, Any], same: Json
+    api: Api, namespace: str, resource: Kind, fields: dict[int, Any], same: Json
 ) -> None:
-    root, plural, kind = what
+    root, plural, kind = resource
     path = f"{root}/namespaces/{namespace.rpartition('/')[2]}/{plural}"
     version = root.removeprefix("/apis/").removeprefix("/api/")
     reply = send(api, path, body(version, kind, {1: meta("x", a="b"), **fields}))
@@ -117,19 +117,19 @@ def test_an_object_in_a_namespace(
 
 def test_a_namespace_and_a_priority_class(api: Api) -> None:
     namespaces, classes = "/api/v1/namespaces", f"{CLASSES}/priorityclasses"
-    sent = body("v1", "Namespace", {1: meta("proto-ns"), 2: {1: []}, 3: {1: ""}})
-    assert send(api, namespaces, sent).status == 201
+    encoded = body("v1", "Namespace", {1: meta("proto-ns"), 2: {1: []}, 3: {1: ""}})
+    assert send(api, namespaces, encoded).status == 201
     api.create(namespaces, {"metadata": {"name": "proto-ns-json"}})
     assert told(api.get(f"{namespaces}/proto-ns").body) == told(
         api.get(f"{namespaces}/proto-ns-json").body
     )
     fields = {1: meta("proto-high"), 2: -5, 3: 0, 4: "first", 5: "Never"}
-    sent = body("scheduling.k8s.io/v1", "PriorityClass", fields)
-    assert send(api, classes, sent).status == 201
+    encoded = body("scheduling.k8s.io/v1", "PriorityClass", fields)
+    assert send(api, classes, encoded).status == 201
     same = {"value": -5, "description": "first", "preemptionPolicy": "Never"}
     api.create(classes, {"metadata": {"name": "proto-high-json"}, **same})
-    made, other = (told(api.get(f"{classes}/proto-high{end}").body) for end in ("", "-json"))
-    assert {"globalDefault": False, **made} == {"globalDefault": False, **other}
+    created, second = (told(api.get(f"{classes}/proto-high{end}").body) for end in ("", "-json"))
+    assert {"globalDefault": False, **created} == {"globalDefault": False, **second}
     for end in ("", "-json"):
         api.delete(f"{classes}/proto-high{end}")
 
@@ -140,15 +140,15 @@ def test_what_may_be_done_is_asked(api: Api) -> None:
     fields = {1: meta(""), 2: spec, 3: {1: 0, 2: "", 3: "", 4: 0}}
     reply = send(api, path, body("authorization.k8s.io/v1", "SelfSubjectAccessReview", fields))
     assert (reply.status, reply.body["status"]["allowed"]) == (201, True)
-    asked = reply.body["spec"]["resourceAttributes"]
-    assert (asked["verb"], asked["resource"]) == ("list", "pods")
+    request = reply.body["spec"]["resourceAttributes"]
+    assert (request["verb"], request["resource"]) == ("list", "pods")
 
 
 def test_a_deletion_heeds_its_options(api: Api, namespace: str) -> None:
     uid = api.create(f"{namespace}/pods", pod()).meta["uid"]
     path = f"{namespace}/pods/p"
-    other = {2: {1: "00000000-0000-0000-0000-000000000000"}}
-    reply = send(api, path, body("v1", "DeleteOptions", other), "DELETE")
+    second = {2: {1: "00000000-0000-0000-0000-000000000000"}}
+    reply = send(api, path, body("v1", "DeleteOptions", second), "DELETE")
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
     reply = send(api, path, body("v1", "DeleteOptions", {1: 0, 2: {1: uid}}), "DELETE")
     assert reply.status == 200, reply.body

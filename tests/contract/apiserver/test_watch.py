@@ -1,4 +1,4 @@
-"""Watches: what a client that listed and then watches gets to see."""
+"""Watches: the events for a client that lists and then watches."""
 
 from tests.contract.apiserver.client import STRATEGIC, Api
 from tests.contract.apiserver.conftest import binding, config_map, newest, pod
@@ -7,12 +7,12 @@ from tests.contract.apiserver.conftest import binding, config_map, newest, pod
 def test_a_watch_shows_what_follows_its_version(api: Api, namespace: str) -> None:
     path = f"{namespace}/configmaps"
     api.create(path, config_map("old"))
-    listed = api.get(path).version
-    with api.watch(path, resourceVersion=listed) as stream:
-        made = api.create(path, config_map("a"))
+    listing = api.get(path).version
+    with api.watch(path, resourceVersion=listing) as stream:
+        created = api.create(path, config_map("a"))
         api.patch(f"{path}/a", {"data": {"x": "1"}})
         api.delete(f"{path}/a")
-        assert stream.next() == {"type": "ADDED", "object": made.body}
+        assert stream.next() == {"type": "ADDED", "object": created.body}
         assert stream.take(2) == [("MODIFIED", "a"), ("DELETED", "a")]
 
 
@@ -20,12 +20,12 @@ def test_a_deleted_object_is_shown_in_its_last_state_at_a_new_version(
     api: Api, namespace: str
 ) -> None:
     path = f"{namespace}/configmaps"
-    made = api.create(path, config_map("a", x="1"))
-    with api.watch(path, resourceVersion=made.version) as stream:
+    created = api.create(path, config_map("a", x="1"))
+    with api.watch(path, resourceVersion=created.version) as stream:
         api.delete(f"{path}/a")
         event = stream.next()
     assert event["object"]["data"] == {"x": "1"}
-    assert int(event["object"]["metadata"]["resourceVersion"]) > int(made.version)
+    assert int(event["object"]["metadata"]["resourceVersion"]) > int(created.version)
 
 
 def test_a_watch_without_a_version_starts_with_everything(api: Api, namespace: str) -> None:
@@ -40,35 +40,35 @@ def test_a_watch_sees_one_namespace_or_all(api: Api, namespace: str) -> None:
     start = api.get("/api/v1/configmaps").version
     with (
         api.watch("/api/v1/configmaps", resourceVersion=start) as everything,
-        api.watch("/api/v1/namespaces/default/configmaps", resourceVersion=start) as other,
+        api.watch("/api/v1/namespaces/default/configmaps", resourceVersion=start) as second,
     ):
         api.create(f"{namespace}/configmaps", config_map("here"))
-        made = api.create(
+        created = api.create(
             "/api/v1/namespaces/default/configmaps", {"metadata": {"generateName": "g"}}
         )
-        assert everything.take(2) == [("ADDED", "here"), ("ADDED", made.meta["name"])]
-        assert other.take(1) == [("ADDED", made.meta["name"])]
+        assert everything.take(2) == [("ADDED", "here"), ("ADDED", created.meta["name"])]
+        assert second.take(1) == [("ADDED", created.meta["name"])]
 
 
 def test_an_object_that_leaves_the_selector_is_deleted_and_one_that_enters_is_added(
     api: Api, namespace: str
 ) -> None:
     path = f"{namespace}/configmaps"
-    made = api.create(path, config_map("a", {"tier": "x"}))
-    with api.watch(path, resourceVersion=made.version, labelSelector="tier=y") as stream:
+    created = api.create(path, config_map("a", {"tier": "x"}))
+    with api.watch(path, resourceVersion=created.version, labelSelector="tier=y") as stream:
         for tier in ("y", "y2", "y"):
-            changed = api.patch(f"{path}/a", {"metadata": {"labels": {"tier": tier}}})
+            updated = api.patch(f"{path}/a", {"metadata": {"labels": {"tier": tier}}})
         events = [stream.next() for _ in range(3)]
     assert [event["type"] for event in events] == ["ADDED", "DELETED", "ADDED"]
     assert events[1]["object"]["metadata"]["labels"] == {"tier": "y"}
-    assert events[2]["object"] == changed.body
+    assert events[2]["object"] == updated.body
 
 
 def test_a_pod_that_ends_leaves_the_watch_of_those_that_have_not(api: Api, namespace: str) -> None:
     path = f"{namespace}/pods"
-    made = api.create(path, pod())
+    created = api.create(path, pod())
     selector = "status.phase!=Succeeded,status.phase!=Failed"
-    with api.watch(path, resourceVersion=made.version, fieldSelector=selector) as stream:
+    with api.watch(path, resourceVersion=created.version, fieldSelector=selector) as stream:
         api.patch(f"{path}/p/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
         assert stream.take(1) == [("DELETED", "p")]
 
@@ -77,9 +77,9 @@ def test_a_kubelet_sees_its_pods_from_the_binding_on(
     api: Api, namespace: str, node_name: str
 ) -> None:
     path = f"{namespace}/pods"
-    made = api.create(path, pod())
+    created = api.create(path, pod())
     selector = f"spec.nodeName={node_name}"
-    with api.watch(path, resourceVersion=made.version, fieldSelector=selector) as stream:
+    with api.watch(path, resourceVersion=created.version, fieldSelector=selector) as stream:
         api.create(f"{path}/p/binding", binding("p", node_name))
         assert stream.take(1) == [("ADDED", "p")]
 

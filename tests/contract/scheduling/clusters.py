@@ -1,4 +1,4 @@
-"""The clusters that the scheduling suite runs on: whose API server, and whose scheduler.
+"""The clusters of the scheduling suite: combinations of API servers and schedulers.
 
 Knows how each is put together, with our extender and our kubelet; nothing of scenarios. The tests
 of one module share a cluster.
@@ -38,7 +38,7 @@ _ALONE = ("--leadership", "off")
 
 
 class Cluster:
-    """A running cluster: `runner` runs scenarios on it, `shown` is what they printed since."""
+    """A running cluster: `runner` runs scenarios, `shown` returns their new output."""
 
     def __init__(self, runner: Runner, output: io.StringIO) -> None:
         self.runner = runner
@@ -79,7 +79,7 @@ def small(folder: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def real(folder: Path) -> Iterator[Cluster]:
-    """A real kube-apiserver and a real kube-scheduler, as an operator installs them."""
+    """A real kube-apiserver and a real kube-scheduler, as in an installation."""
     with contextlib.ExitStack() as ends:
         plane = Plane(folder, needed("etcd"), needed("kube-apiserver"))
         ends.callback(plane.stop)
@@ -128,7 +128,7 @@ def _local(server: ApiServer, name: str) -> ApiClient:
 def _cluster(
     connect: Callable[[str], ApiClient], extender: str, stretch: float
 ) -> Iterator[Cluster]:
-    """What all have: our kubelet, and the hands of whoever runs scenarios."""
+    """The parts of all clusters: our kubelet, and a runner of scenarios."""
     with contextlib.ExitStack() as ends:
         kubelet = Kubelet(connect("kubelet"), PodLogs())
         ends.callback(kubelet.stop)

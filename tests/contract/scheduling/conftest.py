@@ -23,4 +23,4 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     """A cluster without nodes and pods."""
     yield shared_cluster
     shared_cluster.runner.clean()
-    _ = shared_cluster.shown  # what cleaning up has printed is nothing to the next scenario
+    _ = shared_cluster.shown  # output of the clean-up does not belong to the next scenario

@@ -1,6 +1,6 @@
-"""Who is bound where, who waits, and for what reason: the same on our cluster and on a real one.
+"""Bindings, pending pods and reasons: the same on our cluster and on a real one.
 
-What is promised stands in the scenario files. The demo's own are among them.
+The scenario files have the promises, those of the demo included.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ _OWN = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 _NOT_YET = ("9-preempt-right-device", "11-preempt-budget")
 # The extender and the second scheduler of these scenarios are shown by tests/e2e/test_claims.py.
 _CLAIMS = ("14-dra",)
-# On our own cluster they are run by the demo's tests.
+# On our own cluster the demo's tests run these scenarios.
 _SHIPPED = [
     file
     for file in shipped()
@@ -29,6 +29,6 @@ _SHIPPED = [
 
 @pytest.mark.parametrize("file", [*_OWN, *_SHIPPED], ids=lambda file: str(file.stem))
 def test_a_scenario_comes_out_as_it_says(cluster: Cluster, file: Path) -> None:
-    held = cluster.runner.run(load_scenario(file))
-    shown = cluster.shown
-    assert held, shown
+    values = cluster.runner.run(load_scenario(file))
+    shown_text = cluster.shown
+    assert values, shown_text

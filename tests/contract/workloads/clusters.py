@@ -39,7 +39,7 @@ _CONFIG = {
 
 @dataclass(frozen=True)
 class Running:
-    """A running cluster, as its administrator reaches it."""
+    """A running cluster, as an administrator reaches it."""
 
     api: Api
     kubeconfig: str

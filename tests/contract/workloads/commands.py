@@ -1,7 +1,7 @@
 """`python -m tests.contract.workloads.commands`: a newcomer's kubectl commands, as a table.
 
-Runs them on the local cluster and, where its programs are there, on a real control plane, and puts
-the table into docs/local-cluster-kubectl.md. The test beside it holds the table to what it sees.
+Runs the commands on the local cluster and, if its programs are built, on a real control plane, and
+writes the table into docs/local-cluster-kubectl.md. The test in this folder compares the table.
 """
 
 import re
@@ -22,7 +22,7 @@ SERVERS = {"localcluster": "the local cluster", "kube-apiserver": "kube-apiserve
 NAMESPACE = "newcomer"
 DONE, NOT_RUN = "done", "-"
 TRIES = 5
-"""Of a command whose write meets another one's."""
+"""Upper bound on the tries of a command after conflicting writes."""
 
 _WEB = workload("Deployment", replicas=2)
 _ENDS = {"spec": {"template": {"metadata": {"annotations": {RUN_SECONDS: "0"}}}}}
@@ -130,14 +130,14 @@ delete namespace team
 
 @dataclass(frozen=True)
 class Outcome:
-    """A command, and what became of it: DONE, NOT_RUN, or what kubectl said at last."""
+    """A command and its result: DONE, NOT_RUN, or the last line of kubectl."""
 
     command: str
     told: str
 
 
 def outcomes(server: Server, home: Path) -> list[Outcome]:
-    """Run all of them in a namespace of their own."""
+    """Run all commands in a new namespace."""
     kubectl = Kubectl(server, home)
     with tempfile.TemporaryDirectory() as folder:
         for name, text in FILES.items():
@@ -150,10 +150,10 @@ def _run(line: str, kubectl: Kubectl, folder: Path, server: Server) -> Outcome:
     command = line.removeprefix("* ")
     if line.startswith("* ") and server.local is None:
         return Outcome(command, NOT_RUN)
-    # `kubectl replace` reads and then writes: where a controller wrote in between, as it does after
-    # each change of a Deployment, the server refuses the write, and a person says it once more.
+    # `kubectl replace` reads and then writes: after a write of a controller in between, as after
+    # each change of a Deployment, the server refuses, and a person repeats the command.
     for _ in range(TRIES):
-        done = subprocess.run(
+        finished = subprocess.run(
             ["kubectl", *command.split(" ")],
             env={**kubectl.env, "KUBE_EDITOR": "sed -i s/app:1/app:3/"},
             cwd=folder,
@@ -163,37 +163,39 @@ def _run(line: str, kubectl: Kubectl, folder: Path, server: Server) -> Outcome:
             timeout=90,
             check=False,
         )
-        if "(Conflict)" not in done.stderr:
+        if "(Conflict)" not in finished.stderr:
             break
-    if done.returncode == 0:
+    if finished.returncode == 0:
         return Outcome(command, DONE)
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return Outcome(command, _without_chance(said[-1] if said else f"exit {done.returncode}"))
+    output = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
+    return Outcome(
+        command, _without_chance(output[-1] if output else f"exit {finished.returncode}")
+    )
 
 
 def _without_chance(text: str) -> str:
-    """The text without what differs from run to run.
+    """The text without parts that differ from run to run.
 
-    That is the object that a real server repeats, and what kubectl says before a refusal to stream,
-    which depends on the protocol that it tried last.
+    These are the object that a real server repeats, and the words of kubectl before a refused
+    stream, which depend on the last protocol tried.
     """
     text = re.sub(r"^.*?(?=the local cluster has no)", "", text)
     return re.sub(r'"map\[.*\]"', '"..."', text).replace("|", "/")
 
 
 def told(name: str) -> dict[str, str]:
-    """Of a server, by command: what the document says."""
+    """The results of a server in the document, by command."""
     rows = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if "`kubectl" in line]
     column = 1 + list(SERVERS).index(name)
     cells = {row[0].removeprefix("| ").strip("`"): row for row in rows if len(row) == 3}
     return {command: row[column].removesuffix(" |") for command, row in cells.items()}
 
 
-def table(found: dict[str, list[Outcome]]) -> str:
-    """The table of all servers, of those not in `found` as the document has it."""
+def table(result: dict[str, list[Outcome]]) -> str:
+    """The table of all servers; servers without a new result keep the column of the document."""
     columns = {
-        name: {f"kubectl {each.command}": each.told for each in found[name]}
-        if name in found
+        name: {f"kubectl {item.command}": item.told for item in result[name]}
+        if name in result
         else told(name)
         for name in SERVERS
     }
@@ -206,16 +208,16 @@ def table(found: dict[str, list[Outcome]]) -> str:
 
 
 def main() -> None:
-    """Run them on all servers there are, and write the table."""
+    """Run the commands on all available servers, and write the table."""
     from tests.contract.workloads.clusters import KINDS, shared
 
-    found: dict[str, list[Outcome]] = {}
+    result: dict[str, list[Outcome]] = {}
     for name in SERVERS:
         if name != "localcluster" and program("kube-controller-manager") is None:
             continue
         with tempfile.TemporaryDirectory() as folder, KINDS[name](Path(folder)) as cluster:
-            found[name] = outcomes(shared(cluster, NAMESPACE), Path(folder))
-    renew(DOCUMENT, OF, table(found))
+            result[name] = outcomes(shared(cluster, NAMESPACE), Path(folder))
+    renew(DOCUMENT, OF, table(result))
 
 
 if __name__ == "__main__":

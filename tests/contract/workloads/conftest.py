@@ -53,14 +53,14 @@ def kubectl(server: Server, home: Path) -> Kubectl:
 
 
 class Pods:
-    """The pods of the test's namespace, by what the tests ask of them."""
+    """Queries about the pods in the test's namespace."""
 
     def __init__(self, server: Server) -> None:
         self._api = server.api
         self.path = f"/api/v1/namespaces/{server.namespace}/pods"
 
     def all(self) -> list[Json]:
-        """Those that are not on their way out, by name."""
+        """The pods that are not terminating, by name."""
         items = self._api.get(self.path).body["items"]
         alive = [item for item in items if "deletionTimestamp" not in item["metadata"]]
         return sorted(alive, key=lambda item: str(item["metadata"]["name"]))
@@ -71,8 +71,8 @@ class Pods:
     def images(self) -> list[str]:
         return [str(item["spec"]["containers"][0]["image"]) for item in self.all()]
 
-    def become(self, condition: Callable[[list[Json]], bool], what: str) -> None:
-        until(lambda: condition(self.all()), lambda: f"{what}; there are {self.names()}")
+    def become(self, condition: Callable[[list[Json]], bool], description: str) -> None:
+        until(lambda: condition(self.all()), lambda: f"{description}; there are {self.names()}")
 
     def gone(self) -> None:
         path = self.path

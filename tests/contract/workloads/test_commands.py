@@ -1,4 +1,4 @@
-"""The table of kubectl commands in docs/local-cluster-kubectl.md says what happens."""
+"""The table of kubectl commands in docs/local-cluster-kubectl.md is true."""
 
 import shutil
 from pathlib import Path
@@ -19,5 +19,5 @@ def test_what_comes_of_each_command_is_as_the_table_says(running: Running, tmp_p
     kubectl = versions.version_of(Path(shutil.which("kubectl") or ""), "version", "--client")
     if kubectl != NEWEST or (SERVER != "localcluster" and RELEASE != NEWEST):
         pytest.skip(f"the table is of {NEWEST}; others use other words (kubectl is {kubectl})")
-    found = outcomes(shared(running, NAMESPACE), tmp_path)
-    assert {f"kubectl {each.command}": each.told for each in found} == told(SERVER)
+    result = outcomes(shared(running, NAMESPACE), tmp_path)
+    assert {f"kubectl {item.command}": item.told for item in result} == told(SERVER)

@@ -17,8 +17,8 @@ WEB = workload("Deployment", replicas=3)
 
 
 def rolled_out(kubectl: Kubectl, name: str = "web") -> None:
-    said = kubectl("rollout", "status", f"deploy/{name}", "--timeout=50s")
-    assert f'deployment "{name}" successfully rolled out' in said
+    output = kubectl("rollout", "status", f"deploy/{name}", "--timeout=50s")
+    assert f'deployment "{name}" successfully rolled out' in output
 
 
 def applied(kubectl: Kubectl, manifest: str = WEB) -> None:
@@ -37,9 +37,9 @@ def test_what_is_applied_is_rolled_out_and_shown(kubectl: Kubectl, pods: Pods) -
     assert row.split()[1:4] == ["3", "3", "3"]
     assert row.split()[5:7] == ["main", "app:1"]
     assert len(pods.names()) == 3
-    said = kubectl("describe", "deploy", "web")
-    assert "3 desired | 3 updated | 3 total | 3 available | 0 unavailable" in said
-    assert "Scaled up replica set" in said
+    output = kubectl("describe", "deploy", "web")
+    assert "3 desired | 3 updated | 3 total | 3 available | 0 unavailable" in output
+    assert "Scaled up replica set" in output
     assert "deployment.apps/web unchanged" in kubectl("apply", "-f", "-", stdin=WEB)
 
 
@@ -75,9 +75,9 @@ def test_it_is_scaled(kubectl: Kubectl, pods: Pods) -> None:
     rolled_out(kubectl)
     assert len(pods.names()) == 5
     kubectl("scale", "deploy/web", "--replicas=1", "--current-replicas=5")
-    pods.become(lambda found: len(found) == 1, "one is left")
-    refused = kubectl("scale", "deploy/web", "--replicas=2", "--current-replicas=5", code=1)
-    assert "xpected replicas to be 5, was 1" in refused
+    pods.become(lambda items: len(items) == 1, "one is left")
+    error = kubectl("scale", "deploy/web", "--replicas=2", "--current-replicas=5", code=1)
+    assert "xpected replicas to be 5, was 1" in error
     kubectl("scale", "deploy/web", "--replicas=0")
     pods.gone()
     assert kubectl("get", "deploy", "web", "--no-headers").split()[1] == "0/0"
@@ -137,17 +137,19 @@ def test_a_roll_out_keeps_to_its_limits(kubectl: Kubectl, server: Server) -> Non
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
     applied(kubectl, workload("Deployment", replicas=4, strategy=rolling))
     path = f"/api/v1/namespaces/{server.namespace}/pods"
-    listed = server.api.get(path)
-    held = {item["metadata"]["name"]: item for item in listed.body["items"]}
+    listing = server.api.get(path)
+    values = {item["metadata"]["name"]: item for item in listing.body["items"]}
     counts: list[tuple[int, int]] = []
-    with server.api.watch(path, resourceVersion=listed.version, timeoutSeconds=60) as stream:
+    with server.api.watch(path, resourceVersion=listing.version, timeoutSeconds=60) as stream:
         kubectl("set", "image", "deploy/web", "main=app:2")
-        while sum(map(_is_new, held.values())) < 4 or len(held) > 4:
+        while sum(map(_is_new, values.values())) < 4 or len(values) > 4:
             event = stream.next()
-            held[event["object"]["metadata"]["name"]] = event["object"]
+            values[event["object"]["metadata"]["name"]] = event["object"]
             if event["type"] == "DELETED":
-                del held[event["object"]["metadata"]["name"]]
-            alive = [item for item in held.values() if "deletionTimestamp" not in item["metadata"]]
+                del values[event["object"]["metadata"]["name"]]
+            alive = [
+                item for item in values.values() if "deletionTimestamp" not in item["metadata"]
+            ]
             counts.append((len(alive), sum(map(_is_ready, alive))))
     assert max(total for total, _ in counts) <= 5
     assert min(ready for _, ready in counts) >= 3
@@ -170,13 +172,13 @@ def test_recreate_ends_the_old_pods_before_it_makes_new_ones(
     version = server.api.get(path).version
     kubectl("set", "image", "deploy/web", "main=app:2")
     rolled_out(kubectl)
-    held = {"app:1": 2, "app:2": 0}
+    values = {"app:1": 2, "app:2": 0}
     with server.api.watch(path, resourceVersion=version, timeoutSeconds=60) as stream:
-        while held != {"app:1": 0, "app:2": 2}:
+        while values != {"app:1": 0, "app:2": 2}:
             event = stream.next()
             image = event["object"]["spec"]["containers"][0]["image"]
-            held[image] += {"ADDED": 1, "DELETED": -1}.get(event["type"], 0)
-            assert not (held["app:1"] and held["app:2"])
+            values[image] += {"ADDED": 1, "DELETED": -1}.get(event["type"], 0)
+            assert not (values["app:1"] and values["app:2"])
 
 
 def test_a_paused_roll_out_waits(kubectl: Kubectl, pods: Pods) -> None:
@@ -184,7 +186,7 @@ def test_a_paused_roll_out_waits(kubectl: Kubectl, pods: Pods) -> None:
     kubectl("rollout", "pause", "deploy/web")
     kubectl("set", "image", "deploy/web", "main=app:2")
     kubectl("scale", "deploy/web", "--replicas=4")
-    pods.become(lambda found: len(found) == 4, "it is scaled all the same")
+    pods.become(lambda items: len(items) == 4, "it is scaled all the same")
     assert pods.images() == ["app:1"] * 4
     assert "DeploymentPaused" in kubectl("describe", "deploy", "web")
     kubectl("rollout", "resume", "deploy/web")
@@ -197,25 +199,25 @@ def stuck(kubectl: Kubectl, pods: Pods, replicas: int, strategy: Json) -> None:
     applied(kubectl, workload("Deployment", replicas=replicas, strategy=strategy))
     before = len(pods.names())
     kubectl("set", "resources", "deploy/web", "--limits=aliyun.com/gpu-mem=64")
-    pods.become(lambda found: len(found) > before, "the new ones wait")
+    pods.become(lambda items: len(items) > before, "the new ones wait")
     looked_at(kubectl)
 
 
 def looked_at(kubectl: Kubectl) -> None:
-    """Wait until the controller has seen the Deployment as it is, and found nothing to do."""
+    """Wait until the controller has observed the Deployment and has nothing to do."""
 
     def settled() -> bool:
         before = kubectl("get", "deploy,rs", "-o", "json")
-        (web,) = (each for each in json.loads(before)["items"] if each["kind"] == "Deployment")
+        (web,) = (item for item in json.loads(before)["items"] if item["kind"] == "Deployment")
         threading.Event().wait(0.5)
-        seen = web["metadata"]["generation"] == web["status"].get("observedGeneration")
-        return seen and kubectl("get", "deploy,rs", "-o", "json") == before
+        collected = web["metadata"]["generation"] == web["status"].get("observedGeneration")
+        return collected and kubectl("get", "deploy,rs", "-o", "json") == before
 
     until(settled, "the Deployment and its ReplicaSets stay as they are")
 
 
 def sizes(kubectl: Kubectl) -> list[int]:
-    """How many pods its ReplicaSets are to have, the oldest revision first."""
+    """The sizes of the ReplicaSets, the oldest revision first."""
     items = json.loads(kubectl("get", "rs", "-o", "json"))["items"]
     note = "deployment.kubernetes.io/revision"
     items.sort(key=lambda item: int(item["metadata"]["annotations"][note]))
@@ -277,10 +279,10 @@ def test_a_roll_out_that_finds_no_room_is_told_as_failed(kubectl: Kubectl, pods:
         }
     }
     kubectl("apply", "-f", "-", stdin=changed(WEB, change))
-    said = kubectl("rollout", "status", "deploy/web", "--timeout=50s", code=1)
-    assert "exceeded its progress deadline" in said
+    output = kubectl("rollout", "status", "deploy/web", "--timeout=50s", code=1)
+    assert "exceeded its progress deadline" in output
     # 25 % of 3 is no pod that may be missing, and one that may be too much.
-    pods.become(lambda found: len(found) == 4, "the old ones stay")
+    pods.become(lambda items: len(items) == 4, "the old ones stay")
     assert kubectl("get", "deploy", "web", "--no-headers").split()[1:4] == ["3/3", "1", "3"]
     kubectl("rollout", "undo", "deploy/web")
     rolled_out(kubectl)
@@ -296,9 +298,9 @@ def test_old_replica_sets_beyond_the_limit_go(kubectl: Kubectl) -> None:
     for number in (2, 3):
         kubectl("set", "image", "deploy/web", f"main=app:{number}")
         rolled_out(kubectl)
-    found = "{.items[*].spec.template.spec.containers[0].image}"
+    items = "{.items[*].spec.template.spec.containers[0].image}"
     until(
-        lambda: set(kubectl("get", "rs", "-o", f"jsonpath={found}").split()) == {"app:2", "app:3"},
+        lambda: set(kubectl("get", "rs", "-o", f"jsonpath={items}").split()) == {"app:2", "app:3"},
         "one old one is left",
     )
 
@@ -307,7 +309,7 @@ def test_a_pod_that_goes_is_replaced(kubectl: Kubectl, pods: Pods) -> None:
     applied(kubectl)
     first = pods.names()[0]
     kubectl("delete", "pod", first)
-    pods.become(lambda found: len(found) == 3, "there is another")
+    pods.become(lambda items: len(items) == 3, "there is another")
     assert first not in pods.names()
 
 
@@ -337,18 +339,18 @@ def test_a_pod_that_is_labelled_away_is_let_go(kubectl: Kubectl, pods: Pods) -> 
     applied(kubectl)
     first = pods.names()[0]
     kubectl("label", "pod", first, "--overwrite", "app=other")
-    pods.become(lambda found: len(found) == 4, "there is another in its place")
+    pods.become(lambda items: len(items) == 4, "there is another in its place")
     kubectl("delete", "deploy", "web")
-    pods.become(lambda found: len(found) == 1, "the one let go stays")
+    pods.become(lambda items: len(items) == 1, "the one let go stays")
     assert pods.names() == [first]
 
 
 def test_generators_make_it(kubectl: Kubectl) -> None:
-    """The kubectl of today sends it as protobuf."""
+    """The newest kubectl sends protobuf here."""
     kubectl("create", "deployment", "made", "--image=app:1", "--replicas=2", "--port=80")
     rolled_out(kubectl, "made")
-    told = kubectl("get", "deploy", "made", "-o", "jsonpath={.spec.template.spec.containers[0]}")
-    assert json.loads(told)["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+    text = kubectl("get", "deploy", "made", "-o", "jsonpath={.spec.template.spec.containers[0]}")
+    assert json.loads(text)["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
 
 
 def test_waiting_ends_with_the_roll_out(kubectl: Kubectl) -> None:
@@ -386,19 +388,19 @@ BAD: list[tuple[Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), BAD)
-def test_one_that_makes_no_sense_is_refused(kubectl: Kubectl, change: Json, told: str) -> None:
+@pytest.mark.parametrize(("change", "text"), BAD)
+def test_one_that_makes_no_sense_is_refused(kubectl: Kubectl, change: Json, text: str) -> None:
     bad = changed(WEB, change)
-    assert told in kubectl("create", "-f", "-", stdin=bad, code=1)
+    assert text in kubectl("create", "-f", "-", stdin=bad, code=1)
     assert "No resources" in kubectl("get", "deploy")
 
 
 def test_whose_pods_they_are_cannot_be_changed(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=WEB)
     labels = {"app": "other"}
-    other: Json = {
+    second: Json = {
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}},
     }
-    said = kubectl("apply", "-f", "-", stdin=changed(WEB, {"spec": other}), code=1)
-    assert "field is immutable" in said
+    output = kubectl("apply", "-f", "-", stdin=changed(WEB, {"spec": second}), code=1)
+    assert "field is immutable" in output

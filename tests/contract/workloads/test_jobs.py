@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kubectl
 
 
 def job(seconds: float | None = 0, **spec: Any) -> str:
-    """A job whose pods end well after so many seconds, or never by themselves."""
+    """A job with pods that succeed after so many seconds, or never."""
     notes = {RUN_SECONDS: "never" if seconds is None else str(seconds)}
     manifest = workload("Job", "train", **spec)
     return changed(manifest, {"spec": {"template": {"metadata": {"annotations": notes}}}})
@@ -24,8 +24,8 @@ def job(seconds: float | None = 0, **spec: Any) -> str:
 
 def status(server: Server) -> Json:
     path = f"/apis/batch/v1/namespaces/{server.namespace}/jobs/train"
-    found: Json = server.api.get(path).body["status"]
-    return found
+    items: Json = server.api.get(path).body["status"]
+    return items
 
 
 def waits(kubectl: Kubectl, condition: str) -> None:
@@ -33,8 +33,8 @@ def waits(kubectl: Kubectl, condition: str) -> None:
 
 
 def fail(server: Server, pods: Pods) -> None:
-    """Have the only pod end badly once it runs, as its kubelet reports it."""
-    pods.become(lambda found: [pod["status"]["phase"] for pod in found] == ["Running"], "it runs")
+    """Fail the only pod once it runs, as a kubelet reports."""
+    pods.become(lambda items: [pod["status"]["phase"] for pod in items] == ["Running"], "it runs")
     path = f"{pods.path}/{pods.names()[0]}/status"
     assert server.api.patch(path, {"status": {"phase": "Failed"}}).status == 200
 
@@ -45,14 +45,14 @@ def test_it_is_complete_when_its_pods_have_ended_well(kubectl: Kubectl, server: 
     header, row = kubectl("get", "jobs").splitlines()
     assert header.split() == ["NAME", "STATUS", "COMPLETIONS", "DURATION", "AGE"]
     assert row.split()[:3] == ["train", "Complete", "3/3"]
-    told = status(server)
-    assert told["succeeded"] == 3
-    assert told["completionTime"] >= told["startTime"]
+    text = status(server)
+    assert text["succeeded"] == 3
+    assert text["completionTime"] >= text["startTime"]
     assert len(kubectl("get", "pods", "--no-headers").splitlines()) == 3
-    said = kubectl("describe", "job", "train")
-    assert "0 Active" in said
-    assert "3 Succeeded" in said
-    assert "Job completed" in said
+    output = kubectl("describe", "job", "train")
+    assert "0 Active" in output
+    assert "3 Succeeded" in output
+    assert "Job completed" in output
 
 
 def test_one_that_says_nothing_of_its_time_ends_as_well(kubectl: Kubectl) -> None:
@@ -62,7 +62,7 @@ def test_one_that_says_nothing_of_its_time_ends_as_well(kubectl: Kubectl) -> Non
 
 def test_no_more_run_at_once_than_it_says(kubectl: Kubectl, pods: Pods, server: Server) -> None:
     kubectl("apply", "-f", "-", stdin=job(None, completions=5, parallelism=2))
-    pods.become(lambda found: len(found) == 2, "two run")
+    pods.become(lambda items: len(items) == 2, "two run")
     until(lambda: status(server).get("active") == 2, "it says so")
     assert len(pods.names()) == 2
 
@@ -71,16 +71,16 @@ def test_too_many_failures_end_it(kubectl: Kubectl, pods: Pods, server: Server) 
     kubectl("apply", "-f", "-", stdin=job(None, backoffLimit=0))
     fail(server, pods)
     waits(kubectl, "failed")
-    told = status(server)
-    assert told["failed"] == 1
-    assert "BackoffLimitExceeded" in {item["reason"] for item in told["conditions"]}
+    text = status(server)
+    assert text["failed"] == 1
+    assert "BackoffLimitExceeded" in {item["reason"] for item in text["conditions"]}
     assert kubectl("get", "job", "train", "--no-headers").split()[1] == "Failed"
 
 
 def test_a_pod_that_failed_is_made_again(kubectl: Kubectl, pods: Pods, server: Server) -> None:
     kubectl("apply", "-f", "-", stdin=job(None, backoffLimit=3))
     fail(server, pods)
-    pods.become(lambda found: len(found) == 2, "another runs")
+    pods.become(lambda items: len(items) == 2, "another runs")
     until(lambda: status(server).get("failed") == 1, "the failure is counted")
 
 
@@ -112,30 +112,32 @@ def test_a_suspended_one_waits(kubectl: Kubectl, server: Server) -> None:
 
 def test_deleting_takes_its_pods_along(kubectl: Kubectl, pods: Pods) -> None:
     kubectl("apply", "-f", "-", stdin=job(None))
-    pods.become(lambda found: len(found) == 1, "it runs")
+    pods.become(lambda items: len(items) == 1, "it runs")
     kubectl("delete", "job", "train")
     pods.gone()
 
 
 def test_generators_make_it(kubectl: Kubectl, pods: Pods) -> None:
-    """The kubectl of today sends it as protobuf."""
+    """The newest kubectl sends protobuf here."""
     kubectl("create", "job", "train", "--image=app:1", "--", "python", "train.py")
-    pods.become(lambda found: len(found) == 1, "it runs")
+    pods.become(lambda items: len(items) == 1, "it runs")
     assert pods.all()[0]["spec"]["containers"][0]["command"] == ["python", "train.py"]
 
 
 @pytest.mark.parametrize("policy", ["Always", None])
 def test_its_pods_may_not_be_restarted_for_ever(kubectl: Kubectl, policy: str | None) -> None:
     change = {"spec": {"template": {"spec": {"restartPolicy": policy}}}}
-    said = kubectl("create", "-f", "-", stdin=changed(job(), change), code=1)
-    assert "spec.template.spec.restartPolicy" in said
-    assert 'valid values: "OnFailure", "Never"' in said or 'supported values: "OnFailure"' in said
+    output = kubectl("create", "-f", "-", stdin=changed(job(), change), code=1)
+    assert "spec.template.spec.restartPolicy" in output
+    assert (
+        'valid values: "OnFailure", "Never"' in output or 'supported values: "OnFailure"' in output
+    )
 
 
 def test_its_template_cannot_be_changed(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=job(None))
-    said = kubectl("set", "image", "job/train", "main=app:2", code=1)
-    assert "field is immutable" in said
+    output = kubectl("set", "image", "job/train", "main=app:2", code=1)
+    assert "field is immutable" in output
     manifest = json.loads(job(None))
     manifest["spec"]["parallelism"] = 2
     assert "configured" in kubectl("apply", "-f", "-", stdin=json.dumps(manifest))

@@ -15,31 +15,31 @@ pytestmark = pytest.mark.kubectl
 DB = workload("StatefulSet", "db", replicas=3)
 
 
-def events(server: Server, version: str, done: str) -> list[tuple[str, str]]:
-    """What has become of pods since a version: (ADDED or DELETED, name), until the last is done."""
+def events(server: Server, version: str, last: str) -> list[tuple[str, str]]:
+    """The changes of pods since a version, (ADDED or DELETED, name), up to `last`."""
     path = f"/api/v1/namespaces/{server.namespace}/pods"
-    seen = []
+    changes = []
     with server.api.watch(path, resourceVersion=version, timeoutSeconds=8) as stream:
-        while (event := stream.next())["type"] + " " + event["object"]["metadata"]["name"] != done:
+        while (event := stream.next())["type"] + " " + event["object"]["metadata"]["name"] != last:
             if event["type"] in ("ADDED", "DELETED"):
-                seen.append((event["type"], event["object"]["metadata"]["name"]))
-    return [*seen, (event["type"], event["object"]["metadata"]["name"])]
+                changes.append((event["type"], event["object"]["metadata"]["name"]))
+    return [*changes, (event["type"], event["object"]["metadata"]["name"])]
 
 
 def version(server: Server) -> str:
     return server.api.get(f"/api/v1/namespaces/{server.namespace}/pods").version
 
 
-def rolled_out(kubectl: Kubectl, what: str) -> None:
-    kubectl("rollout", "status", what, "--timeout=50s")
+def rolled_out(kubectl: Kubectl, kind: str) -> None:
+    kubectl("rollout", "status", kind, "--timeout=50s")
 
 
 def test_numbered_pods_come_one_after_the_other(kubectl: Kubectl, server: Server) -> None:
     start = version(server)
     kubectl("apply", "-f", "-", stdin=DB)
     rolled_out(kubectl, "sts/db")
-    said = kubectl("describe", "sts", "db")
-    assert "3 desired | 3 total" in said
+    output = kubectl("describe", "sts", "db")
+    assert "3 desired | 3 total" in output
     assert kubectl("get", "sts", "--no-headers").split()[:2] == ["db", "3/3"]
     path = f"/api/v1/namespaces/{server.namespace}/pods"
     ready: list[str] = []
@@ -99,11 +99,11 @@ def test_a_partition_holds_the_lower_numbers_back(kubectl: Kubectl, pods: Pods) 
     kubectl("set", "image", "sts/db", "main=app:2")
     until(lambda: pods.images() == ["app:1", "app:1", "app:2"], lambda: str(pods.images()))
     before = {pod["metadata"]["uid"] for pod in pods.all()}
-    # kubectl 1.32 waits for good where the new pod comes between its list and its watch.
+    # kubectl 1.32 waits for ever if the new pod comes between list and watch.
     kubectl("delete", "pod", "db-0", "--wait=false")
     pods.become(
-        lambda found: (
-            len(found) == len({pod["metadata"]["uid"] for pod in found} & before) + 1 == 3
+        lambda items: (
+            len(items) == len({pod["metadata"]["uid"] for pod in items} & before) + 1 == 3
         ),
         "it is made again",
     )
@@ -116,7 +116,7 @@ def test_parallel_pods_do_not_wait_for_each_other(kubectl: Kubectl, pods: Pods) 
     container = {"name": "main", "image": "app:1", "resources": limits}
     change: Json = {"spec": {"template": {"spec": {"containers": [container]}}}}
     kubectl("apply", "-f", "-", stdin=changed(manifest, change))
-    pods.become(lambda found: len(found) == 3, "there are three that find no room")
+    pods.become(lambda items: len(items) == 3, "there are three that find no room")
 
 
 def test_a_replaced_number_keeps_its_name(kubectl: Kubectl, server: Server) -> None:
@@ -127,8 +127,8 @@ def test_a_replaced_number_keeps_its_name(kubectl: Kubectl, server: Server) -> N
     path = f"/api/v1/namespaces/{server.namespace}/pods/db-1"
 
     def is_another() -> bool:
-        found = server.api.get(path)
-        return found.status == 200 and found.meta["uid"] != uid
+        items = server.api.get(path)
+        return items.status == 200 and items.meta["uid"] != uid
 
     until(is_another, "there is another")
 
@@ -145,9 +145,9 @@ def test_a_pod_without_a_number_is_not_taken_for_one(
 
 def test_a_replica_set_of_its_own_has_its_pods(kubectl: Kubectl, pods: Pods) -> None:
     kubectl("apply", "-f", "-", stdin=workload("ReplicaSet", "bare", replicas=2))
-    pods.become(lambda found: len(found) == 2, "there are two")
+    pods.become(lambda items: len(items) == 2, "there are two")
     kubectl("scale", "rs/bare", "--replicas=3")
-    pods.become(lambda found: len(found) == 3, "there are three")
+    pods.become(lambda items: len(items) == 3, "there are three")
     kubectl("delete", "rs", "bare")
     pods.gone()
 
@@ -157,10 +157,10 @@ def test_a_replication_controller_has_its_pods(kubectl: Kubectl, pods: Pods) -> 
     manifest |= {"apiVersion": "v1", "kind": "ReplicationController"}
     del manifest["spec"]["selector"]
     kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-    pods.become(lambda found: len(found) == 2, "there are two")
+    pods.become(lambda items: len(items) == 2, "there are two")
     assert kubectl("get", "rc", "-o", "wide", "--no-headers").split()[-1] == "app=old"
     kubectl("scale", "rc/old", "--replicas=1")
-    pods.become(lambda found: len(found) == 1, "there is one")
+    pods.become(lambda items: len(items) == 1, "there is one")
     kubectl("delete", "rc", "old")
     pods.gone()
 
@@ -175,12 +175,12 @@ def test_what_a_pod_template_may_not_say_is_told_by_an_event(
     path = f"/apis/apps/v1/namespaces/{server.namespace}/replicasets/bare"
 
     def conditions(api: Api) -> list[Json]:
-        found: list[Json] = api.get(path).body["status"].get("conditions") or []
-        return found
+        items: list[Json] = api.get(path).body["status"].get("conditions") or []
+        return items
 
     until(lambda: bool(conditions(server.api)), "it says so")
-    (told,) = conditions(server.api)
-    assert (told["type"], told["status"], told["reason"]) == (
+    (text,) = conditions(server.api)
+    assert (text["type"], text["status"], text["reason"]) == (
         "ReplicaFailure",
         "True",
         "FailedCreate",

@@ -1,11 +1,12 @@
-"""Writes the go.mod that makes Kubernetes' own commands buildable from published modules.
+"""Writes the go.mod that builds the commands of Kubernetes from published modules.
 
 Knows one fact: a release's go.mod replaces each of its staging modules (k8s.io/api, ...) by a
 folder of its own tree, which a module that requires k8s.io/kubernetes has to replace by the module
 published with it, v0.X.Y for Kubernetes 1.X.Y. Every other replacement is taken over as it stands
-(up to 1.22 there are hundreds, and without them nothing resolves). Knows no program that is built.
+(up to 1.22 there are hundreds, and without them nothing resolves). Knows nothing of the built
+commands.
 
-    python module.py VERSION FOLDER     then, in FOLDER: go mod tidy
+python module.py VERSION FOLDER     then, in FOLDER: go mod tidy
 """
 
 import json
@@ -17,20 +18,22 @@ from typing import Any
 
 
 def go(*args: str) -> dict[str, Any]:
-    """The JSON that a go command prints.
+    """The JSON output of a go command.
 
-    Raises CalledProcessError when it fails; its own message has gone to stderr by then.
+    Raises CalledProcessError; the command's own message is on stderr.
     """
     environment = {**os.environ, "GO111MODULE": "on", "GOFLAGS": "-mod=mod"}
-    completed = subprocess.run(
+    output = subprocess.run(
         ["go", *args], stdout=subprocess.PIPE, check=True, env=environment, cwd=Path.home()
     ).stdout
-    document: dict[str, Any] = json.loads(completed)
-    return document
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 def written(version: str, theirs: dict[str, Any]) -> str:
-    """Text of the go.mod for Kubernetes `version`; theirs: its own, by `go mod edit -json`."""
+    """Text of the go.mod for Kubernetes `version`; theirs: that of Kubernetes, by `go mod edit
+    -json`.
+    """
     _, minor, patch = version.split(".")
     published = f"v0.{minor}.{patch}"
     lines = []

@@ -69,7 +69,7 @@ def test_few_sizes_count_those_of_most_nodes() -> None:
 @pytest.mark.parametrize("name", policy_names())
 @settings(max_examples=30)
 @given(
-    held=st.lists(st.integers(0, 16), min_size=8, max_size=8),
+    shares=st.lists(st.integers(0, 16), min_size=8, max_size=8),
     lie=LIES,
     request=st.sampled_from(list(COUNTS)).map(
         lambda cls: Request(cls.units, cls.devices, cls.cpu, cls.memory)

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.manager import ContainerGrant, DeviceManager
 from gpushare_localcluster.devices.sockets import HEALTHY
 from tests.support.waiting import PATIENCE
 
@@ -74,7 +74,7 @@ class FakeKubelet(DeviceManager):
         response = pb.ContainerAllocateResponse(envs=envs).SerializeToString()
         with self._admission:
             self.pods[uid] = pod
-            self.held.append(Held(uid, container, frozenset(ids), response))
+            self.grants.append(ContainerGrant(uid, container, frozenset(ids), response))
             self.write_checkpoint()
 
     # -- differences from a kubelet ----------------------------------------------------------------

@@ -5,12 +5,21 @@ from typing import Any
 import pytest
 
 from gpushare.core.claims.first_fit import Steps, first_fit
-from gpushare.core.claims.model import ClassRecord, Device, DeviceKey, Fit, PodClaims, Use
+from gpushare.core.claims.model import (
+    THOUSANDTHS,
+    ClassRecord,
+    Device,
+    DeviceKey,
+    Fit,
+    PodClaims,
+    Use,
+)
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policy import Policy, load_policy
 from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_cards import memory_units
 from gpushare.explain.claim_placer import ClaimPlacer
 from gpushare.explain.claim_records import ClaimRecord
 from gpushare.explain.claim_score import parts_of
@@ -184,6 +193,12 @@ def test_a_device_that_is_taken_whole_is_scored_by_the_amount_that_is_requested(
     assert isinstance(fit, Fit)
     assert [*parts_of(books, "a", fit)] == [(0, 80)]
     assert [*parts_of(books, "a", fit, claims)] == [(0, 20)]
+
+
+def test_memory_counts_by_its_name_with_a_domain_too() -> None:
+    assert memory_units({"memory": 5 * GIB * THOUSANDTHS + 1}, GIB) == 6
+    assert memory_units({"shares": 9, f"{DRIVER}/memory": GIB * THOUSANDTHS}, GIB) == 1
+    assert memory_units({"shares": 9}, GIB) is None
 
 
 def test_a_partition_is_scored_by_the_part_of_its_card_that_it_takes() -> None:

@@ -154,7 +154,7 @@ def _live(life: Life, chance: Random) -> None:
         (1, lambda: life.change_cards(name, order, identity=chance.random() < 0.5)),
         (1, lambda: life.create(chance.choice([gpu, Request(cpu=n % 5, memory=n % 3)]))),
         (8, lambda: life.create_and_bind(gpu, name)),
-        (1, lambda: life.another_binds(n, name, output=n % 2 == 0)),
+        (1, lambda: life.another_binds(n, name, text=n % 2 == 0)),
         (6, lambda: life.change_a_pod(n, chance.choice(_POD_CHANGES))),
         (4, lambda: life.bind(n, name)),
         (8, lambda: life.land(n, chance.choice(["at once", "lost", "lost", "later"]))),

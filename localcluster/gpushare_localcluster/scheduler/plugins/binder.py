@@ -1,4 +1,4 @@
-"""DefaultBinder: binds pods that no extender binds, by a Binding that carries the pod's UID."""
+"""DefaultBinder: binds pods without a binding extender, by a Binding with the pod's UID."""
 
 from gpushare.errors import ApiError
 from gpushare_localcluster.scheduler.cycle_state import CycleState

@@ -1,9 +1,9 @@
 """DynamicResources: pods with ResourceClaims, as kube-scheduler allocates them.
 
-An allocated claim keeps the pod to the nodes of its devices. Another claim gets the devices of
-first fit on the node; other plug-ins choose the node. Texts are kube-scheduler's. Not there: scores
-of `firstAvailable`, extended resources by device classes, and claims that the model of
-`gpushare.core.claims` refuses to read.
+An allocated claim restricts the pod to the nodes of its devices. Another claim gets the devices of
+first fit on the node; other plug-ins choose the node. Texts are those of kube-scheduler. Left out:
+scores of `firstAvailable`, extended resources by device classes, and claims that
+`gpushare.core.claims` cannot read.
 """
 
 import uuid
@@ -35,8 +35,8 @@ _ELSEWHERE = fwk.Status(fwk.Code.UNSCHEDULABLE, ("resourceclaim not available on
 class _PodClaims:
     """The claims of a pod in one scheduling cycle.
 
-    requests: of the claims to allocate, in their order. fits: by node, the devices of first fit.
-    unusable: allocated claims whose devices some node lacks.
+    requests: of the claims to allocate, in order. fits: the devices of first fit by node. unusable:
+    allocated claims with devices on other nodes.
     """
 
     allocated: list[Claim]
@@ -52,13 +52,13 @@ class DynamicResources:
     name = "DynamicResources"
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Have claims and slices watched."""
+        """Make the scheduler watch claims and slices."""
         self._handle = handle or Handle()
         self._handle.uses_claims = True
         self._claims = self._handle.claims
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that claims, slices, classes, taint rules or nodes may come or change."""
+        """Return the events: changes of claims, slices, classes, taint rules or nodes."""
         any_change = ~Action(0)
         generated = Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
         return (
@@ -68,7 +68,7 @@ class DynamicResources:
         )
 
     def pre_enqueue(self, pod: PodView) -> fwk.Status:
-        """Return Success, or the claim that is not there yet."""
+        """Return Success, or the missing claim."""
         try:
             self._of(pod)
         except MessageError as error:
@@ -81,7 +81,7 @@ class DynamicResources:
         """Return Success, Skip for a pod without claims, or an objection to one of the claims."""
         try:
             claims = self._of(pod)
-            to_allocate = [claim for claim in claims if claim.held is None]
+            to_allocate = [claim for claim in claims if claim.holdings is None]
             for claim in to_allocate:
                 if self._claims.is_assumed(claim.uid):
                     name = claim.raw["metadata"]["name"]
@@ -93,12 +93,12 @@ class DynamicResources:
             return None, fwk.Status(fwk.Code.UNRESOLVABLE, (str(error),))
         if not claims:
             return None, fwk.SKIP
-        allocated = [claim for claim in claims if claim.held is not None]
+        allocated = [claim for claim in claims if claim.holdings is not None]
         state.write(_STATE, _PodClaims(allocated, to_allocate, requests))
         return None, fwk.SUCCESS
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or an objection: devices of a claim are elsewhere, or not free here."""
+        """Return Success, or an objection: devices of a claim are elsewhere or not free."""
         claims = state.read(_STATE, _PodClaims)
         for claim in claims.allocated:
             if not any_term(claim.node_terms, node.node):
@@ -117,7 +117,7 @@ class DynamicResources:
     ) -> fwk.Status:
         """Deallocate a claim that keeps the pod from other nodes; return Unschedulable.
 
-        Only a claim that no other pod uses.
+        A claim of other pods stays allocated.
         """
         claims, api = state.find(_STATE, _PodClaims), self._handle.api
         if claims is None or api is None:
@@ -134,7 +134,7 @@ class DynamicResources:
         return fwk.Status(fwk.Code.UNSCHEDULABLE, ("still not schedulable",))
 
     def reserve(self, state: CycleState, pod: PodView, node_name: str) -> fwk.Status:
-        """Count the devices that the pod's claims get."""
+        """Count the devices of the pod's new allocations."""
         claims = state.find(_STATE, _PodClaims)
         if claims is not None and claims.to_allocate:
             uids = [claim.uid for claim in claims.to_allocate]
@@ -142,7 +142,7 @@ class DynamicResources:
         return fwk.SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Stop counting them; a written allocation stays the claim's."""
+        """Stop counting the devices; a written allocation stays."""
         claims = state.find(_STATE, _PodClaims)
         for claim in claims.to_allocate if claims is not None else ():
             self._claims.forget(claim.uid)
@@ -170,7 +170,7 @@ class DynamicResources:
         return fwk.SUCCESS
 
     def _of(self, pod: PodView) -> list[Claim]:
-        """Return the pod's claims. Raises MessageError if one is not there."""
+        """Return the pod's claims. Raises MessageError for a missing claim."""
         claims = []
         for name in claims_of(pod.raw):
             if not name:
@@ -233,7 +233,7 @@ def _class_of(devices: Json, name: str) -> str:
 
 
 def _protected(api: ApiClient, claim: Claim) -> Claim:
-    """Return the claim with the finalizer, without which a deletion would free its devices."""
+    """Return the claim with the finalizer; without it a deletion would free the devices."""
     finalizers = claim.raw["metadata"].get("finalizers") or []
     if FINALIZER in finalizers:
         return claim
@@ -241,7 +241,7 @@ def _protected(api: ApiClient, claim: Claim) -> Claim:
 
 
 def _patch(api: ApiClient, claim: Claim, change: Json, part: str = "") -> Claim:
-    """Change the claim as it was read, and no later one. Raises ApiError."""
+    """Patch the claim at the version read. Raises ApiError."""
     meta = claim.raw["metadata"]
     precondition = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
     change = {**change, "metadata": {**precondition, **change.get("metadata", {})}}

@@ -1,4 +1,4 @@
-"""SchedulingGates and PrioritySort: who may enter the queue, and who comes first in it."""
+"""SchedulingGates and PrioritySort: admission to the queue, and its order."""
 
 from gpushare_localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
 from gpushare_localcluster.scheduler.framework import SUCCESS, Code, Queued, Status
@@ -13,12 +13,12 @@ class SchedulingGates(PlainPlugin):
     name = "SchedulingGates"
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that the pod's own gates must go."""
+        """Return the event: the removal of the pod's own gates."""
         gates_removed = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
         return (EventWithHint(Resource.TARGET_POD, gates_removed),)
 
     def pre_enqueue(self, pod: PodView) -> Status:
-        """Return Success, or which gates are closed."""
+        """Return Success, or the closed gates."""
         gates = [str(gate.get("name")) for gate in pod.spec.get("schedulingGates") or ()]
         if not gates:
             return SUCCESS
@@ -26,7 +26,7 @@ class SchedulingGates(PlainPlugin):
 
 
 class PrioritySort(PlainPlugin):
-    """Has the pod of the higher priority come first, and of equals who has waited longer."""
+    """Sorts by priority, the highest first, and then by waiting time."""
 
     name = "PrioritySort"
 

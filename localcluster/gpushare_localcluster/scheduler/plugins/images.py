@@ -1,7 +1,7 @@
 """ImageLocality: prefers nodes that have the pod's images already.
 
-An image counts by its size, and the less the fewer nodes have it, so that pods do not all go to the
-one node that happens to have it.
+An image counts by size, weighted by the share of nodes that have the image, so that not all pods go
+to a single node.
 """
 
 from gpushare_localcluster.scheduler.cache import NodeInfo
@@ -18,14 +18,15 @@ _KEY = "PreScoreImageLocality"
 
 
 class ImageLocality(PlainPlugin):
-    """Scores by the sizes of the images that a node has."""
+    """Scores by the sizes of the images on a node."""
 
     name = "ImageLocality"
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: list[NodeInfo]) -> Status:
-        """Count the nodes that have each of the pod's images; Skip where no node has any.
+        """Count the nodes with each of the pod's images; return Skip if no node has any.
+        kube-scheduler counts in its cache.
 
-        kube-scheduler counts in its cache. Where no node has an image all nodes score 0.
+        If no node has an image, all nodes score 0.
         """
         everywhere = self._handle.snapshot.nodes
         images = [_normalized(name) for name in pod.images]
@@ -39,7 +40,7 @@ class ImageLocality(PlainPlugin):
         return _SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return 0 for 23 MiB of images or less, 100 for 1000 MiB a container."""
+        """Return 0 for up to 23 MiB of images, 100 for 1000 MiB per container."""
         pod_images = state.read(_KEY, _Wanted)
         size = sum(
             int(node.node.images.get(name, 0) * pod_images.shares[name])
@@ -51,7 +52,7 @@ class ImageLocality(PlainPlugin):
 
 
 class _Wanted:
-    """The pod's images, and of each the share of all nodes that have it."""
+    """The pod's images, and the share of nodes that have each image."""
 
     def __init__(self, images: list[str], shares: dict[str, float]) -> None:
         self.images = images
@@ -59,5 +60,5 @@ class _Wanted:
 
 
 def _normalized(name: str) -> str:
-    """Return an image's name with its tag, `latest` where it has none."""
+    """Return an image's name with the tag, by default `latest`."""
     return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

@@ -1,6 +1,6 @@
-"""Filters by one fact of a node: its name, its cordon, the host ports in use there.
+"""Filters by one property of a node: name, cordon, used host ports.
 
-Texts and codes are kube-scheduler's, letter by letter: users search for them.
+Texts and codes are exactly those of kube-scheduler, since users search for them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,16 +18,16 @@ _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- compared, never listened on
 
 
 class NodeName(PlainPlugin):
-    """Rejects every node but the one the pod names."""
+    """Rejects every node but the one named in the pod."""
 
     name = "NodeName"
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that the node may come."""
+        """Return the event: a new node."""
         return (EventWithHint(Resource.NODE, Action.ADD),)
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that another node was named."""
+        """Return Success, or the objection that another node is named."""
         if pod.node_name in ("", node.name):
             return fwk.SUCCESS
         return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) didn't match the requested node name",))
@@ -39,7 +39,7 @@ class NodeUnschedulable(PlainPlugin):
     name = "NodeUnschedulable"
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that a node may come or be uncordoned, or the pod tolerate the cordon."""
+        """Return the events: a new or uncordoned node, or a new toleration of the pod."""
         return (
             EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _opened),
             EventWithHint(
@@ -50,19 +50,19 @@ class NodeUnschedulable(PlainPlugin):
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that the node is cordoned."""
+        """Return Success, or the objection that the node is cordoned."""
         if not node.node.unschedulable or _tolerates_cordon(pod):
             return fwk.SUCCESS
         return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) were unschedulable",))
 
 
 class NodePorts(PlainPlugin):
-    """Rejects nodes where a pod has a host port that this one asks for."""
+    """Rejects nodes where another pod uses a requested host port."""
 
     name = "NodePorts"
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that a node may come, or a pod go that has one of the ports."""
+        """Return the events: a new node, or the end of a pod with one of the ports."""
         return (
             EventWithHint(Resource.NODE, Action.ADD),
             EventWithHint(
@@ -81,7 +81,7 @@ class NodePorts(PlainPlugin):
         return None, fwk.SUCCESS if pod.host_ports else fwk.SKIP
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that a port is taken."""
+        """Return Success, or the objection that a port is in use."""
         used_ports = (port for node_pod in node.pods.values() for port in node_pod.host_ports)
         if _collide(pod.host_ports, used_ports):
             reason = "node(s) didn't have free ports for the requested pod ports"
@@ -94,13 +94,13 @@ def _tolerates_cordon(pod: PodView) -> bool:
 
 
 def _opened(_pod: PodView, change: Change) -> bool:
-    """Return whether the node is new or was cordoned, and is not cordoned now."""
+    """Return whether the node is schedulable now, and was new or cordoned before."""
     was = change.old_node is None or change.old_node.unschedulable
     return was and change.new_node is not None and not change.new_node.unschedulable
 
 
 def _collide(ports: Sequence[HostPort], used_ports: Iterable[HostPort]) -> bool:
-    """Return whether a wanted port is taken; one of any address collides with that of each."""
+    """Return whether a requested port is in use; 0.0.0.0 collides with all addresses."""
     return any(
         (port.protocol, port.port) == (used_port.protocol, used_port.port)
         and (port.address == used_port.address or _ANY_ADDRESS in (port.address, used_port.address))

@@ -1,7 +1,6 @@
-"""NodeAffinity: keeps pods on the nodes they select, and prefers those they prefer.
+"""NodeAffinity: filters by required node affinity, and scores by preferred node affinity.
 
-Required are a pod's nodeSelector, its required node affinity, and what the operator adds to every
-pod by `addedAffinity`.
+Required are a pod's nodeSelector, its required node affinity, and the operator's `addedAffinity`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class NodeAffinity:
-    """Rejects nodes outside what is required, and scores by the weights of what is preferred."""
+    """Rejects nodes that miss a requirement, and scores by the weights of met preferences."""
 
     name = "NodeAffinity"
 
@@ -38,7 +37,7 @@ class NodeAffinity:
         )
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that a node may come, or get labels, that the pod selects."""
+        """Return the events: a new or relabelled node that the pod selects."""
         actions = Action.ADD | Action.UPDATE_NODE_LABEL
         return (EventWithHint(Resource.NODE, actions, self._matches_now),)
 
@@ -51,7 +50,9 @@ class NodeAffinity:
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
-        """Return the nodes that every term names, if all do; Skip where nothing is required."""
+        """Return the nodes named by the terms, if every term names nodes; Skip without
+        requirements.
+        """
         if pod.affinity_terms is None and self._required is None and not pod.node_selector:
             return None, fwk.SKIP
         if not pod.affinity_terms:
@@ -67,7 +68,7 @@ class NodeAffinity:
         return names, fwk.SUCCESS
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that the labels do not match."""
+        """Return Success, or the objection that the labels do not match."""
         if not any_term(self._required, node.node):
             reason = "node(s) didn't match scheduler-enforced node affinity"
             return fwk.Status(fwk.Code.UNRESOLVABLE, (reason,))
@@ -78,7 +79,7 @@ class NodeAffinity:
         )
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
-        """Return Success, or Skip where nothing is preferred."""
+        """Return Success, or Skip without preferences."""
         return fwk.SUCCESS if pod.preferred_nodes or self._preferred else fwk.SKIP
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
@@ -105,7 +106,7 @@ def required_affinity(pod: PodView, node: NodeView) -> bool:
 
 
 def _named(term: Json) -> fwk.NodeNames | None:
-    """Return the nodes that a term names by metadata.name; None where it names none."""
+    """Return the nodes that a term names by metadata.name, None for no names."""
     names: fwk.NodeNames | None = None
     for item in term.get("matchFields") or ():
         if item.get("key") == "metadata.name" and item.get("operator") == "In":

@@ -6,7 +6,7 @@ from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE
 
 
 def normalized(scores: Mapping[str, int], *, reverse: bool = False) -> dict[str, int]:
-    """Return each score as its share of the highest; `reverse`: what is missing to it."""
+    """Return each score as its share of the highest; with `reverse` the missing share."""
     highest = max(scores.values(), default=0)
     if highest == 0:
         return dict.fromkeys(scores, MAX_NODE_SCORE) if reverse else dict(scores)

@@ -1,8 +1,7 @@
-"""InterPodAffinity: pods near to, or away from, other pods.
+"""InterPodAffinity: affinity and anti-affinity between pods.
 
-Near is what has the same value of a node label, the term's topologyKey. Counted are places: pairs
-of a label and its value. The anti-affinity of pods that already run counts as well as the new
-pod's own.
+Nodes with the same value of a label, the term's topologyKey, are one topology domain: a pair of a
+label and its value. The anti-affinity of running pods counts as well as that of the new pod.
 """
 
 from collections import Counter
@@ -23,14 +22,15 @@ _FILTER_KEY, _SCORE_KEY = "PreFilterInterPodAffinity", "PreScoreInterPodAffinity
 _NEAR, _AWAY = "podAffinity", "podAntiAffinity"
 
 Places = Counter[tuple[str, str]]
-"""How often each place (label, value) was found."""
+"""Counts by topology domain (label, value)."""
 
 
 @dataclass
 class _Found:
-    """What PreFilter finds: the pod's required terms, and the places of the pods that matter.
+    """The result of PreFilter: the pod's required terms, and counts by topology domain.
 
-    near, away: pods that the pod's own terms mean. unwelcome: pods whose anti-affinity means it.
+    near, away: pods that match the pod's affinity and anti-affinity. unwelcome: pods with an
+    anti-affinity that matches the pod.
     """
 
     affinity: tuple[AffinityTerm, ...]
@@ -50,9 +50,9 @@ class _Found:
 
 
 class InterPodAffinity:
-    """Rejects nodes by required terms, and scores them by preferred ones.
+    """Rejects nodes by required terms, and scores nodes by preferred terms.
 
-    args: `hardPodAffinityWeight` (1), what a running pod's required affinity adds to a score;
+    args: `hardPodAffinityWeight` (1), the weight of a running pod's required affinity;
     `ignorePreferredTermsOfExistingPods`.
     """
 
@@ -67,7 +67,7 @@ class InterPodAffinity:
         self._only_own = flag(args or {}, "ignorePreferredTermsOfExistingPods")
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that pods or places may change that the terms mean, or the pod's labels."""
+        """Return the events: changes of matching pods, of domains, or of the pod's labels."""
         labels = Action.UPDATE_POD_LABEL
         pods, nodes = Action.ADD | Action.DELETE | labels, Action.ADD | Action.UPDATE_NODE_LABEL
         return (
@@ -77,7 +77,7 @@ class InterPodAffinity:
         )
 
     def _pod_matters(self, pod: PodView, change: Change) -> bool:
-        """Return whether a pod to be near to has come, or one to be away from has gone."""
+        """Return whether a pod of the affinity was added, or one of the anti-affinity removed."""
         old, new, labels_of = change.old_pod, change.new_pod, self._handle.namespace_labels
         near = affinity_terms(pod, _NEAR, "required")
 
@@ -99,7 +99,7 @@ class InterPodAffinity:
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
-        """Count the places of pods that matter; Skip where there are none and no terms."""
+        """Count matching pods by topology domain; return Skip without matching pods and terms."""
         counts = _Found(
             affinity_terms(pod, _NEAR, "required"),
             affinity_terms(pod, _AWAY, "required"),
@@ -122,11 +122,11 @@ class InterPodAffinity:
         self._count(state.read(_FILTER_KEY, _Found), pod, other, node, 1)
 
     def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
-        """Count `other` on the node no longer."""
+        """Stop counting `other` on the node."""
         self._count(state.read(_FILTER_KEY, _Found), pod, other, node, -1)
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or which of the three rules the node breaks."""
+        """Return Success, or the rule that the node breaks, of three."""
         counts = state.read(_FILTER_KEY, _Found)
         labels = node.node.labels
         if not self._near_enough(counts, pod, labels):
@@ -141,7 +141,7 @@ class InterPodAffinity:
         return fwk.SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
-        """Sum up what speaks for and against each place; Skip where nothing does."""
+        """Sum the weights of matching terms by topology domain; return Skip without matches."""
         near = affinity_terms(pod, _NEAR, "preferred")
         away = affinity_terms(pod, _AWAY, "preferred")
         has_terms = bool(near or away)
@@ -161,7 +161,7 @@ class InterPodAffinity:
         return fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return the sum over the node's places; it may be negative."""
+        """Return the sum over the node's topology domains, which may be negative."""
         places = state.read(_SCORE_KEY, Counter)
         return sum(places[place] for place in node.node.labels.items())
 
@@ -178,9 +178,9 @@ class InterPodAffinity:
         }
 
     def _near_enough(self, counts: _Found, pod: PodView, labels: Mapping[str, str]) -> bool:
-        """Return whether each affinity term has a pod at the node's place.
+        """Return whether each affinity term has a matching pod in the node's topology domain.
 
-        The first pod of a group that wants to be together may go anywhere that has the labels.
+        The first pod of a group with affinity to itself may go to any node with the labels.
         """
         if not counts.affinity:
             return True
@@ -218,7 +218,7 @@ class InterPodAffinity:
         node_pod: PodView,
         node: NodeInfo,
     ) -> bool:
-        """Add what the two pods' terms say of each other; return whether any says something."""
+        """Add the weights of the two pods' matching terms; return whether any term matches."""
         near, away = pod_terms
         rules = [(near, node_pod, 1), (away, node_pod, -1)]
         if node_pod.affine:
@@ -239,9 +239,10 @@ class InterPodAffinity:
 
 
 def _place_matters(pod: PodView, change: Change) -> bool:
-    """Return whether the node has come to another place for a term, or left one to be away from.
+    """Return whether the node joined a domain of an affinity term, or left one of anti-affinity.
 
-    As in kube-scheduler, a new node alone does not wake a pod that others want to be away from.
+    As in kube-scheduler, a new node alone does not wake a pod that other pods' anti-affinity
+    rejects.
     """
     if change.new_node is None:
         return True

@@ -1,6 +1,6 @@
-"""DefaultPreemption: when no node is left, room is made by evicting pods of lower priority.
+"""DefaultPreemption: evicts pods of lower priority for a pod that fits nowhere.
 
-Its texts are kube-scheduler's, so that a pending pod reads as in a real cluster.
+The texts are those of kube-scheduler, so that a pending pod reads as in a real cluster.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from gpushare_localcluster.scheduler.preemption import NoPreemption, Preemption
 
 
 class DefaultPreemption:
-    """Chooses victims and has them evicted.
+    """Chooses victims and evicts them.
 
     args: `minCandidateNodesPercentage` (10) and `minCandidateNodesAbsolute` (100).
     """
@@ -43,7 +43,7 @@ class DefaultPreemption:
     def post_filter(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
-        """Evict victims; return Success when some were, else why not, after `preemption: `."""
+        """Evict victims; return Success, or the reason for no eviction, after `preemption: `."""
         framework = self._handle.profiles[pod.scheduler_name]
         try:
             candidate = self._preemption.choose(

@@ -1,7 +1,7 @@
-"""The plug-ins in tree, those that are on by default with their weights, and those not built.
+"""The in-tree plug-ins, the defaults with weights, and the plug-ins that are left out.
 
-The order of the defaults is kube-scheduler's and matters to users: the first filter that objects to
-a node gives the reason they read.
+The order of the defaults is that of kube-scheduler and matters to users: the first filter that
+rejects a node gives the reason.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ _V1 = (
     ("DefaultBinder", 0),
 )
 _LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
-# What a pod's author prefers weighed less up to v1beta2; claims came later than all betas.
+# Preferences of pods had lower weights up to v1beta2; claims came after all betas.
 _V1BETA3 = tuple(row for row in _V1 if row[0] != "DynamicResources")
 _BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1BETA3)
 
@@ -66,7 +66,7 @@ DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
     "v1beta3": _V1BETA3,
     **dict.fromkeys(("v1beta1", "v1beta2"), _BETA),
 }
-"""Name and weight of the plug-ins that are on by default, by version of the file."""
+"""Name and weight of the default plug-ins, by version of the file."""
 
 NOT_BUILT = frozenset(
     {
@@ -77,4 +77,4 @@ NOT_BUILT = frozenset(
         *("ServiceAffinity", "TopologyPlacementGenerator"),
     }
 )
-"""Plug-ins of some release of kube-scheduler that this small one has not."""
+"""Plug-ins of some release of kube-scheduler that the small scheduler lacks."""

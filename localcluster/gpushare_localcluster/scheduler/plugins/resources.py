@@ -1,7 +1,7 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation: what fits by the sums of requests.
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: filter and scores by sums of requests.
 
-They count cpu, memory, the number of pods and every extended resource exactly as kube-scheduler
-does, and know nothing of devices: that is the extender's part.
+They count cpu, memory, the number of pods and extended resources exactly as kube-scheduler does,
+and know nothing of devices, which are the extender's part.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ Weights = Mapping[str, int]
 
 
 class Strategy:
-    """Scores by how much of a node's resources is used: one of three ways to count.
+    """Scores by the used share of a node's resources, with one of three strategies.
 
     fields: `type` LeastAllocated, MostAllocated or RequestedToCapacityRatio, `resources` (name and
     weight), and the `requestedToCapacityRatio.shape` of the last.
@@ -47,7 +47,7 @@ class Strategy:
             )
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return the strategy's mean over the resources, by their weights, 0 to 100."""
+        """Return the weighted mean of the strategy over the resources, 0 to 100."""
         total = weights = 0
         for name, weight in self._weights.items():
             allocatable = node.node.allocatable.get(name)
@@ -65,7 +65,7 @@ class Strategy:
 
 
 class NodeResourcesFit(Strategy):
-    """Rejects nodes that are too full; prefers by one of three strategies.
+    """Rejects nodes that are too full; scores by one of three strategies.
 
     args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
     the slash), `scoringStrategy` with `type` LeastAllocated, MostAllocated or
@@ -83,7 +83,9 @@ class NodeResourcesFit(Strategy):
         super().__init__(strategy, "scoringStrategy")
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that pods may go or shrink, a node come or grow, or the pod ask for less."""
+        """Return the events: deleted or smaller pods, new or larger nodes, or a smaller request of
+        the pod.
+        """
         pod, node = Resource.ASSIGNED_POD, Resource.NODE
         return (
             EventWithHint(pod, Action.DELETE),
@@ -93,7 +95,7 @@ class NodeResourcesFit(Strategy):
         )
 
     def _grew(self, pod: PodView, change: Change) -> bool:
-        """Return whether the pod fits the node when empty, and something that it asks for grew."""
+        """Return whether the pod fits the empty node, and a requested resource grew."""
         old, new = change.old_node, change.new_node
         if new is None or not self.filter(CycleState(), pod, NodeInfo(new)).ok:
             return False
@@ -103,7 +105,7 @@ class NodeResourcesFit(Strategy):
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or every resource that is short, in kube-scheduler's order."""
+        """Return Success, or all insufficient resources, in kube-scheduler's order."""
         reasons: list[str] = []
         code = fwk.Code.UNSCHEDULABLE
         allocatable, requested = node.node.allocatable, node.requested
@@ -114,7 +116,7 @@ class NodeResourcesFit(Strategy):
             if 0 < request > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
                 reasons.append(f"Insufficient {name}")
                 if request > all_of_it:
-                    # More than the node has when empty: evicting pods would not help.
+                    # More than the empty node has: evicting pods would not help.
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
 
@@ -123,7 +125,7 @@ class NodeResourcesFit(Strategy):
 
 
 class NodeResourcesLeastAllocated(Strategy):
-    """Up to 1.22 a plug-in of its own. args: `resources`."""
+    """A separate plug-in up to 1.22. args: `resources`."""
 
     name = "NodeResourcesLeastAllocated"
     _type = "LeastAllocated"
@@ -135,22 +137,22 @@ class NodeResourcesLeastAllocated(Strategy):
 
 
 class NodeResourcesMostAllocated(NodeResourcesLeastAllocated):
-    """Up to 1.22 a plug-in of its own. args: `resources`."""
+    """A separate plug-in up to 1.22. args: `resources`."""
 
     name = "NodeResourcesMostAllocated"
     _type = "MostAllocated"
 
 
 class RequestedToCapacityRatio(NodeResourcesLeastAllocated):
-    """Up to 1.22 a plug-in of its own. args: `shape` and `resources`."""
+    """A separate plug-in up to 1.22. args: `shape` and `resources`."""
 
     name = _type = "RequestedToCapacityRatio"
 
 
 class NodeResourcesBalancedAllocation:
-    """Prefers nodes whose resources the pod brings nearer to being equally used.
+    """Prefers nodes with a more equal use of resources after the pod.
 
-    args: `resources` (name and weight; the weights count for nothing).
+    args: `resources` (name and weight; the weights are ignored).
     """
 
     name = "NodeResourcesBalancedAllocation"
@@ -160,11 +162,11 @@ class NodeResourcesBalancedAllocation:
         self._resources = tuple(read_weights(args or {}, ""))
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
-        """Return Success, or Skip for a pod that requests none of the resources."""
+        """Return Success, or Skip for a pod without requests of these resources."""
         return fwk.SUCCESS if any(pod.requests.get(name) for name in self._resources) else fwk.SKIP
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return 75 where the balance stays as it is; up to 100 where the pod betters it."""
+        """Return 75 for an unchanged balance, up to 100 for a better one."""
         before: list[float] = []
         after: list[float] = []
         for name in self._resources:
@@ -219,7 +221,7 @@ def _shape(strategy: Fields, path: str) -> list[tuple[int, int]]:
 
 
 def _by_shape(shape: Sequence[tuple[int, int]]) -> Callable[[int, int], int]:
-    """Return the function that draws straight lines between the points."""
+    """Return the linear interpolation between the points."""
 
     def share(used: int, allocatable: int) -> int:
         at = min(used, allocatable) * 100 // allocatable
@@ -239,7 +241,7 @@ def _by_shape(shape: Sequence[tuple[int, int]]) -> Callable[[int, int], int]:
 
 
 def _rank(reason: str) -> tuple[int, str]:
-    """Return the place of a reason: pods, cpu, memory, ephemeral storage, then by name."""
+    """Return the sort key of a reason: pods, cpu, memory, ephemeral storage, then by name."""
     name = reason.removeprefix("Insufficient ")
     if name == reason:
         return -1, ""
@@ -247,7 +249,7 @@ def _rank(reason: str) -> tuple[int, str]:
 
 
 def _frees(pod: PodView, change: Change) -> bool:
-    """Return whether another pod asks for less of what this one needs."""
+    """Return whether the changed pod requests less of a resource that this pod requests."""
     if change.old_pod is None or change.new_pod is None:
         return True
     old, new = change.old_pod.requests, change.new_pod.requests
@@ -263,7 +265,7 @@ def _used(used: int, allocatable: int) -> int:
 
 
 def _balance(shares: Sequence[float]) -> int:
-    """Return 100 for equal shares; less, the more they differ."""
+    """Return 100 for equal shares, less for a larger deviation."""
     if len(shares) < 2:
         return fwk.MAX_NODE_SCORE
     if len(shares) == 2:

@@ -1,4 +1,4 @@
-"""Topology spread constraints: how a pod or the arguments write them, and which pods they count."""
+"""Topology spread constraints: from pods and plug-in arguments, and the pods that count."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ SYSTEM_DEFAULTS = (
         "maxSkew": 5,
     },
 )
-"""kube-scheduler's own, for pods without constraints."""
+"""The constraints of kube-scheduler for pods without constraints."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """One constraint of a pod. selector: a LabelSelector, in it what matchLabelKeys add."""
+    """One constraint of a pod. selector: a LabelSelector, with matchLabelKeys included."""
 
     max_skew: int
     key: str
@@ -35,14 +35,14 @@ class Constraint:
     honor_taints: bool
 
     def counts(self, pod: PodView, node: NodeInfo) -> bool:
-        """Return whether the node's pods count: by default on nodes that the pod selects."""
+        """Return whether the node's pods count; by default on nodes that the pod selects."""
         if self.honor_affinity and not required_affinity(pod, node.node):
             return False
         return not (self.honor_taints and untolerated(node.node.taints, pod.tolerations))
 
     def matching(self, pod: PodView, node: NodeInfo) -> int:
-        """Return how many pods on the node it selects."""
-        if not self.selector:  # an empty selector counts nobody, whatever else it means
+        """Return how many pods on the node match the selector."""
+        if not self.selector:  # an empty selector counts no pod
             return 0
         return sum(
             node_pod.namespace == pod.namespace
@@ -53,7 +53,7 @@ class Constraint:
 
 
 def check_defaults(constraints: Sequence[object]) -> list[Json]:
-    """Return default constraints as kube-scheduler takes them. Raises SettingsError."""
+    """Return valid default constraints. Raises SettingsError."""
     checked: list[Json] = []
     for index, item in enumerate(constraints):
         path = f"defaultConstraints[{index}]"

@@ -1,4 +1,4 @@
-"""TaintToleration: keeps pods from tainted nodes, and prefers nodes with fewer soft taints."""
+"""TaintToleration: rejects tainted nodes, and prefers nodes with fewer soft taints."""
 
 from collections.abc import Mapping
 
@@ -15,19 +15,19 @@ _SOFT_EFFECT = "PreferNoSchedule"
 
 
 class TaintToleration(PlainPlugin):
-    """Rejects nodes with a hard taint that the pod does not tolerate, and counts soft ones."""
+    """Rejects nodes with an untolerated hard taint, and scores by untolerated soft taints."""
 
     name = "TaintToleration"
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that a node may come or lose a taint, or the pod tolerate more."""
+        """Return the events: a new node, a removed taint, or a new toleration of the pod."""
         return (
             EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _let_in),
             EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_TOLERATION),
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return Success, or that there is such a taint. Up to 1.35 it is named: `taint {KEY:
+        """Return Success, or the objection to a taint; up to 1.35 with its name: `taint {KEY:
         VALUE}`.
         """
         if node.node.taints and untolerated(node.node.taints, pod.tolerations):
@@ -35,7 +35,7 @@ class TaintToleration(PlainPlugin):
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return how many soft taints of the node the pod does not tolerate."""
+        """Return the number of untolerated soft taints of the node."""
         return sum(
             taint.effect == _SOFT_EFFECT and not any(t.tolerates(taint) for t in pod.tolerations)
             for taint in node.node.taints
@@ -44,12 +44,12 @@ class TaintToleration(PlainPlugin):
     def normalize_score(
         self, state: CycleState, pod: PodView, scores: Mapping[str, int]
     ) -> dict[str, int]:
-        """Return 100 for no such taint, 0 for the most of them."""
+        """Return 100 for no such taint, 0 for the largest number."""
         return normalized(scores, reverse=True)
 
 
 def _let_in(pod: PodView, change: Change) -> bool:
-    """Return whether the node is new or kept the pod out, and does not keep it out now."""
+    """Return whether the pod tolerates the node now, and did not before or the node is new."""
     old, new = change.old_node, change.new_node
     was = old is None or untolerated(old.taints, pod.tolerations) is not None
     return was and new is not None and untolerated(new.taints, pod.tolerations) is None

@@ -1,8 +1,8 @@
-"""PodTopologySpread: spreads pods evenly over zones, nodes, or whatever a label tells apart.
+"""PodTopologySpread: spreads pods evenly over zones, nodes, or other topology domains.
 
-A constraint of DoNotSchedule rejects nodes where the skew would be too large; one of ScheduleAnyway
-only makes them score less. Pods without constraints that belong to a Service, a ReplicaSet or the
-like are spread by the defaults, which are soft ones for nodes and zones.
+A constraint of DoNotSchedule rejects nodes where the skew would be too large; ScheduleAnyway only
+lowers their score. Pods without constraints that belong to a Service, a ReplicaSet or the like are
+spread by default constraints, soft ones for nodes and zones.
 """
 
 import math
@@ -31,7 +31,7 @@ _FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpre
 
 
 class _Counts:
-    """What PreFilter counts: for each constraint, the pods in each domain."""
+    """The result of PreFilter: the pods in each domain, by constraint."""
 
     def __init__(self, constraints: Sequence[Constraint], counts: Sequence[Counter[str]]) -> None:
         self.constraints = constraints
@@ -41,7 +41,7 @@ class _Counts:
         return _Counts(self.constraints, [Counter(count) for count in self.counts])
 
     def change(self, pod: PodView, changed_pod: PodView, node: NodeInfo, by: int) -> None:
-        """Count a pod that comes to the node or leaves it."""
+        """Count a pod that is added to the node, or removed."""
         labels = node.node.labels
         if changed_pod.namespace != pod.namespace or any(
             c.key not in labels for c in self.constraints
@@ -54,7 +54,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Soft:
-    """What PreScore counts; `ignored` lack a topology label and score 0."""
+    """The result of PreScore; the nodes in `ignored` lack a topology label and score 0."""
 
     constraints: Sequence[Constraint]
     counts: Sequence[Mapping[str | None, int]]
@@ -87,8 +87,8 @@ class PodTopologySpread(PlainPlugin):
             self._handle.spreads_by_default = True
 
     def _constraints(self, pod: PodView, action: str) -> tuple[Constraint, ...]:
-        """Return the pod's constraints of one whenUnsatisfiable; where it has none at all, the
-        default ones for the pods that are like it.
+        """Return the pod's constraints of one whenUnsatisfiable; the default ones if the pod has
+        none.
         """
         pod_constraints = pod.spec.get("topologySpreadConstraints")
         if pod_constraints:
@@ -98,7 +98,7 @@ class PodTopologySpread(PlainPlugin):
         return tuple(replace(c, selector=selector) for c in defaults) if selector else ()
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that pods may come to count or cease to, domains change, or the pod itself."""
+        """Return the events: changes of counted pods, of domains, or of the pod itself."""
         labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
         pods, pod_actions = (
             Action.ADD | Action.DELETE | labels,
@@ -112,7 +112,7 @@ class PodTopologySpread(PlainPlugin):
         )
 
     def _counts_otherwise(self, pod: PodView, change: Change) -> bool:
-        """Return whether a constraint selects the changed pod now and did not before, or did."""
+        """Return whether a constraint selects one state of the changed pod, old or new."""
         old, new = change.old_pod, change.new_pod
         constraints = self._constraints(pod, "DoNotSchedule")
         tolerated = change.action & Action.UPDATE_POD_TOLERATION
@@ -127,7 +127,7 @@ class PodTopologySpread(PlainPlugin):
         return any(counts(constraint, old) != counts(constraint, new) for constraint in constraints)
 
     def _other_domains(self, pod: PodView, change: Change) -> bool:
-        """Return whether the changed node counts now and did not before, or in another way."""
+        """Return whether the changed node counts differently."""
         old, new = change.old_node, change.new_node
         constraints = self._constraints(pod, "DoNotSchedule")
         before = old is not None and _has_all(old, constraints)
@@ -141,7 +141,7 @@ class PodTopologySpread(PlainPlugin):
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
-        """Count the pods in each domain; Skip for a pod without a hard constraint."""
+        """Count the pods in each domain; return Skip for a pod without a hard constraint."""
         constraints = self._constraints(pod, "DoNotSchedule")
         if not constraints:
             return None, fwk.SKIP
@@ -165,7 +165,7 @@ class PodTopologySpread(PlainPlugin):
         state.read(_FILTER_KEY, _Counts).change(pod, other, node, -1)
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that a label is missing or a skew would be too large."""
+        """Return Success, or the objection to a missing label or a too large skew."""
         counts = state.read(_FILTER_KEY, _Counts)
         for constraint, count in zip(counts.constraints, counts.counts, strict=True):
             domain = node.node.labels.get(constraint.key)
@@ -181,11 +181,13 @@ class PodTopologySpread(PlainPlugin):
         return fwk.SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
-        """Count the pods in each domain of `nodes`; Skip for a pod without a soft constraint."""
+        """Count the pods in each domain of `nodes`; return Skip for a pod without a soft
+        constraint.
+        """
         constraints = self._constraints(pod, "ScheduleAnyway")
         if not constraints:
             return fwk.SKIP
-        # By the system's defaults a node without a zone takes part with its own name alone.
+        # With the system defaults a node without a zone counts by its host name alone.
         partly = self._system and not pod.spec.get("topologySpreadConstraints")
         ignored = frozenset(n.name for n in nodes if not (partly or _has_all(n.node, constraints)))
         counts: list[dict[str | None, int]] = [
@@ -210,7 +212,7 @@ class PodTopologySpread(PlainPlugin):
         return fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return how crowded the node's domains are: the fewer pods, the better."""
+        """Return the raw score, which grows with the pods in the node's domains."""
         soft = state.read(_SCORE_KEY, _Soft)
         if node.name in soft.ignored:
             return 0
@@ -231,7 +233,7 @@ class PodTopologySpread(PlainPlugin):
     def normalize_score(
         self, state: CycleState, pod: PodView, scores: Mapping[str, int]
     ) -> dict[str, int]:
-        """Return 100 for the least crowded nodes, 0 for those without the labels."""
+        """Return 100 for the least crowded nodes, 0 for nodes without the labels."""
         ignored = state.read(_SCORE_KEY, _Soft).ignored
         rated = [score for name, score in scores.items() if name not in ignored]
         maximum, minimum = max(rated, default=0), min(rated, default=0)
