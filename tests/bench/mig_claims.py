@@ -36,10 +36,10 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Fit,
+    NamedRequest,
     NodeDevices,
     PodClaims,
     Pool,
-    Request,
     Use,
 )
 from gpushare.sim.options import seeds
@@ -137,7 +137,7 @@ def node_devices(name: str, cards: int) -> NodeDevices:
 
 CLAIMS = {
     name: PodClaims(
-        (ClaimRequest((Request("gpu", (DeviceRequest(name="gpu", selectors=(name,)),)),)),)
+        (ClaimRequest((NamedRequest("gpu", (DeviceRequest(name="gpu", selectors=(name,)),)),)),)
     )
     for name in BY_NAME
 }

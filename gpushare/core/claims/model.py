@@ -277,7 +277,7 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NamedRequest:
     """A request of a claim."""
 
     name: str
@@ -302,7 +302,7 @@ class Constraint:
 class ClaimRequest:
     """Devices that one claim asks for; equal for claims of different names."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[NamedRequest, ...]
     constraints: tuple[Constraint, ...] = ()
 
     def with_classes(self, classes: Mapping[str, "ClassRecord"]) -> "ClaimRequest | None":

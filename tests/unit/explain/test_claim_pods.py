@@ -9,8 +9,8 @@ from gpushare.core.claims.model import (
     THOUSANDTHS,
     ClaimRequest,
     DeviceRequest,
+    NamedRequest,
     PodClaims,
-    Request,
 )
 from gpushare.core.model import MAX_UNITS
 from gpushare.core.model import Request as PodRequest
@@ -27,7 +27,7 @@ def asks(gib: int, count: int | None = 1, name: str = "memory") -> ClaimRequest:
     one = DeviceRequest(
         name="g", device_class="gpu", count=count, amounts=((name, gib * GIB * THOUSANDTHS),)
     )
-    return ClaimRequest((Request("g", (one,)),))
+    return ClaimRequest((NamedRequest("g", (one,)),))
 
 
 def user(name: str, *claims: OpenClaim, **more: Any) -> ClaimsUser:
@@ -159,5 +159,8 @@ def test_claims_without_memory_have_no_parts() -> None:
 
 def test_memory_is_rounded_up_to_units_whatever_the_driver_calls_it() -> None:
     small = DeviceRequest(name="g", amounts=(("gpu.example.com/memory", GIB * THOUSANDTHS + 1),))
-    assert memory_parts([ClaimRequest((Request("g", (small,)),)), asks(3, None)], GIB) == [2, 3]
+    assert memory_parts([ClaimRequest((NamedRequest("g", (small,)),)), asks(3, None)], GIB) == [
+        2,
+        3,
+    ]
     assert memory_parts([asks(1 << 40)], 1) == [MAX_UNITS]
