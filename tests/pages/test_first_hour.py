@@ -36,10 +36,10 @@ how full the nodes were when a pod was last looked at.
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_says_what_it_is(page: str) -> None:
-    found = list(blocks(ROOT / page))
+    result = list(blocks(ROOT / page))
     fences = re.findall(r"^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(fences) == 2 * len(found) > 10
-    for block in found:
+    assert len(fences) == 2 * len(result) > 10
+    for block in result:
         if block.language == "sh":
             assert block.what in ("", "not run", "goes on until"), block.where
             assert bool(block.what) == bool(block.more), f"{block.where}: say why"
@@ -64,24 +64,24 @@ def clone(folder: Path) -> Path:
     Installing takes half a minute and the network, and the environment has the same packages.
     """
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True, timeout=60)
-    changed = ""
-    for listed in (
+    text = ""
+    for item in (
         ("diff", "-z", "--name-only", "HEAD"),
         ("ls-files", "-z", "--others", "--exclude-standard"),
     ):
-        command = ["git", *listed]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
-        changed += done.stdout
-    for name in filter(None, changed.split("\0")):
+        command = ["git", *item]
+        completed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+        text += completed.stdout
+    for name in filter(None, text.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     programs = folder / ".venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     packages = next((folder / ".venv" / "lib").iterdir()) / "site-packages"
-    there = [path for path in sys.path if Path(path).name.endswith("-packages")]
+    present = [path for path in sys.path if Path(path).name.endswith("-packages")]
     (packages / "installed.pth").write_text(
-        "\n".join([str(folder), str(folder / "localcluster"), *there])
+        "\n".join([str(folder), str(folder / "localcluster"), *present])
     )
     setup = ConfigParser()
     setup.read(folder / "setup.cfg")
@@ -116,14 +116,14 @@ def printed(expected: Block, output: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_works_as_it_is_printed(page: str, shell: Shell, tmp_path: Path) -> None:
     folder = clone(tmp_path / "gpushare")
-    found = list(blocks(folder / page))
+    result = list(blocks(folder / page))
     if page != "README.md":
         shell.folder = folder
     status = ["git", "status", "--porcelain", "--untracked-files=no"]
     before = subprocess.run(status, cwd=folder, capture_output=True, check=True, text=True)
     output = ""
     try:
-        for block in found:
+        for block in result:
             output = follow(block, shell, folder, output)
     finally:
         shell.end()
@@ -139,9 +139,9 @@ def figures(block: Block, shell: Shell) -> None:
     command = block.text.splitlines()[0].removeprefix("$ ")
     deadline = time.monotonic() + PATIENCE
     while True:
-        shown = on_terminal(command.split(), {**shell.environ, "NO_COLOR": "1"})
+        on_terminal_result = on_terminal(command.split(), {**shell.environ, "NO_COLOR": "1"})
         try:
-            printed(block, f"$ {command}\n{shown}")
+            printed(block, f"$ {command}\n{on_terminal_result}")
         except AssertionError:
             if time.monotonic() > deadline:
                 raise

@@ -69,9 +69,9 @@ def test_a_sample_refuses_arguments_that_make_no_sense() -> None:
 
 def test_the_code_that_the_tour_shows_is_in_the_samples() -> None:
     sources = [file.read_text(encoding="utf-8") for file in SAMPLES.iterdir() if file.is_file()]
-    shown = re.findall(r"^```(?:python|toml)\n(.*?)^```", PAGE, re.M | re.S)
-    assert len(shown) == 2
-    assert all(any(block in source for source in sources) for block in shown)
+    displayed = re.findall(r"^```(?:python|toml)\n(.*?)^```", PAGE, re.M | re.S)
+    assert len(displayed) == 2
+    assert all(any(block in source for source in sources) for block in displayed)
 
 
 @pytest.mark.parametrize("words", [["--stage", "1", "binpack"], ["--stage", "9"]])

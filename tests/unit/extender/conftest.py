@@ -1,4 +1,4 @@
-"""What tests of memory ask for."""
+"""Options of the tests of memory."""
 
 import gc
 
@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture(scope="module")
 def frozen_heap() -> None:
-    """Spare the garbage collector what was there before the module's tests."""
+    """Spare the garbage collector the objects from before the module's tests."""
     gc.collect()
     gc.freeze()

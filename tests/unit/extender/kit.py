@@ -1,4 +1,4 @@
-"""What the tests of the extender are made of: pods as JSON, and managed resources with
+"""The parts of the tests of the extender: pods as JSON, and managed resources with
 empty books.
 
 Everything here is the real thing; only the API server is played (see pod_store.py).
@@ -41,7 +41,7 @@ def managed_resource(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> M
 
 def managed_resources(*names: Names) -> ManagedResources:
     """Managed resources with empty ledgers: aliyun's if none is named."""
-    return ManagedResources(tuple(managed_resource(each) for each in names or (ALIYUN,)))
+    return ManagedResources(tuple(managed_resource(name) for name in names or (ALIYUN,)))
 
 
 def pod_json(
@@ -56,7 +56,7 @@ def pod_json(
     limits: Mapping[str, int | str] | None = None,
 ) -> dict[str, Any]:
     """A pod of one container as the API server writes it."""
-    asked = dict(limits or {}) | ({resource: str(units)} if units else {})
+    request = dict(limits or {}) | ({resource: str(units)} if units else {})
     return {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -66,7 +66,7 @@ def pod_json(
             "uid": uid or f"uid-{name}",
             "annotations": dict(annotations or {}),
         },
-        "spec": {"nodeName": node, "containers": [{"resources": {"limits": asked}}]},
+        "spec": {"nodeName": node, "containers": [{"resources": {"limits": request}}]},
         "status": {"phase": phase},
     }
 
@@ -93,7 +93,7 @@ def read_node(document: Mapping[str, Any]) -> Node:
 
 
 def refusal(text: str, status: int = 403) -> ApiError:
-    """What the client makes of the API server's refusal of a write in these words."""
+    """The client's error for the API server's refusal of a write in these words."""
     document = {"kind": "Status", "status": "Failure", "message": text, "code": status}
     return response_error("POST /api/v1/any", status, json.dumps(document).encode())
 

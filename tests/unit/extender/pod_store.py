@@ -2,7 +2,7 @@
 
 `setPodHostAndAnnotations` (pkg/registry/core/pod/storage): a Binding is refused where the uid is
 not the pod's, where the pod is being deleted or has a node already; else it sets the node and
-merges the annotations in one write. No latency and no loss here: who uses it adds those.
+merges the annotations in one write. No latency and no loss here: users of the store add those.
 """
 
 import json
@@ -37,14 +37,14 @@ class PodStore:
     def bind(self, body: bytes) -> None:
         """Raises ApiNotFound or ApiConflict."""
         binding = json.loads(body)
-        wanted = binding["metadata"]
-        pod = self.pods.get(wanted["name"])
+        expected = binding["metadata"]
+        pod = self.pods.get(expected["name"])
         if pod is None:
-            raise ApiNotFound(f"pods {wanted['name']!r} not found", 404)
-        why = _refusal(pod, wanted["uid"])
-        if why:
-            raise ApiConflict(why, 409)
-        annotations = {**pod["metadata"]["annotations"], **wanted["annotations"]}
+            raise ApiNotFound(f"pods {expected['name']!r} not found", 404)
+        refusal_result = _refusal(pod, expected["uid"])
+        if refusal_result:
+            raise ApiConflict(refusal_result, 409)
+        annotations = {**pod["metadata"]["annotations"], **expected["annotations"]}
         self._change(
             {
                 **pod,
@@ -66,7 +66,7 @@ class PodStore:
         self.log.append(("DELETED", self.pods.pop(name)))
 
     def read(self, name: str) -> Pod | ApiError | None:
-        """What `Bind.read` takes."""
+        """The argument of `Bind.read`."""
         try:
             return PODS.decode(self.get(name))
         except ApiNotFound:

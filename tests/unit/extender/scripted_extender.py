@@ -26,7 +26,7 @@ FREE = {"big": 16, "small": 8, "tiny": 2}
 
 @dataclass
 class Heard:
-    """Keeps what would become events: (kind and name, reason, note)."""
+    """Keeps the arguments of events: (kind and name, reason, note)."""
 
     events: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Heard:
 
 
 class ScriptedExtender:
-    """A service over three nodes with two devices each, and what it told of its calls."""
+    """A service over three nodes with two devices each, and the told calls."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ScriptedExtender:
     def prioritize(self, pod: dict[str, Any], names: Sequence[str]) -> dict[str, int]:
         """The score of each node, as kube-scheduler reads the answer."""
         answer = json.loads(self.service.prioritize(request(pod, names)))
-        return dict.fromkeys(names, 0) | {each["Host"]: each["Score"] for each in answer}
+        return dict.fromkeys(names, 0) | {item["Host"]: item["Score"] for item in answer}
 
     def bind(self, pod: dict[str, Any], node: str) -> str:
         error: str = json.loads(self.service.bind(bind_request(pod, node)))["Error"]

@@ -1,4 +1,4 @@
-"""The managed resources are those of kube-scheduler's file, and so is what it counts of them."""
+"""The managed resources are those of kube-scheduler's file, and so is their counting."""
 
 import pytest
 
@@ -14,17 +14,21 @@ from tests.unit.core.clusters import node, state_of
 
 @pytest.mark.parametrize("ignored", [True, False])
 def test_compute_that_kube_scheduler_does_not_count_keeps_no_pod_out(*, ignored: bool) -> None:
-    """No node advertises it then, and the devices have it all the same."""
-    managed = (
+    """No node advertises compute then, and the devices have it all the same."""
+    resources = (
         ExtenderManagedResource(ALIYUN.resource),
         ExtenderManagedResource(ALIYUN.cores, ignored_by_scheduler=ignored),
     )
-    entry = ExtenderConfig("http://127.0.0.1:1", managed_resources=managed)
-    made = make_managed_resources(Settings(), entry, ["default-scheduler"], GroupSizes())
-    (memory,) = made
-    made.node_states.put(state_of(node("a", 16), allocatable={ALIYUN.resource: 16, "pods": 110}))
-    asked = Request(
+    entry = ExtenderConfig("http://127.0.0.1:1", managed_resources=resources)
+    managed_resources = make_managed_resources(
+        Settings(), entry, ["default-scheduler"], GroupSizes()
+    )
+    (memory,) = managed_resources
+    managed_resources.node_states.put(
+        state_of(node("a", 16), allocatable={ALIYUN.resource: 16, "pods": 110})
+    )
+    request = Request(
         4, 1, resources=((ALIYUN.cores, 30), (ALIYUN.resource, 4)), percents=compute(30)
     )
-    found = [obstacle.text for obstacle in memory.filters.obstacles("a", asked)]
-    assert found == ([] if ignored else [f"too little {ALIYUN.cores} even if empty"])
+    result = [obstacle.text for obstacle in memory.filters.obstacles("a", request)]
+    assert result == ([] if ignored else [f"too little {ALIYUN.cores} even if empty"])

@@ -75,23 +75,23 @@ def table(heading: str) -> list[str]:
 
 
 def test_the_table_of_locks_has_every_lock_of_the_process() -> None:
-    found = [
+    result = [
         f"{path.relative_to(PACKAGE)} {lock}"
         for path in files()
         for lock in locks_in(path.read_text(encoding="utf-8"))
     ]
-    assert sorted(table("Locks")) == sorted(found)
-    assert f"There are {len(found)} locks" in ARCHITECTURE
+    assert sorted(table("Locks")) == sorted(result)
+    assert f"There are {len(result)} locks" in ARCHITECTURE
 
 
 def test_the_table_of_writers_has_every_file_that_writes_to_the_api_server() -> None:
-    found = [
+    result = [
         str(path.relative_to(PACKAGE))
         for path in files()
         if writers_in(path.read_text(encoding="utf-8"))
     ]
-    assert sorted(table("Writes to the API server")) == sorted(found)
-    assert f"{len(found)} files write to the API server" in ARCHITECTURE
+    assert sorted(table("Writes to the API server")) == sorted(result)
+    assert f"{len(result)} files write to the API server" in ARCHITECTURE
 
 
 def test_the_page_says_how_many_collections_are_watched() -> None:

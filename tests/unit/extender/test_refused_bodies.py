@@ -1,4 +1,4 @@
-"""What was refused is gone when its answer is: no error, frame or traceback holds on to it.
+"""A refused body is gone when its answer is: no error, frame or traceback keeps the body.
 
 The garbage collector passes over the whole heap once an hour (see garbage_collection.py). An error
 that its own frame still names, in a log line for example, keeps the frame and the body for so long.
@@ -36,7 +36,7 @@ BODIES = {
 
 @pytest.fixture
 def kept() -> Iterator[list[object]]:
-    """Whatever only the collector would have freed, once the test asks for it."""
+    """The objects that only the collector would have freed, at the test's request."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -81,11 +81,11 @@ def test_a_request_that_no_route_fits_is_kept_by_nothing(
     _nothing_of_ours(kept)
 
 
-def _nothing_of_ours(kept: list[object]) -> None:
-    ours = [each for each in kept if _holds(each)]
-    assert ours == [], [str(each)[:300] for each in ours]
+def _nothing_of_ours(kept_items: list[object]) -> None:
+    holders = [item for item in kept_items if _holds(item)]
+    assert holders == [], [str(our)[:300] for our in holders]
 
 
 def _holds(found: object) -> bool:
-    """Whether it holds the frames of a call, and with them its body."""
+    """Whether the object holds the frames of a call, and with them its body."""
     return isinstance(found, BaseException | types.FrameType | types.TracebackType)

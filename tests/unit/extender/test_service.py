@@ -25,10 +25,10 @@ from tests.unit.extender.scripted_extender import FREE, ScriptedExtender, bind_r
 
 @pytest.fixture
 def extender() -> Iterator[ScriptedExtender]:
-    made = ScriptedExtender()
-    yield made
-    for managed in made.resources:
-        managed.ledger.check()
+    scripted_extender = ScriptedExtender()
+    yield scripted_extender
+    for resource in scripted_extender.resources:
+        resource.ledger.check()
 
 
 def test_filter_splits_fit_from_busy_from_never(extender: ScriptedExtender) -> None:
@@ -63,12 +63,12 @@ def test_cores_and_wishes_that_make_no_sense_fit_nowhere_and_charge_nothing(
 ) -> None:
     pod = pod_json("web", memory, limits={ALIYUN.cores: cores}, annotations=annotations)
     answer = extender.filter(pod)
-    (said,) = set(answer["FailedAndUnresolvableNodes"].values())
-    assert said.startswith((ALIYUN.cores, "gpushare.io/use-models and"))
+    (message,) = set(answer["FailedAndUnresolvableNodes"].values())
+    assert message.startswith((ALIYUN.cores, "gpushare.io/use-models and"))
     assert answer["NodeNames"] == []
     assert answer["Error"] == ""
-    bound = json.loads(extender.service.bind(bind_request(pod, "big")))
-    assert bound["Error"]
+    document = json.loads(extender.service.bind(bind_request(pod, "big")))
+    assert document["Error"]
     assert extender.ledger.entry("uid-web") is None
     assert not extender.ledger.snapshot().cores_used.any()
 
@@ -109,14 +109,14 @@ def test_the_best_node_alone_is_mirrored_where_nodes_came() -> None:
 
 @pytest.mark.parametrize("best_only", [True, False])
 def test_a_pod_that_is_charged_is_sent_where_its_charge_is(best_only: bool) -> None:
-    """kube-scheduler filters it again when a bind took too long; its own charge fills the node."""
+    """kube-scheduler filters the pod again when a bind took too long; its charge fills the node."""
     extender = ScriptedExtender(best_only=best_only)
     pod = pod_json("web", 8)
     extender.filter(pod)
     extender.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
     assert "did not say" in extender.bind(pod, "small")
-    other = extender.filter(pod_json("other", 8), ["small", "tiny"])
-    assert other["NodeNames"] == ["small"]  # its second device
+    filter_result = extender.filter(pod_json("other", 8), ["small", "tiny"])
+    assert filter_result["NodeNames"] == ["small"]  # its second device
     extender.ledger.assume(
         PodRef("team", "other", "uid-other"), Request(8, 1), Allocation("small", (1,), (8,)), 0.0
     )
@@ -157,11 +157,11 @@ def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.Da
     best_only = data.draw(st.booleans())
     extender = ScriptedExtender(best_only=best_only)
     pod = pod_json("web", data.draw(st.integers(1, 20)))
-    where, lost = data.draw(st.sampled_from([*FREE])), data.draw(st.booleans())
+    draw_result, lost = data.draw(st.sampled_from([*FREE])), data.draw(st.booleans())
     extender.filter(pod)
     if lost:
         extender.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
-    extender.bind(pod, where)
+    extender.bind(pod, draw_result)
     for name in data.draw(st.sets(st.sampled_from([*FREE]))):
         match data.draw(st.sampled_from(["gone", "closed", "full", "smaller"])):
             case "gone":
@@ -171,19 +171,19 @@ def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.Da
                     name, frozenset(data.draw(st.sets(st.integers(0, 1))))
                 )
             case "full":
-                other = ObservedPod(
+                observed_pod = ObservedPod(
                     PodRef("team", "other", f"uid-{name}"), Request(FREE[name], 1), name
                 )
-                extender.ledger.pod_changed(other)
+                extender.ledger.pod_changed(observed_pod)
             case _:
                 extender.ledger.node_changed(make_node(name, 1))
     names = data.draw(st.lists(st.sampled_from([*FREE, "new", "npu"]), unique=True))
     answer = extender.filter(pod, names)
     assert answer["Error"] == ""
-    said = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
-    assert len(set(said)) == len(said)
-    assert set(said) <= set(names)
-    left_out = set(names) - set(said)
+    result = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
+    assert len(set(result)) == len(result)
+    assert set(result) <= set(names)
+    left_out = set(names) - set(result)
     assert not left_out or (best_only and len(answer["NodeNames"]) == 1)
     assert "new" not in left_out
     extender.ledger.check()
@@ -225,14 +225,14 @@ def test_a_pod_that_asks_for_nothing_passes_scores_zero_and_is_bound_plainly(
 
 def test_containers_of_one_pod_get_devices_of_their_own(extender: ScriptedExtender) -> None:
     asks = pod_json("pair", 3, annotations={SPLIT: OWN_DEVICES})
-    other = {"name": "other", "resources": {"limits": {ALIYUN.resource: "7"}}}
-    asks["spec"]["containers"].append(other)
+    another = {"name": "other", "resources": {"limits": {ALIYUN.resource: "7"}}}
+    asks["spec"]["containers"].append(another)
     extender.ledger.set_unhealthy("small", frozenset({1}))
     assert extender.filter(asks, ["small", "big"])["NodeNames"] == ["big"]
     assert extender.bind(asks, "big") == ""
-    sent = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
-    ((first, units),) = json.loads(sent[ALIYUN.allocation])["0"].items()
-    ((second, more),) = json.loads(sent[ALIYUN.allocation])["1"].items()
+    document = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
+    ((first, units),) = json.loads(document[ALIYUN.allocation])["0"].items()
+    ((second, more),) = json.loads(document[ALIYUN.allocation])["1"].items()
     assert (units, more) == (3, 7)
     assert {first, second} == {"0", "1"}
     (entry,) = extender.ledger.dump("big")[0].entries
@@ -293,7 +293,7 @@ def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(
 ) -> None:
     """The scheduler may time out and filter a pod again while its bind is under way."""
     pod = pod_json("web", 4)
-    body, wanted = request(pod, ["big"]), bind_request(pod, "big")
+    body, bind_request_result = request(pod, ["big"]), bind_request(pod, "big")
     extender.api.forever = json.dumps(pod).encode()
     ended = threading.Event()
 
@@ -308,7 +308,7 @@ def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(
         for thread in threads:
             thread.start()
         for _ in range(300):
-            extender.service.bind(wanted)
+            extender.service.bind(bind_request_result)
             extender.ledger.pod_gone("uid-web")
     finally:
         ended.set()
@@ -317,11 +317,11 @@ def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(
             thread.join(30)
     posted = [call.body for call in extender.api.calls if call.method == "POST"]
     assert len(posted) == 300
-    assert all(ALIYUN.idx.encode() in (sent or b"") for sent in posted)
+    assert all(ALIYUN.idx.encode() in (item or b"") for item in posted)
 
 
 def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> None:
-    """They wait for the API server; when it is slow they must leave threads to filter."""
+    """Binds wait for the API server; when that is slow they must leave threads to filter."""
     extender = ScriptedExtender(max_binds=1)
     first, second = pod_json("first", 4), pod_json("second", 4)
     extender.filter(first)
@@ -359,14 +359,17 @@ def test_a_bind_that_fails_gives_its_place_back() -> None:
 def test_a_pod_chooses_only_among_the_policies_that_the_operator_allows(
     extender: ScriptedExtender,
 ) -> None:
-    for managed in extender.resources:
-        managed.pod_policies = frozenset({"binpack"})
-    allowed = pod_json("web", 4, annotations={ALIYUN.policy: "binpack"})
-    assert extender.filter(allowed)["NodeNames"] == ["big", "small"]
+    for resource in extender.resources:
+        resource.pod_policies = frozenset({"binpack"})
+    pod_json_result = pod_json("web", 4, annotations={ALIYUN.policy: "binpack"})
+    assert extender.filter(pod_json_result)["NodeNames"] == ["big", "small"]
     assert extender.filter(pod_json("none", 4))["NodeNames"] == ["big", "small"]
     answer = extender.filter(pod_json("wide", 4, annotations={ALIYUN.policy: "spread"}))
     text = "gpushare.io/policy: pods may not choose 'spread' in this cluster; they may choose: bin"
-    assert all(why.startswith(text) for why in answer["FailedAndUnresolvableNodes"].values())
+    assert all(
+        failed_and_unresolvable_node.startswith(text)
+        for failed_and_unresolvable_node in answer["FailedAndUnresolvableNodes"].values()
+    )
     assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
 
 
@@ -387,7 +390,10 @@ def test_a_request_that_makes_no_sense_is_refused_everywhere_for_good(
     assert answer["NodeNames"] == []
     assert answer["Error"] == ""
     assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
-    assert all(text in why for why in answer["FailedAndUnresolvableNodes"].values())
+    assert all(
+        text in failed_and_unresolvable_node
+        for failed_and_unresolvable_node in answer["FailedAndUnresolvableNodes"].values()
+    )
     with pytest.raises(MessageError, match=re.escape(text)):
         extender.prioritize(pod, ["big"])
     extender.api.answers = [json.dumps(pod).encode()]
@@ -403,8 +409,8 @@ def test_a_request_that_makes_no_sense_is_refused_everywhere_for_good(
 def test_a_pod_refused_for_good_is_none_that_nobody_asked_about(
     extender: ScriptedExtender, pod: dict[str, Any]
 ) -> None:
-    for managed in extender.resources:
-        managed.ledger.pod_changed(observe_pod(read_pod(pod), managed.names))
+    for resource in extender.resources:
+        resource.ledger.pod_changed(observe_pod(read_pod(pod), resource.names))
     assert pending_without_call(extender.resources, extender.service.called, 0.0, 100.0) == 100
     extender.filter(pod)
     assert pending_without_call(extender.resources, extender.service.called, 0.0, 100.0) == 0
@@ -426,9 +432,9 @@ def test_each_resource_has_its_own_books(extender: ScriptedExtender) -> None:
     entry = extender.resources.resources[1].ledger.entry("uid-npu-pod")
     assert entry is not None
     assert entry.placement == ((0, 3),)
-    sent = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
-    assert sent[NPU.idx] == "0"
-    assert ALIYUN.idx not in sent
+    document = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
+    assert document[NPU.idx] == "0"
+    assert ALIYUN.idx not in document
 
 
 def test_before_it_is_ready_every_verb_says_so(extender: ScriptedExtender) -> None:
@@ -467,14 +473,14 @@ def test_inspect_shows_the_books(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
     extender.filter(pod)
     extender.bind(pod, "small")
-    every = json.loads(extender.service.inspect(None, None))["nodes"]
-    assert [(node["name"], node["usedGPU"]) for node in every] == [
+    document = json.loads(extender.service.inspect(None, None))["nodes"]
+    assert [(node["name"], node["usedGPU"]) for node in document] == [
         ("big", 0),
         ("small", 4),
         ("tiny", 0),
     ]
     (one,) = json.loads(extender.service.inspect("small", ALIYUN.resource))["nodes"]
-    assert one == every[1]
+    assert one == document[1]
     assert one["devs"][0]["pods"] == [{"name": "web", "namespace": "team", "usedGPU": 4}]
     (npu,) = json.loads(extender.service.inspect(None, NPU.resource))["nodes"]
     assert (npu["name"], npu["totalGPU"]) == ("npu", 4)

@@ -1,6 +1,6 @@
 """No text that a tenant can read names the pods or the namespace of another.
 
-He reads the events of his pods, and what kube-scheduler writes into their status: the refusals of
+A tenant reads the events of his pods, and kube-scheduler's text in their status: the refusals of
 filter by node, its error, and the error of bind.
 """
 
@@ -60,7 +60,7 @@ ODD: tuple[dict[str, str], ...] = (
 
 @dataclass
 class Texts:
-    """What is written for whom: the colour of the reader's pods, and the text or what makes it."""
+    """The texts and their readers: the colour of the reader's pods, and the text or its maker."""
 
     read: list[tuple[str, Callable[[], str]]] = field(default_factory=list)
 
@@ -88,8 +88,8 @@ class Texts:
 
     def check(self) -> None:
         for colour, make in self.read:
-            (other,) = {*COLOURS} - {colour}
-            assert other not in make(), f"a text for {colour} pods"
+            (second,) = {*COLOURS} - {colour}
+            assert second not in make(), f"a text for {colour} pods"
 
 
 class World:
@@ -118,10 +118,12 @@ class World:
 
     def pod(self, colour: str, units: int | str, annotations: Mapping[str, str]) -> Json:
         number = len(self.pods)
-        made = pod_json(f"{colour}-{number}", units, uid=f"u{number}", annotations=annotations)
-        made["metadata"]["namespace"] = f"{colour}-team"
-        self.pods.append(made)
-        return made
+        pod_json_result = pod_json(
+            f"{colour}-{number}", units, uid=f"u{number}", annotations=annotations
+        )
+        pod_json_result["metadata"]["namespace"] = f"{colour}-team"
+        self.pods.append(pod_json_result)
+        return pod_json_result
 
     def show(self, pod: Json) -> None:
         """As the watch shows it."""
@@ -137,8 +139,8 @@ class World:
     def filter(self, pod: Json) -> None:
         body = request(pod, [*NODES, "n9"])
         answer = json.loads(self.service.filter(body))
-        told = [answer["Error"], *answer["FailedNodes"].values()]
-        for text in [*told, *answer["FailedAndUnresolvableNodes"].values()]:
+        result = [answer["Error"], *answer["FailedNodes"].values()]
+        for text in [*result, *answer["FailedAndUnresolvableNodes"].values()]:
             self.texts.say(_colour(pod), text)
 
     def bind(self, pod: Json, where: str) -> None:
@@ -168,10 +170,10 @@ def _create(world: World, pick: int) -> None:
 def _place(world: World, pick: int) -> None:
     """A pod of a tenant is bound, served or not, by its annotations or by somebody unknown."""
     device, units = str(pick % 3), 1 + pick // 3 % 4
-    given: dict[str, str] = {ALIYUN.idx: device} if pick // 12 % 4 else {}
+    inputs: dict[str, str] = {ALIYUN.idx: device} if pick // 12 % 4 else {}
     if pick // 48 % 2:
-        given |= {ALIYUN.assigned: "false", ALIYUN.assume_time: "1"}
-    pod = world.pod(COLOURS[pick // 96 % 2], units, given)
+        inputs |= {ALIYUN.assigned: "false", ALIYUN.assume_time: "1"}
+    pod = world.pod(COLOURS[pick // 96 % 2], units, inputs)
     pod["spec"]["nodeName"] = NODES[pick // 192 % 2]
     if pick // 384 % 2:
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -203,8 +205,8 @@ def _bind(world: World, pod: Json, pick: int) -> None:
 
 def _bind_by_name_of_another(world: World, pod: Json, pick: int) -> None:
     """A call that names the uid of another pod."""
-    other = world.pods[pick % len(world.pods)]
-    uid = other["metadata"]["uid"]
+    second = world.pods[pick % len(world.pods)]
+    uid = second["metadata"]["uid"]
     world.bind({"metadata": pod["metadata"] | {"uid": uid}}, NODES[pick % 2])
 
 

@@ -1,6 +1,6 @@
-"""Years of a cluster whose nodes and pods never have a name twice: what is kept does not grow.
+"""Years of a cluster whose nodes and pods never have a name twice: the kept state does not grow.
 
-An autoscaler's nodes have a new name each time, and so have pods. What a process keeps by name must
+An autoscaler's nodes have a new name each time, and so have pods. State that is kept by name must
 go with the name, or be bounded by count; here all such bounds are small.
 """
 
@@ -66,7 +66,7 @@ ROUNDS = 60
 
 
 class Cluster:
-    """A process's books, watches and verbs, and a cluster in which all is there for a short time.
+    """A process's books, watches and verbs, and a cluster of short-lived objects.
 
     Each round some seconds pass, a node comes and the oldest goes; a pod is bound, one of a group
     waits, and one fits nowhere; a claim has a card of the new node.
@@ -143,9 +143,9 @@ class Cluster:
     def _pod(self, pod: Json, *, bound: bool = False) -> None:
         meta = pod["metadata"]
         self._watch("ADDED", pod)
-        asked = _body({"Pod": pod, "NodeNames": list(self.nodes)})
-        names = json.loads(self.service.filter(asked))["NodeNames"]
-        self.service.prioritize(asked)
+        body_result = _body({"Pod": pod, "NodeNames": list(self.nodes)})
+        names = json.loads(self.service.filter(body_result))["NodeNames"]
+        self.service.prioritize(body_result)
         if bound:
             ref = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"]}
             answer = self.service.bind(_body(ref | {"Node": names[0]}))
@@ -163,7 +163,7 @@ def _body(value: Any) -> bytes:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """What a value is made of, as far as it may grow."""
+    """The parts of a value that may grow."""
     if isinstance(value, Mapping):
         yield from (part for pair in value.items() for part in pair)
     elif isinstance(value, list | tuple | set | frozenset | deque):
@@ -180,14 +180,14 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 def values_of(*roots: Any) -> list[Any]:
     """Return the values that the roots are made of, each once."""
-    known: dict[int, Any] = {}
-    waiting = list(roots)
-    while waiting:
-        value = waiting.pop()
-        if id(value) not in known and not isinstance(value, int):
-            known[id(value)] = value
-            waiting += parts_of(value)
-    return [*known.values()]
+    known_items: dict[int, Any] = {}
+    waiting_pods = list(roots)
+    while waiting_pods:
+        value = waiting_pods.pop()
+        if id(value) not in known_items and not isinstance(value, int):
+            known_items[id(value)] = value
+            waiting_pods += parts_of(value)
+    return [*known_items.values()]
 
 
 def size_of(values: Iterable[Any]) -> int:
@@ -196,8 +196,8 @@ def size_of(values: Iterable[Any]) -> int:
 
 
 def test_what_is_kept_does_not_grow_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in BOUNDS.items():
-        monkeypatch.setattr(name, most)
+    for name, entry in BOUNDS.items():
+        monkeypatch.setattr(name, entry)
     cluster, sizes = Cluster(), []
     for _ in range(3):
         for _ in range(ROUNDS):

@@ -96,7 +96,9 @@ def _ranking(world: RankingWorld) -> tuple[list[list[tuple[str, float]]], float]
     seconds = time.thread_time() - began
     for number in range(_RANKED):
         world.ranker.pod_gone(f"pod-{number}")
-    return [[*zip(each.names, each.values, strict=True)] for each in rankings if each], seconds
+    return [
+        [*zip(ranking.names, ranking.values, strict=True)] for ranking in rankings if ranking
+    ], seconds
 
 
 @pytest.mark.parametrize(
@@ -116,9 +118,9 @@ def test_large_claims_take_bounded_memory_and_change_no_ranking(
     tracemalloc.start()
     for number in range(count):
         _show(world, "resourceclaims", claim(number))
-    kept, _ = tracemalloc.get_traced_memory()
+    kept_items, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept / count < most_kib << 10
+    assert kept_items / count < most_kib << 10
     after, _ = _ranking(world)
     assert after == before
     assert len(before) == _RANKED

@@ -1,4 +1,4 @@
-"""The order of nodes for pods with claims, and what offers count."""
+"""The order of nodes for pods with claims, and the effect of offers."""
 
 from dataclasses import replace
 
@@ -306,13 +306,13 @@ def test_a_policy_with_prices_of_the_cluster_is_asked_each_time() -> None:
 
 
 def test_a_warm_call_scores_only_what_has_changed() -> None:
-    counted = 0
+    count = 0
     policy = load_policy("device-bestfit")
 
     class Counting:
         def score(self, snapshot: Snapshot, rows: Rows, request: object) -> Floats:
-            nonlocal counted
-            counted += len(rows)
+            nonlocal count
+            count += len(rows)
             return policy.score(snapshot, rows, request)  # type: ignore[arg-type]
 
     world = RankingWorld(Counting())
@@ -321,13 +321,13 @@ def test_a_warm_call_scores_only_what_has_changed() -> None:
     world.claims(*(open_claim(number, 10) for number in range(5)))
     together = " ".join(names)
     assert world.best(0, names=together) == "n0"
-    assert counted == 50
+    assert count == 50
     assert world.best(1, names=together) == "n0"
-    assert counted == 51
+    assert count == 51
     world.nodes(n7=(10, 40))
     assert world.best(2, names=together) == "n7"
     # A score may depend on the shapes of all nodes.
-    assert counted == 101
+    assert count == 101
 
 
 def test_a_hostile_node_or_claim_costs_others_nothing(world: RankingWorld) -> None:

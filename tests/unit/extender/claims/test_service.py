@@ -1,4 +1,4 @@
-"""What is followed for claims fills the books, and a bad object harms no other."""
+"""Watched objects of claims fill the books, and a bad object harms no other."""
 
 import json
 from typing import Any

@@ -26,9 +26,9 @@ BINDING = bind_request(pod_json("web", 4), "big")
 
 @pytest.fixture
 def extender() -> Iterator[ScriptedExtender]:
-    made = ScriptedExtender()
-    yield made
-    made.ledger.check()
+    scripted_extender = ScriptedExtender()
+    yield scripted_extender
+    scripted_extender.ledger.check()
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def post(client: FlaskClient, verb: str, body: bytes, **headers: str) -> tuple[i
 def test_each_verb_is_served_where_the_scheduler_calls_it(
     client: FlaskClient, extender: ScriptedExtender
 ) -> None:
-    status, found = post(client, "filter", ASKING)
-    assert (status, found["NodeNames"]) == (200, ["big"])
+    status, result = post(client, "filter", ASKING)
+    assert (status, result["NodeNames"]) == (200, ["big"])
     status, scores = post(client, "prioritize", ASKING)
-    assert (status, [each["Score"] for each in scores]) == (200, [10])
+    assert (status, [score["Score"] for score in scores]) == (200, [10])
     assert post(client, "bind", BINDING) == (200, {"Error": ""})
     assert extender.ledger.entry("uid-web") is not None
 
@@ -107,12 +107,12 @@ def test_a_malformed_body_is_an_answer_the_scheduler_can_read(
     client: FlaskClient, body: bytes
 ) -> None:
     for verb in ("filter", "bind"):
-        status, found = post(client, verb, body)
+        status, result = post(client, verb, body)
         assert status == 200
-        assert found["Error"].startswith("gpushare: ")
-    status, found = post(client, "prioritize", body)
+        assert result["Error"].startswith("gpushare: ")
+    status, result = post(client, "prioritize", body)
     assert status == 400
-    assert found["error"]
+    assert result["error"]
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_malformed_body_is_an_answer_the_scheduler_can_read(
 )
 def test_only_plain_json_is_read(client: FlaskClient, headers: dict[str, str], text: str) -> None:
     for verb in ("filter", "bind"):
-        status, found = post(client, verb, ASKING, **headers)
+        status, result = post(client, verb, ASKING, **headers)
         assert status == 200
-        assert text in found["Error"]
-    status, found = post(client, "prioritize", ASKING, **headers)
+        assert text in result["Error"]
+    status, result = post(client, "prioritize", ASKING, **headers)
     assert status == 400
-    assert text in found["error"]
+    assert text in result["error"]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def padded(size: int) -> bytes:
 
 def test_a_body_up_to_the_limit_is_read_and_a_larger_one_is_not(client: FlaskClient) -> None:
     assert post(client, "filter", padded(LIMIT))[1]["NodeNames"] == ["big"]
-    status, found = post(client, "filter", padded(LIMIT + 1))
+    status, result = post(client, "filter", padded(LIMIT + 1))
     assert status == 200
-    assert "--body-limit" in found["Error"]
+    assert "--body-limit" in result["Error"]
     assert "--body-limit" in post(client, "bind", padded(LIMIT + 1))[1]["Error"]
     assert post(client, "prioritize", padded(LIMIT + 1))[0] == 400
 
@@ -177,8 +177,8 @@ def test_who_is_not_ready_says_so_in_every_verb(
     extender.why_not = "pods are not listed yet"
     assert "not ready" in post(client, "filter", ASKING)[1]["Error"]
     assert "not ready" in post(client, "bind", BINDING)[1]["Error"]
-    status, found = post(client, "prioritize", ASKING)
-    assert (status, "not ready" in found["error"]) == (503, True)
+    status, result = post(client, "prioritize", ASKING)
+    assert (status, "not ready" in result["error"]) == (503, True)
     assert client.get(f"{PREFIX}/inspect").status_code == 503
     assert client.get("/version").status_code == 200
 
@@ -187,24 +187,24 @@ def test_a_failure_nobody_thought_of_is_a_500_in_json_without_a_traceback(
     client: FlaskClient, extender: ScriptedExtender, caplog: pytest.LogCaptureFixture
 ) -> None:
     extender.api.answers = [ZeroDivisionError("a secret of ours")]
-    status, found = post(client, "bind", BINDING)
+    status, result = post(client, "bind", BINDING)
     assert status == 500
-    assert "secret" not in found["error"]
+    assert "secret" not in result["error"]
     assert "a secret of ours" in caplog.text
 
 
 def certificate(
-    *, common_name: str = "", dns: str = "", other: tuple[tuple[str, str], ...] = ()
+    *, common_name: str = "", dns: str = "", second: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, Any]:
     """As ssl.SSLSocket.getpeercert gives it."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "subject": (
             (("organizationName", "scheduler.local"),),
             (("commonName", common_name),),
         )
     }
-    names = ((("DNS", dns),) if dns else ()) + other
-    return found | ({"subjectAltName": names} if names else {})
+    names = ((("DNS", dns),) if dns else ()) + second
+    return result | ({"subjectAltName": names} if names else {})
 
 
 class Peer:
@@ -224,9 +224,9 @@ class Peer:
         (certificate(dns="scheduler.local"), 200),
         (certificate(common_name="other", dns="scheduler.local"), 200),
         (certificate(common_name="system:node:n1", dns="n1"), 403),
-        (certificate(common_name="n1", other=(("email", "scheduler.local"),)), 403),
-        (certificate(common_name="n1", other=(("URI", "scheduler.local"),)), 403),
-        (certificate(common_name="n1", other=(("IP Address", "10.0.0.9"),)), 403),
+        (certificate(common_name="n1", second=(("email", "scheduler.local"),)), 403),
+        (certificate(common_name="n1", second=(("URI", "scheduler.local"),)), 403),
+        (certificate(common_name="n1", second=(("IP Address", "10.0.0.9"),)), 403),
         ({}, 403),
         (None, 403),
     ],
@@ -245,11 +245,11 @@ def test_only_certificates_of_the_names_given_may_call(
 
 
 def called_by(client: FlaskClient, headers: dict[str, str]) -> list[int]:
-    """The status of each verb, and of what is read, called with these headers."""
+    """The status of each verb, and of each readable path, called with these headers."""
     verbs = ("filter", "prioritize", "bind", "preempt")
-    written = [client.post(f"{PREFIX}/{v}", data=ASKING, headers=JSON | headers) for v in verbs]
-    read = [client.get(path, headers=headers) for path in (f"{PREFIX}/inspect", "/version")]
-    return [answer.status_code for answer in (*written, *read)]
+    writes = [client.post(f"{PREFIX}/{v}", data=ASKING, headers=JSON | headers) for v in verbs]
+    reader = [client.get(path, headers=headers) for path in (f"{PREFIX}/inspect", "/version")]
+    return [answer.status_code for answer in (*writes, *reader)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The TLS context that is listened with: one for all, until its files change."""
+"""The TLS context of the listener: one for all, until its files change."""
 
 import os
 from pathlib import Path

@@ -31,9 +31,9 @@ class World:
         self.worker.method_queue.init()
         self.worker.nr_conns = 1
         self.answers: list[Future[bytes]] = []
-        ours, self.client = socket.socketpair()
+        server_end, self.client = socket.socketpair()
         self.client.settimeout(60)
-        self.connection = Connection(config, ours, ("127.0.0.1", 4), ("127.0.0.1", 5))
+        self.connection = Connection(config, server_end, ("127.0.0.1", 4), ("127.0.0.1", 5))
 
     def _app(self, environ: dict[str, Any], start_response: Any) -> DeferredBody:
         start_response("200 OK", [("Content-Type", "application/json")])
@@ -45,12 +45,12 @@ class World:
         """Send a request, and have a thread handle it as far as it does."""
         self.client.sendall(request)
         assert self.connection.receive()
-        done: Future[object] = Future()
-        done.set_result(self.worker.handle(self.connection))
-        self.worker.finish_request(self.connection, done)
+        future: Future[object] = Future()
+        future.set_result(self.worker.handle(self.connection))
+        self.worker.finish_request(self.connection, future)
 
     def loop(self) -> None:
-        """What the loop does when an answer was made."""
+        """The work of the loop when an answer was made."""
         self.worker.method_queue.run_callbacks(None)
 
 
@@ -117,7 +117,7 @@ def test_any_server_may_wait_for_the_body() -> None:
 
 
 def test_the_worker_is_told_once_when_it_begins_to_stop(world: World) -> None:
-    told: list[int] = []
-    world.worker.on_stop = lambda: told.append(1)
+    result: list[int] = []
+    world.worker.on_stop = lambda: result.append(1)
     world.worker._cap_keepalive(0.0)  # noqa: SLF001 -- as gunicorn's loop does
-    assert told == [1]
+    assert result == [1]

@@ -1,4 +1,4 @@
-"""Where a request ends: where gunicorn's parser sees it too, found at no more than linear cost."""
+"""The end of a request is found where gunicorn's parser sees it, at no more than linear cost."""
 
 import random
 import socket
@@ -92,9 +92,9 @@ def test_the_length_of_the_body_is_what_the_head_says(
 def test_what_two_readers_could_read_in_two_ways_is_refused(
     lines: tuple[bytes, ...], status: bytes
 ) -> None:
-    with pytest.raises(FramingError) as refused:
+    with pytest.raises(FramingError) as raises:
         body_length(head(*lines))
-    assert refused.value.status == status
+    assert raises.value.status == status
 
 
 @pytest.mark.parametrize("start", [b"\r\n", b"\r\n\r\n", b"\n", b"\rPOST / HTTP/1.1\r\n\r\n"])
@@ -107,8 +107,8 @@ class Pair:
     """A connection of ours, and the client's end of it."""
 
     def __init__(self, kind: type[Connection] = Connection) -> None:
-        ours, self.client = socket.socketpair()
-        self.conn = kind(CONFIG, ours, PEER, PEER)
+        server_end, self.client = socket.socketpair()
+        self.conn = kind(CONFIG, server_end, PEER, PEER)
         self.client.setblocking(False)
 
     def send(self, data: bytes) -> bool:
@@ -127,9 +127,9 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.close()
+    pair = Pair()
+    yield pair
+    pair.close()
 
 
 def body_of(request: Request) -> bytes:
@@ -138,7 +138,7 @@ def body_of(request: Request) -> bytes:
 
 
 def parsed(conn: Connection) -> tuple[Request, bytes]:
-    """The request as gunicorn reads what it is given, and that nothing is behind it."""
+    """The request as gunicorn reads these bytes, with nothing behind the request."""
     parser = conn.parser
     assert isinstance(parser, RequestParser)
     request = next(parser)
@@ -206,32 +206,32 @@ def stream(rng: random.Random) -> bytes:
 
 
 def test_no_request_ends_elsewhere_for_gunicorn_than_for_us() -> None:
-    rng, seen = random.Random(18), Counter[str]()
+    rng, observed = random.Random(18), Counter[str]()
     for _ in range(6000):
         data = stream(rng)
-        made = Pair()
+        pair = Pair()
         try:
-            whole = made.send(data)
+            whole = pair.send(data)
             theirs = RequestParser(CONFIG, iter((data,)), PEER)
             try:
-                other = next(theirs)
-                body = body_of(other)
+                second = next(theirs)
+                body = body_of(second)
             except Exception:
-                seen["refused by gunicorn"] += whole
+                observed["refused by gunicorn"] += whole
                 continue
             if not whole:
-                seen["refused by us alone"] += made.conn.refused
+                observed["refused by us alone"] += pair.conn.refused
                 continue
-            seen["read by both"] += 1
-            request, ours = parsed(made.conn)
-            assert (request.method, request.uri, request.headers, ours) == (
-                *(other.method, other.uri, other.headers, body),
+            observed["read by both"] += 1
+            request, request_body = parsed(pair.conn)
+            assert (request.method, request.uri, request.headers, request_body) == (
+                *(second.method, second.uri, second.headers, body),
             ), data
-            assert bytes(made.conn.received) == theirs.unreader.read(), data
+            assert bytes(pair.conn.received) == theirs.unreader.read(), data
         finally:
-            made.close()
-    assert seen["read by both"] > 1000, seen
-    assert seen["refused by us alone"] > 100, seen
+            pair.close()
+    assert observed["read by both"] > 1000, observed
+    assert observed["refused by us alone"] > 100, observed
 
 
 HOSTILE: dict[str, Callable[[int], bytes]] = {
@@ -250,12 +250,12 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_head_costs_no_more_than_its_length(line: Callable[[int], bytes]) -> None:
     def work(size: int) -> Callable[[], object]:
-        made = head(line(size))
+        head_result = head(line(size))
 
         def judge() -> None:
             for _ in range(10):
                 try:
-                    body_length(made)
+                    body_length(head_result)
                 except FramingError:
                     continue
 
@@ -272,11 +272,11 @@ class Roomy(Connection):
 def test_a_head_that_drips_costs_no_more_than_one_that_comes_at_once() -> None:
     def work(size: int) -> Callable[[], object]:
         def drip() -> None:
-            made = Pair(Roomy)
-            made.conn.received += b"GET / HTTP/1.1\r\nA: " + b"x" * (100 * size)
+            pair = Pair(Roomy)
+            pair.conn.received += b"GET / HTTP/1.1\r\nA: " + b"x" * (100 * size)
             for _ in range(size):
-                made.send(b"x")
-            made.close()
+                pair.send(b"x")
+            pair.close()
 
         return drip
 

@@ -17,18 +17,18 @@ AMOUNTS = ("9223372036854775807m", "9e15", "9223372036854775807", "9223372036854
 
 
 def pod(name: str, amount: str, containers: int) -> dict[str, Any]:
-    made = pod_json("web", 4, limits={name: amount})
+    pod_json_result = pod_json("web", 4, limits={name: amount})
     more = [{"resources": {"requests": {name: amount}}} for _ in range(containers - 1)]
-    made["spec"]["containers"] += more
-    return made
+    pod_json_result["spec"]["containers"] += more
+    return pod_json_result
 
 
 def extender_with_rankings() -> ScriptedExtender:
     """With the default policy, made for a cluster that has just begun."""
     extender = ScriptedExtender()
-    for managed in extender.resources:
+    for resource in extender.resources:
         for policy in ("shadow-price", "fgd"):
-            managed.rankings[policy] = Ranking(load_policy(policy, workload_of({}, [2, 8, 16])))
+            resource.rankings[policy] = Ranking(load_policy(policy, workload_of({}, [2, 8, 16])))
     return extender
 
 
@@ -37,16 +37,16 @@ def extender_with_rankings() -> ScriptedExtender:
 @pytest.mark.parametrize("amount", AMOUNTS)
 @pytest.mark.parametrize("name", ["cpu", "memory"])
 def test_each_verb_answers_or_refuses(name: str, amount: str, containers: int, policy: str) -> None:
-    asking = pod(name, amount, containers)
-    asking["metadata"]["annotations"]["gpushare.io/policy"] = policy
+    caller = pod(name, amount, containers)
+    caller["metadata"]["annotations"]["gpushare.io/policy"] = policy
     extender = extender_with_rankings()
-    fit = extender.filter(asking)["NodeNames"]
-    assert refuses(lambda: extender.prioritize(asking, ["big"])) == (not fit)
-    preempting = {"Pod": asking, "NodeNameToMetaVictims": {"big": {"Pods": []}}}
+    fit = extender.filter(caller)["NodeNames"]
+    assert refuses(lambda: extender.prioritize(caller, ["big"])) == (not fit)
+    preempting = {"Pod": caller, "NodeNameToMetaVictims": {"big": {"Pods": []}}}
     body = json.dumps(preempting).encode()
     assert refuses(lambda: extender.service.preempt(body)) == (not fit)
     if fit:
-        assert extender.bind(asking, fit[0]) == ""
+        assert extender.bind(caller, fit[0]) == ""
     extender.ledger.check()
 
 
@@ -59,6 +59,6 @@ def refuses(call: Callable[[], object]) -> bool:
 
 
 def test_filter_refuses_what_cannot_be_added_up_for_good() -> None:
-    asking = request(pod("cpu", "9e15", 2), ["big"])
-    answer = json.loads(extender_with_rankings().service.filter(asking))
+    request_result = request(pod("cpu", "9e15", 2), ["big"])
+    answer = json.loads(extender_with_rankings().service.filter(request_result))
     assert "larger than" in answer["FailedAndUnresolvableNodes"]["big"]

@@ -29,7 +29,7 @@ def request(body: bytes, head: bytes = HEAD) -> bytes:
 
 
 class World:
-    """A worker in this process, whose application answers with the body that it got."""
+    """A worker in this process, whose application answers with the body of the request."""
 
     def __init__(self) -> None:
         config = Config()
@@ -47,19 +47,19 @@ class World:
         self.sockets: list[socket.socket] = []
 
     def connect(self, heads: KnownHeads | None = None) -> "Client":
-        ours, theirs = socket.socketpair()
+        server_end, theirs = socket.socketpair()
         theirs.settimeout(5)
-        self.sockets += [ours, theirs]
+        self.sockets += [server_end, theirs]
         port = 40000 + len(self.sockets)
         connection = Connection(
-            self.config, ours, ("10.0.0.9", port), ("127.0.0.1", 32766), heads or self.heads
+            self.config, server_end, ("10.0.0.9", port), ("127.0.0.1", 32766), heads or self.heads
         )
         return Client(self.worker, connection, theirs)
 
     def close(self) -> None:
         """Close all connections."""
-        for each in self.sockets:
-            each.close()
+        for item in self.sockets:
+            item.close()
         self.sockets.clear()
 
     def _app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -82,7 +82,7 @@ class Client:
         self._worker, self.connection, self._sock = worker, connection, sock
 
     def ask(self, data: bytes) -> tuple[bytes, bool]:
-        """(the answer without its date, whether the connection stays); b"" where none is whole."""
+        """(the answer without its date, whether the connection stays); b"" without an answer."""
         self._sock.sendall(data)
         keep = self.connection.receive() and bool(self._worker.handle(self.connection))
         self._sock.setblocking(False)
@@ -95,10 +95,10 @@ class Client:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
-    made.worker.tmp.close()
+    world = World()
+    yield world
+    world.close()
+    world.worker.tmp.close()
 
 
 def test_a_known_head_gives_the_application_and_the_client_what_gunicorn_gives(
@@ -109,12 +109,12 @@ def test_a_known_head_gives_the_application_and_the_client_what_gunicorn_gives(
     parsed = fresh.ask(request(b"0123456789"))
     assert again.ask(request(b"0123456789")) == parsed
     assert parsed[0].endswith(b"\r\n\r\n0123456789")
-    own = {"gunicorn.socket", "wsgi.input", "wsgi.errors", "wsgi.early_hints", "REMOTE_PORT"}
-    by_gunicorn, known = (
-        {k: v for k, v in each.items() if k not in own} for each in world.environs[1:]
+    own_items = {"gunicorn.socket", "wsgi.input", "wsgi.errors", "wsgi.early_hints", "REMOTE_PORT"}
+    by_gunicorn, known_items = (
+        {k: v for k, v in environ.items() if k not in own_items} for environ in world.environs[1:]
     )
-    assert known == by_gunicorn
-    assert known["HTTP_X_TWICE"] == "a,b"
+    assert known_items == by_gunicorn
+    assert known_items["HTTP_X_TWICE"] == "a,b"
     assert world.environs[2]["REMOTE_PORT"] == "40004"
 
 
@@ -165,19 +165,19 @@ def test_a_head_that_differs_in_any_byte_is_judged_as_if_none_were_known(world: 
             [bytes([dice.randrange(256)]), b"\r\n", b"Content-Length: 5\r\n", b"5", b""]
         )
         odd = head[:at] + byte + head[at + dice.randrange(3) :]
-        known, fresh = world.connect(), world.connect(KnownHeads())
+        connect_result, fresh = world.connect(), world.connect(KnownHeads())
         outcomes = []
-        for client in (known, fresh):
-            seen = len(world.environs)
+        for client in (connect_result, fresh):
+            count = len(world.environs)
             try:
                 outcome: object = client.ask(odd + b"hello")
             except (OSError, EOFError) as error:
                 outcome = type(error)
-            told = [
+            result = [
                 (environ["RAW_URI"], environ.get("CONTENT_LENGTH"))
-                for environ in world.environs[seen:]
+                for environ in world.environs[count:]
             ]
-            outcomes.append((outcome, told))
+            outcomes.append((outcome, result))
         assert outcomes[0] == outcomes[1], odd
         world.close()
 

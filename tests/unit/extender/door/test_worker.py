@@ -29,16 +29,16 @@ class World:
         config.set("http_parser", "python")
         self.worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
         self.worker.wsgi = _app  # type: ignore[assignment]
-        ours, self.client = socket.socketpair()
+        server_end, self.client = socket.socketpair()
         self.client.settimeout(60)
-        self.connection = Connection(config, ours, ("127.0.0.1", 4), ("127.0.0.1", 5))
+        self.connection = Connection(config, server_end, ("127.0.0.1", 4), ("127.0.0.1", 5))
         self.client.sendall(REQUEST)
         assert self.connection.receive()
 
     def busy(self, threads: int) -> None:
         """Have so many threads taken."""
-        others = self.worker._pending_since  # noqa: SLF001 -- else it takes as many real clients
-        others.update((Connection.__new__(Connection), 0.0) for _ in range(threads))
+        remaining_items = self.worker._pending_since  # noqa: SLF001 -- else it takes as many real clients
+        remaining_items.update((Connection.__new__(Connection), 0.0) for _ in range(threads))
 
     def answered(self) -> None:
         """Read one answer."""
@@ -89,8 +89,8 @@ def test_the_page_for_a_bad_head_ends_its_own_head(
         return textwrap.dedent(text).replace("\n\r\n", "\n\n")
 
     monkeypatch.setattr("gunicorn.util.textwrap", SimpleNamespace(dedent=dedent or without_cr))
-    refused = InvalidRequestLine("\x16\x03")
-    world.worker.handle_error(None, world.connection.sock, ("127.0.0.1", 4), refused)
+    invalid_request_line = InvalidRequestLine("\x16\x03")
+    world.worker.handle_error(None, world.connection.sock, ("127.0.0.1", 4), invalid_request_line)
     assert world.connection.outbox.flush()
     head, end, page = world.client.recv(65536).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")

@@ -1,6 +1,6 @@
 """An extender's placeholders on an API server that keeps Pods, for the tests of them.
 
-What the extender knows of the pods it is shown by the watch: after each round, or not before the
+The extender's knowledge of the pods comes from the watch: after each round, or not before the
 test says so.
 """
 
@@ -44,7 +44,7 @@ class World:
         self.now += AFTER_JOIN
 
     def start(self, namespace: str) -> None:
-        """Another process, which the watch shows what there is."""
+        """Another process, to which the watch shows all objects."""
         self.known = Shown[Placeholder]()
         self.handler = PodEventHandler(self.resources, placeholders=self.known)
         self.under_test = Placeholders(
@@ -60,10 +60,12 @@ class World:
         self.shown()
 
     def node(self, name: str) -> None:
-        found = node_json(name, 32, 2)
-        found["status"]["allocatable"]["pods"] = "110"
-        found["metadata"]["labels"] = {"kubernetes.io/hostname": name}
-        NodeEventHandler(self.resources, "GiB").apply(WatchEvent("ADDED", object=read_node(found)))
+        node_json_result = node_json(name, 32, 2)
+        node_json_result["status"]["allocatable"]["pods"] = "110"
+        node_json_result["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+        NodeEventHandler(self.resources, "GiB").apply(
+            WatchEvent("ADDED", object=read_node(node_json_result))
+        )
 
     def runs(self, name: str, units: int, node: str, device: int) -> None:
         notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
@@ -98,9 +100,9 @@ class World:
             self.known.put(uid, None)
 
     def round(self) -> bool:
-        done = self.under_test.round()
+        round_result = self.under_test.round()
         self.shown()
-        return done
+        return round_result
 
     def later(self, seconds: float = WAITING) -> bool:
         self.now += seconds
@@ -108,15 +110,15 @@ class World:
 
     @property
     def asking(self) -> list[str]:
-        """The pods for which there is a placeholder that an autoscaler counts."""
-        found = []
+        """The pods with a placeholder that an autoscaler counts."""
+        result = []
         for pod in self.pods.values():
             if pod["metadata"]["namespace"] == "asks":
                 assert pod["spec"]["schedulerName"] == SCHEDULER
                 conditions = pod["status"].get("conditions") or [{}]
-                counted = conditions[0].get("reason") == "Unschedulable"
-                found.append(pod["metadata"]["labels"][FOR] + ("" if counted else " untold"))
-        return sorted(found)
+                counts = conditions[0].get("reason") == "Unschedulable"
+                result.append(pod["metadata"]["labels"][FOR] + ("" if counts else " untold"))
+        return sorted(result)
 
     def request(
         self,
@@ -141,7 +143,7 @@ class World:
         return answer
 
     def _answer(self, method: str, path: str, document: dict[str, Any]) -> bytes:
-        _, _, _, _, namespace, _, *rest = path.split("/")
+        _, _, _, _, namespace, _, *remainder = path.split("/")
         if method == "POST":
             key = f"{namespace}/{document['metadata']['name']}"
             if key in self.pods:
@@ -151,7 +153,7 @@ class World:
             document["metadata"]["creationTimestamp"] = "2027-01-15T12:03:00Z"
             self.pods[key] = document | {"status": {"phase": "Pending"}}
             return b"{}"
-        key = f"{namespace}/{rest[0]}"
+        key = f"{namespace}/{remainder[0]}"
         if key not in self.pods:
             raise ApiNotFound("gone", 404)
         if method == "GET":
@@ -160,7 +162,7 @@ class World:
             assert document == {"gracePeriodSeconds": 0}
             del self.pods[key]
             return b"{}"
-        assert (method, rest[1:]) == ("PATCH", ["status"])
+        assert (method, remainder[1:]) == ("PATCH", ["status"])
         self.pods[key]["status"] |= document["status"]
         return b"{}"
 

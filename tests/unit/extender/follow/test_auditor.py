@@ -30,7 +30,7 @@ PODS = "/api/v1/pods"
 
 
 class Lists(ScriptedApi):
-    """An API server that lists what it is told to hold, two objects a page."""
+    """An API server that lists the objects of a test, two objects a page."""
 
     def __init__(self) -> None:
         super().__init__(forever=self._answer)
@@ -53,13 +53,13 @@ class Lists(ScriptedApi):
             if name not in self.pods or self.reads_left < 0:
                 raise ApiNotFound(f"{path}: not found", 404)
             return json.dumps(self.pods[name]).encode()
-        held = [*(self.pods if path == PODS else self.nodes).values()]
+        holding = [*(self.pods if path == PODS else self.nodes).values()]
         kind = "PodList" if path == PODS else "NodeList"
         start = int(query.get("continue", "0"))
         meta = {"resourceVersion": str(self.version)}
-        if start + 2 < len(held):
+        if start + 2 < len(holding):
             meta["continue"] = str(start + 2)
-        items = held[start : start + 2]
+        items = holding[start : start + 2]
         text = json.dumps({"kind": kind, "metadata": meta, "items": items}).encode()
         return text[:-1] if self.cut else text
 
@@ -73,7 +73,7 @@ class Office:
         self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
         self.shown, self.why_not, self.behind = "10", "", ""
         self.catch_up: Callable[[], object] = int
-        """What the watches do in the moment in which they are asked how far they are."""
+        """The work of the watches in the moment of the question for their versions."""
         notices = EventMessages(self.heard, self.resources, "GiB")
 
         def tell(finding: Finding, healed: bool) -> None:
@@ -109,7 +109,7 @@ class Office:
         return "0" if name == self.behind else self.shown
 
     def watch(self) -> None:
-        """Have the books show what is there."""
+        """Have the books show the objects."""
         self.ledger.replace_pods(
             [observe_pod(read_pod(body), ALIYUN) for body in self.api.pods.values()]
         )
@@ -124,7 +124,7 @@ class Office:
 
     @property
     def found(self) -> list[str]:
-        return [what for what, _ in self.told]
+        return [entry for entry, _ in self.told]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def sums(ledger: Ledger) -> NodeArrays:
 
 
 def charge_wrongly(
-    ledger: Ledger, name: str, units: int, node: str = NODE, asked: int | None = None
+    ledger: Ledger, name: str, units: int, node: str = NODE, request: int | None = None
 ) -> None:
     """Replace the charge of a pod, as a mistake of ours would."""
     ref = PodRef("team", name, f"uid-{name}")
@@ -146,7 +146,7 @@ def charge_wrongly(
         ref.uid,
         Entry(
             ref,
-            Request(asked or units, 1),
+            Request(request or units, 1),
             node,
             placement,
             cover=Cover(placement),
@@ -238,7 +238,7 @@ def test_a_pod_charged_less_than_it_asks_is_charged_to_every_device(
     office: Office, asked: int
 ) -> None:
     right = office.free()
-    charge_wrongly(office.ledger, "p0", 1, asked=asked)
+    charge_wrongly(office.ledger, "p0", 1, request=asked)
     office.audit(2)
     assert office.told == [("charged elsewhere, or less than it asks", True)]
     assert office.free() == [right[0], right[1] - 4]
@@ -336,11 +336,11 @@ def test_a_node_that_changes_to_and_fro_is_each_time_only_late(
 ) -> None:
     office.api.nodes[NODE] = node_json(NODE, 24, 2)
     for _ in range(3):
-        # What is listed is gone by the next audit, and comes again.
+        # The listed object is gone by the next audit, and comes again.
         office.audit()
-        for each in units:
-            shown = read_node(node_json(NODE, each, 2))
-            office.ledger.node_changed(node_spec(shown, ALIYUN, "GiB"))
+        for unit in units:
+            node = read_node(node_json(NODE, unit, 2))
+            office.ledger.node_changed(node_spec(node, ALIYUN, "GiB"))
     assert office.told == []
     office.audit(2)
     assert office.found == ["other devices than the node has"], "told nothing, they differ"
@@ -355,8 +355,8 @@ def test_a_node_that_the_watch_puts_right_meanwhile_is_not_narrowed(
 
     def late(method: str, path: str, **more: Any) -> bytes:
         if path == PODS:
-            other = read_node(node_json(NODE, 28, 2))
-            office.ledger.node_changed(node_spec(other, ALIYUN, "GiB"))
+            node = read_node(node_json(NODE, 28, 2))
+            office.ledger.node_changed(node_spec(node, ALIYUN, "GiB"))
         return request(method, path, **more)
 
     monkeypatch.setattr(office.api, "request", late)
@@ -373,8 +373,8 @@ def test_cards_that_no_watch_has_shown_at_their_new_places_are_found(office: Off
         body["metadata"]["annotations"] = {ALIYUN.inventory: text}
         return body
 
-    told = node_spec(read_node(cards("GPU-a", "GPU-b")), ALIYUN, "GiB")
-    office.ledger.node_changed(told)
+    node_spec_result = node_spec(read_node(cards("GPU-a", "GPU-b")), ALIYUN, "GiB")
+    office.ledger.node_changed(node_spec_result)
     right = office.free()
     office.api.nodes[NODE] = cards("GPU-b", "GPU-a")
     office.audit(2)
@@ -441,9 +441,9 @@ def test_an_old_or_odd_version_of_the_watch_proves_nothing(office: Office, shown
 
 def test_what_the_watch_shows_late_is_no_finding(office: Office) -> None:
     office.bind("late", 2, 0)
-    gone = office.api.pods.pop("p1")
+    deleted = office.api.pods.pop("p1")
     office.audit()
-    assert gone["metadata"]["uid"] == "uid-p1"
+    assert deleted["metadata"]["uid"] == "uid-p1"
     office.watch()
     office.audit(2)
     assert office.told == []
@@ -565,7 +565,7 @@ def test_what_is_healed_is_told_though_the_api_server_is_away_after_it(
 def test_what_waits_for_a_pod_that_may_not_be_read_is_that_pod_alone(
     failure: ApiError, charged: list[int], office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no answer each read would wait for its time-out."""
+    """Without an answer each read would wait for its time-out."""
     right, request = office.free(), office.api.request
     for name in ("p0", "p1"):
         office.ledger.pod_gone(f"uid-{name}")
@@ -631,7 +631,7 @@ def test_the_thread_goes_on_whatever_an_audit_meets(
 
 
 def test_a_thread_started_long_after_it_was_made_is_not_stuck(office: Office) -> None:
-    office.api.now += 300  # gunicorn's master made it, and forks a worker again and again
+    office.api.now += 300  # gunicorn's master made the thread, and forks a worker again and again
     assert office.is_stuck()
     office.api.down = True
     office.auditor.start()
@@ -643,10 +643,10 @@ def test_a_thread_started_long_after_it_was_made_is_not_stuck(office: Office) ->
 
 
 def test_narrowed_lets_nothing_become_free() -> None:
-    known = make_node("a", 16, 8, unhealthy=[0])
-    seen = make_node("a", 8, 16, 4)
-    assert narrowed(known, seen).capacity == (8, 8, 0)
-    assert narrowed(known, seen).healthy == (False, True, False)
-    assert narrowed(seen, known) == narrowed(known, seen)
-    shut = replace(seen, closed=Reason.UNEVEN)
-    assert narrowed(shut, known).closed == narrowed(known, shut).closed == Reason.UNEVEN
+    node = make_node("a", 16, 8, unhealthy=[0])
+    node_result = make_node("a", 8, 16, 4)
+    assert narrowed(node, node_result).capacity == (8, 8, 0)
+    assert narrowed(node, node_result).healthy == (False, True, False)
+    assert narrowed(node_result, node) == narrowed(node, node_result)
+    shut = replace(node_result, closed=Reason.UNEVEN)
+    assert narrowed(shut, node).closed == narrowed(node, shut).closed == Reason.UNEVEN

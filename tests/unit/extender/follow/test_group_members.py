@@ -1,4 +1,4 @@
-"""The places that a group lacks, by the pods that the API server shows of it."""
+"""The missing places of a group, by the pods that the API server shows."""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,17 +21,17 @@ MEM = "aliyun.com/gpu-mem"
 ASKS = Need(MEM, WORKER)
 
 
-def member(name: str, request: Request | None = WORKER, *, bound: bool = False) -> Member:
+def member(name: str, request: Request | None = WORKER, *, bound_pod: bool = False) -> Member:
     need = None if request is None else Need(MEM, kind_of(request))
-    return Member(PodRef("team", name, name), bound, need)
+    return Member(PodRef("team", name, name), bound_pod, need)
 
 
 def group(**pods: Request | None) -> GroupMembers:
     """Members by name and request; None: bound."""
-    made = GroupMembers()
+    group_members = GroupMembers()
     for name, asks in pods.items():
-        made.put(G, member(name, asks, bound=asks is None))
-    return made
+        group_members.put(G, member(name, asks, bound_pod=asks is None))
+    return group_members
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def group(**pods: Request | None) -> GroupMembers:
 def test_the_places_that_a_group_lacks_are_counted_from_its_pods(
     members: dict[str, Request | None], size: int, placed: set[str], needs: dict[Request, int]
 ) -> None:
-    found = group(w1=WORKER, **members).needs("w1", ASKS, G, size, placed)
-    assert found == Counter(needs)
-    assert next(iter(found)) == WORKER
+    result = group(w1=WORKER, **members).needs("w1", ASKS, G, size, placed)
+    assert result == Counter(needs)
+    assert next(iter(result)) == WORKER
 
 
 def test_members_with_other_nodes_or_volumes_are_not_counted() -> None:
@@ -72,8 +72,8 @@ def test_members_with_other_nodes_or_volumes_are_not_counted() -> None:
 
 
 def test_pods_that_are_alike_in_what_decides_about_devices_are_one_kind() -> None:
-    other = replace(WORKER, cpu=1000, containers=((0, 10),), policy="spread")
-    assert group(w2=other).needs("w1", ASKS, G, 2, set()) == Counter({WORKER: 2})
+    second = replace(WORKER, cpu=1000, containers=((0, 10),), policy="spread")
+    assert group(w2=second).needs("w1", ASKS, G, 2, set()) == Counter({WORKER: 2})
     model = replace(WORKER, models=("T4",))
     assert len(group(w2=model).needs("w1", ASKS, G, 2, set())) == 2
 
@@ -85,9 +85,9 @@ def test_the_kinds_that_are_looked_at_are_bounded_whatever_a_tenant_writes() -> 
 
 def test_members_that_go_or_change_their_group_are_forgotten() -> None:
     members = group(a=WORKER, b=WORKER)
-    other = "podgroup team/other"
-    members.put(other, member("a"))
-    assert members.group_of("a") == other
+    second = "podgroup team/other"
+    members.put(second, member("a"))
+    assert members.group_of("a") == second
     assert members.of(G).keys() == {"b"}
     members.keep({"a"})
     members.remove("nobody", deleted=True)
@@ -103,7 +103,7 @@ def test_bound_members_that_are_no_longer_shown_have_ended_unless_they_were_dele
     members.remove("b", deleted=True)
     members.remove("d", deleted=False)
     assert members.bound_count(G) == 2
-    members.put(G, member("a", None, bound=True))
+    members.put(G, member("a", None, bound_pod=True))
     assert members.bound_count(G) == 2
     members.remove("a", deleted=True)
     members.remove("c", deleted=False)

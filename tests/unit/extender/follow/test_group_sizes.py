@@ -30,10 +30,10 @@ def event(kind: str, item: dict[str, Any]) -> Any:
 
 def test_the_object_counts_before_what_a_pod_says() -> None:
     sizes = GroupSizes()
-    said = Group(GANG.key, 2, sized_by=GANG.sized_by)
-    assert [sizes.size_of(group) for group in (GANG, said, Group())] == [0, 2, 0]
+    group_object = Group(GANG.key, 2, sized_by=GANG.sized_by)
+    assert [sizes.size_of(group) for group in (GANG, group_object, Group())] == [0, 2, 0]
     sizes.handler(COSCHEDULING).apply(event("ADDED", pod_group("g", 5)))
-    assert [sizes.size_of(group) for group in (GANG, said)] == [5, 5]
+    assert [sizes.size_of(group) for group in (GANG, group_object)] == [5, 5]
 
 
 def test_an_object_that_says_no_size_leaves_what_the_pods_say() -> None:

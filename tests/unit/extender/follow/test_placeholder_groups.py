@@ -29,9 +29,9 @@ class Quota:
         if method == "POST" and len(self.world.asking) >= self.room:
             raise FULL
         answer = self._answered(method, *args, **more)
-        asking = self.world.asking
-        if len(asking) < 3 and not all("untold" in uid for uid in asking):
-            self.parts.append(asking)
+        caller = self.world.asking
+        if len(caller) < 3 and not all("untold" in uid for uid in caller):
+            self.parts.append(caller)
         return answer
 
 
@@ -104,7 +104,7 @@ def test_what_was_told_of_a_group_goes_when_another_one_of_it_is_refused() -> No
     gang(world, 3)
     world.later()
     assert world.asking == []
-    # What it held in the quota is another's now, if that was not refused itself.
+    # Its place in the quota is another's now, unless that one was refused too.
     world.later(10.0)
     assert world.asking == ["uid-alone"]
 

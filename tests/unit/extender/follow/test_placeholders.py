@@ -65,15 +65,15 @@ def test_who_is_not_found_unschedulable_has_none(change: dict[str, Any]) -> None
 
 
 def test_it_ends_when_its_pod_is_bound_gone_or_has_room() -> None:
-    bound = asked()
-    bound.node("b")
-    bound.runs("web", 8, "b", 0)
-    bound.later(0.0)
-    assert bound.asking == []
-    gone = asked()
-    gone.gone("team/web")
-    gone.later(0.0)
-    assert gone.asking == []
+    asked_result = asked()
+    asked_result.node("b")
+    asked_result.runs("web", 8, "b", 0)
+    asked_result.later(0.0)
+    assert asked_result.asking == []
+    deleted = asked()
+    deleted.gone("team/web")
+    deleted.later(0.0)
+    assert deleted.asking == []
     fits = asked()
     fits.gone("team/ten-0")
     fits.later(0.0)
@@ -88,7 +88,7 @@ def test_a_node_that_came_has_time_to_start() -> None:
     world.waits("late", 8)
     world.later(0.0)
     world.later(0.0)
-    # It did not leave out b, where sums would let it in: so it was made again, and that is no new
+    # The placeholder did not leave out b, where sums would let it in: so it was made again, no new
     # one.
     assert world.asking == ["uid-web"]
     assert next(iter(world.known.all().values())).nodes == {"a", "b"}
@@ -223,13 +223,13 @@ def test_a_quota_that_refuses_one_leaves_the_others_alone() -> None:
     world.waits("big", 12)
     world.waits("web", 8)
     quota = "exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=12, used: ..., limited: 9"
-    refused = refusal(f'pods "for-uid-big" is forbidden: {quota}')
-    world.faults = [("POST", False, refused)]
+    refusal_result = refusal(f'pods "for-uid-big" is forbidden: {quota}')
+    world.faults = [("POST", False, refusal_result)]
     assert not world.later()
     assert world.asking == ["uid-web"]
     assert world.later(0.0)
-    assert why_not(world, "big") == f"it was refused: {refused}"
-    world.faults = [("POST", False, refused)]
+    assert why_not(world, "big") == f"it was refused: {refusal_result}"
+    world.faults = [("POST", False, refusal_result)]
     world.later(10.0)
     assert world.faults == []
     world.later(19.0)
@@ -241,8 +241,8 @@ def test_a_quota_that_refuses_one_leaves_the_others_alone() -> None:
 def test_a_status_or_an_end_that_is_refused_rests_alone() -> None:
     world = World()
     world.waits("web", 8)
-    refused = refusal('admission webhook "policy.example.com" denied the request: not now')
-    world.faults = [("PATCH", False, refused)]
+    refusal_result = refusal('admission webhook "policy.example.com" denied the request: not now')
+    world.faults = [("PATCH", False, refusal_result)]
     assert not world.later()
     world.calls.clear()
     world.waits("ml", 8)
@@ -251,7 +251,7 @@ def test_a_status_or_an_end_that_is_refused_rests_alone() -> None:
     world.later(1.0)
     assert world.asking == ["uid-ml", "uid-web"]
     world.gone("team/web")
-    world.faults = [("DELETE", False, refused)]
+    world.faults = [("DELETE", False, refusal_result)]
     assert not world.later()
     assert world.later(9.0)
     assert world.asking == ["uid-ml", "uid-web"]
@@ -266,15 +266,15 @@ def numbers(world: World) -> list[float]:
 def test_metrics_count_what_is_there_and_what_was_done() -> None:
     world = World()
     world.waits("web", 8)
-    refused = ApiError("refused", 500)
+    api_error = ApiError("refused", 500)
     counts = []
     for method in ("POST", "PATCH", ""):
-        world.faults = [(method, False, refused)]
+        world.faults = [(method, False, api_error)]
         world.later()
         counts.append(numbers(world))
     world.gone("team/web")
     for method in ("DELETE", ""):
-        world.faults = [(method, False, refused)]
+        world.faults = [(method, False, api_error)]
         world.later()
         counts.append(numbers(world))
     assert [*world.under_test.state()] == [
@@ -309,9 +309,9 @@ def test_pods_of_others_are_left_alone() -> None:
 
 def test_a_placeholder_asks_nothing_of_the_books() -> None:
     world = asked()
-    (managed,) = world.resources
-    assert [pod.ref.name for pod in managed.ledger.waiting()] == ["web"]
-    managed.ledger.check()
+    (resources,) = world.resources
+    assert [pod.ref.name for pod in resources.ledger.waiting()] == ["web"]
+    resources.ledger.check()
 
 
 def test_it_says_when_a_node_was_asked_for_and_tells_the_pod_once() -> None:
@@ -324,17 +324,17 @@ def test_it_says_when_a_node_was_asked_for_and_tells_the_pod_once() -> None:
     world.later()
     ask = world.under_test.ask_for("uid-web")
     assert ask == NodeAsk(datetime(2027, 1, 15, 12, 3, tzinfo=UTC).timestamp())
-    assert [name for name, told in world.told if told.asked_at] == ["web"]
+    assert [name for name, entry in world.told if entry.asked_at] == ["web"]
     world.start("")
     assert world.under_test.ask_for("uid-web") is None
 
 
 def test_one_with_a_gate_asks_nobody() -> None:
     world = asked()
-    (made,) = [pod for pod in world.pods.values() if pod["metadata"]["namespace"] == "asks"]
-    made["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    (created,) = [pod for pod in world.pods.values() if pod["metadata"]["namespace"] == "asks"]
+    created["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     world.shown()
-    name = made["metadata"]["name"]
+    name = created["metadata"]["name"]
     assert f"its placeholder asks/{name} has a scheduling gate" in why_not(world, "web")
 
 
@@ -386,7 +386,7 @@ def test_a_refusal_is_told_once_for_each_reason() -> None:
 
 
 class Dying:
-    """A world whose process dies at its write of this number, which lands or not.
+    """A world whose process dies at its write of this number; the write lands or not.
 
     Another one goes on, which has the option or not.
     """
@@ -407,14 +407,14 @@ class Dying:
         self.writes += method != "GET"
         dies = method != "GET" and self.writes == self._crash
         answer = b"" if dies and not self._landed else self._answered(method, *args, **more)
-        asking = [uid.removesuffix(" untold") for uid in self.world.asking]
-        assert len(asking) == len({*asking})
+        asked_uids = [uid.removesuffix(" untold") for uid in self.world.asking]
+        assert len(asked_uids) == len({*asked_uids})
         if dies:
             raise self.Dies
         return answer
 
     def rounds(self) -> list[str]:
-        """For whom there are placeholders after some rounds."""
+        """The pods with placeholders after some rounds."""
         for _ in range(4):
             try:
                 self.world.later(AFTER_JOIN)
@@ -443,7 +443,7 @@ def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool) -> 
 def test_wherever_its_process_dies_one_without_the_option_leaves_nothing(
     crash: int, landed: bool
 ) -> None:
-    """It dies at a create or a status, or the next one at a delete, and yet another one goes on."""
+    """The process dies at a create or a status, or the next one at a delete, and a third goes on."""
     story = Dying(crash, landed=landed, next_namespace="")
     story.world.waits("web-0", 8)
     story.world.waits("web-1", 8)

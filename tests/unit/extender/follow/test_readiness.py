@@ -1,4 +1,4 @@
-"""When a process may answer: its books are there and fresh, and it leads."""
+"""A process may answer when its books are there and fresh, and it leads."""
 
 import json
 import math
@@ -268,7 +268,7 @@ def test_who_leads_for_long_without_books_is_restarted_so_that_another_leads() -
 
     def after(seconds: float) -> str:
         world.now += seconds
-        world.elector.term = Term(end=world.now + 10.0)  # it renews its Lease all the time
+        world.elector.term = Term(end=world.now + 10.0)  # the elector renews its Lease all the time
         world.gate.tick()
         return world.gate.liveness()["leadership"]
 
@@ -288,7 +288,9 @@ def test_who_does_not_lead_may_wait_for_its_books_as_long_as_it_takes() -> None:
     for _ in range(3):
         world.gate.tick()
         world.now += MAX_UNSYNCED_SECONDS
-    assert world.gate.liveness()["leadership"] == "its thread is stuck"  # it was never started
+    assert (
+        world.gate.liveness()["leadership"] == "its thread is stuck"
+    )  # the thread was never started
 
 
 def test_the_gauges_tell_what_the_checks_do() -> None:
@@ -298,9 +300,9 @@ def test_the_gauges_tell_what_the_checks_do() -> None:
     assert (state["ready"], state["leader"], state["pods_synced"]) == (0, 0, 0)
     assert state["pods_age_seconds"] == 5.0
     assert set(state) == {"ready", "leader"} | {
-        f"{name}_{what}"
+        f"{name}_{item}"
         for name in NAMES
-        for what in ("synced", "age_seconds", "relists_total", "decode_errors_total")
+        for item in ("synced", "age_seconds", "relists_total", "decode_errors_total")
     }
     win(world.elector, world.now)
     world.list(*NAMES)
@@ -330,13 +332,13 @@ def pods(api: SilentApi) -> Reflector[Decoded[Pod], WatchEvent[Pod]]:
 def gate(
     api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], WatchEvent[Pod]]
 ) -> Iterator[Readiness]:
-    made = Readiness(
+    readiness = Readiness(
         {"pods": Source(pods)},
         _leading(api, elector),
-        is_settled=lambda: api.is_settled and made.leads_until() < 0,
+        is_settled=lambda: api.is_settled and readiness.leads_until() < 0,
     )
-    yield made
-    made.stop()
+    yield readiness
+    readiness.stop()
 
 
 def test_threads_are_alive_from_start_to_stop(gate: Readiness) -> None:

@@ -1,4 +1,4 @@
-"""A missing right ends all writes for a while; what refuses one of them ends that one alone.
+"""A missing right ends all writes for a while; another refusal ends that write alone.
 
 The texts are those of kube-apiserver 1.37, as gpushare's client passes them on.
 """

@@ -1,6 +1,6 @@
 """Nodes are annotated while their pods have no device elsewhere, and nobody else's word is touched.
 
-The API server here keeps Nodes and answers merge patches; what the guard knows of them it is shown
+The API server here keeps Nodes and answers merge patches; the guard's knowledge of Nodes is shown
 by the watch, as events.
 """
 
@@ -78,7 +78,7 @@ class World:
         self.restart(on=on)
 
     def restart(self, *, on: bool, claims: ClaimsView | None = None) -> None:
-        """Another process, whose watch shows what there is."""
+        """Another process, whose watch shows all objects."""
         self.running = Shown[ObservedPod]() if on else None
         self.pods = PodEventHandler(self.resources, running=self.running)
         self.guard = ScaleDownGuard(
@@ -112,24 +112,24 @@ class World:
 
     def notes(self, name: str) -> dict[str, Any]:
         """The annotations about scale-down."""
-        there: dict[str, Any] = self.nodes[name]["metadata"]["annotations"]
-        return {key: text for key, text in there.items() if key in KEYS | {OURS}}
+        present: dict[str, Any] = self.nodes[name]["metadata"]["annotations"]
+        return {key: text for key, text in present.items() if key in KEYS | {OURS}}
 
     def why(self, name: str) -> str:
         """Our word, if all that we write is there."""
         notes = self.notes(name)
         assert notes.pop(CA) == notes.pop(KARPENTER) == "true"
-        said = json.loads(notes.pop(OURS))
-        assert said["wrote"] == sorted(KEYS)
+        document = json.loads(notes.pop(OURS))
+        assert document["wrote"] == sorted(KEYS)
         assert not notes
-        text: str = said["why"]
+        text: str = document["why"]
         return text
 
     def round(self) -> bool:
         """A round, after which the watch has shown everything."""
-        done = self.guard.round()
+        round_result = self.guard.round()
         self.shown()
-        return done
+        return round_result
 
     def request(
         self,
@@ -163,9 +163,9 @@ class World:
             raise ApiConflict("changed", 409)
         (changes,) = patch.values()
         merged = metadata["annotations"] | changes
-        kept = {key: text for key, text in merged.items() if text is not None}
+        kept_items = {key: text for key, text in merged.items() if text is not None}
         self.version += 1
-        metadata |= {"annotations": kept, "resourceVersion": str(self.version)}
+        metadata |= {"annotations": kept_items, "resourceVersion": str(self.version)}
 
 
 def stuck(*, on: bool = True) -> World:
@@ -191,7 +191,7 @@ def test_what_holds_no_more_is_taken_away() -> None:
     world.round()
     world.ended("a1")
     world.round()
-    # b has the fewest units; it is emptied into a, which therefore stays.
+    # b has the fewest units; its pods go to a, which therefore stays.
     assert (world.notes("b"), world.why("a")) == (
         {},
         "team/a0 would have no device on another node",
@@ -269,9 +269,9 @@ def test_what_a_person_wrote_is_never_touched(key: str, value: str, on: bool) ->
     if value == "true" or not on:
         assert world.notes("a") == {key: value}
     else:
-        (other,) = KEYS - {key}
-        assert world.notes("a")[other] == "true"
-        assert json.loads(world.notes("a")[OURS])["wrote"] == [other]
+        (second,) = KEYS - {key}
+        assert world.notes("a")[second] == "true"
+        assert json.loads(world.notes("a")[OURS])["wrote"] == [second]
     world.ended("a0")
     world.ended("a1")
     world.ended("b0")
@@ -337,8 +337,8 @@ def test_switched_off_it_takes_away_what_an_earlier_process_has_left() -> None:
 @pytest.mark.parametrize("landed", [True, False])
 @pytest.mark.parametrize("crash", [1, 2, 3, 4])
 def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool, on: bool) -> None:
-    """Two nodes are annotated, then a process without the guard takes that away; one of them dies
-    at a write, which lands or not. on: who goes on after the first of them has the guard.
+    """Two nodes are annotated, then a process without the guard frees the nodes; one of the two dies
+    at a write, which lands or not. on: the process that goes on after the first one has the guard.
     """
     world = stuck()
     answered, writes = world.request, 0
@@ -367,8 +367,8 @@ def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool, on:
                 world.shown()
 
     rounds()
-    told = {name: bool(world.notes(name)) for name in "ab"}
-    assert told == dict.fromkeys("ab", on or crash > 2)
+    result = {name: bool(world.notes(name)) for name in "ab"}
+    assert result == dict.fromkeys("ab", on or crash > 2)
     world.restart(on=False)
     rounds()
     assert world.notes("a") == world.notes("b") == {}
@@ -454,16 +454,16 @@ def test_a_node_that_went_meanwhile_is_no_failure() -> None:
 def test_nodes_that_were_not_read_keep_their_marks() -> None:
     world = stuck()
     world.round()
-    listed = {"kind": "NodeList", "metadata": {"resourceVersion": "9"}}
+    listing = {"kind": "NodeList", "metadata": {"resourceVersion": "9"}}
     broken = {"metadata": {"name": "a"}, "status": 7}
-    body = json.dumps(listed | {"items": [broken, world.nodes["b"]]}).encode()
+    body = json.dumps(listing | {"items": [broken, world.nodes["b"]]}).encode()
     world.handler.replace([NODES.decode_list(body)], 0.0)
     assert {name: mark.reason for name, mark in world.marks.all().items()} == {
         "a": ABOUT_A1,
         "b": "team/b0 would have no device on another node",
     }
-    gone = json.dumps(listed | {"items": []}).encode()
-    world.handler.replace([NODES.decode_list(gone)], 0.0)
+    encode_result = json.dumps(listing | {"items": []}).encode()
+    world.handler.replace([NODES.decode_list(encode_result)], 0.0)
     assert world.marks.all() == {}
 
 

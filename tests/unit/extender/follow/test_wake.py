@@ -1,4 +1,4 @@
-"""kube-scheduler is woken for room that no object tells it of, and only where a pod waits."""
+"""kube-scheduler is woken for room that no object tells of, and only where a pod waits."""
 
 import json
 from functools import partial
@@ -28,7 +28,7 @@ ABOVE = node("gpu-2", 16)
 
 
 class World:
-    """A waker, its books, and an API server that notes what is written."""
+    """A waker, its books, and an API server that notes the writes."""
 
     def __init__(self, *nodes: NodeSpec) -> None:
         self.api = ScriptedApi()
@@ -48,8 +48,8 @@ class World:
 
     def waits(self, units: int, **more: Any) -> None:
         ref = PodRef("team", f"p{units}", f"uid-{units}")
-        made = ObservedPod(ref, Request(units, 1))._replace(**more)
-        self.managed.ledger.pod_changed(made)
+        created = ObservedPod(ref, Request(units, 1))._replace(**more)
+        self.managed.ledger.pod_changed(created)
 
     def asks(self, name: str, units: int, **more: Any) -> list[str]:
         """The nodes that filter offers to a pod of one container."""
@@ -65,8 +65,8 @@ class World:
             lists=NameLists(),
             clock=self.api.clock,
         )
-        named = list(self.managed.ledger.snapshot().row)
-        return list(json.loads(verb.answer(request(pod, named)).body)["NodeNames"] or ())
+        names = list(self.managed.ledger.snapshot().row)
+        return list(json.loads(verb.answer(request(pod, names)).body)["NodeNames"] or ())
 
     def later(self, seconds: float = 1.0, *, ready: bool = True) -> list[str]:
         """The nodes that are written on at a tick so much later."""
@@ -293,9 +293,9 @@ def test_a_hold_that_ends_while_filter_looks_is_not_missed(monkeypatch: pytest.M
     look = Offers.look
 
     def slow(self: Offers, *given: Any) -> Any:
-        seen = look(self, *given)
+        look_result = look(self, *given)
         world.managed.holds.gone("uid-10")
-        return seen
+        return look_result
 
     monkeypatch.setattr(Offers, "look", slow)
     assert world.asks("second", 12) == []

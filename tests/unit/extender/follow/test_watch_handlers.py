@@ -1,4 +1,4 @@
-"""From what the API server sends to the books, odd objects included."""
+"""From the objects of the API server to the books, odd objects included."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,10 +32,10 @@ ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
 
 @pytest.fixture
 def resources() -> Iterator[ManagedResources]:
-    made = managed_resources(ALIYUN, NPU)
-    yield made
-    for managed in made:
-        managed.ledger.check()
+    created = managed_resources(ALIYUN, NPU)
+    yield created
+    for item in created:
+        item.ledger.check()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def nodes(resources: ManagedResources) -> NodeEventHandler:
 
 
 def capacities(ledger: Ledger) -> dict[str, tuple[int, ...]]:
-    return {managed.spec.name: managed.spec.capacity for managed in ledger.dump()}
+    return {item.spec.name: item.spec.capacity for item in ledger.dump()}
 
 
 def test_a_list_of_nodes_is_all_there_is(
@@ -108,11 +108,11 @@ def test_an_inventory_that_cannot_be_read_closes_the_node(
 ) -> None:
     broken = node_json("a", 8, 1, **{ALIYUN.inventory: "{"})
     nodes.apply(event(NODES, "ADDED", broken))
-    closed = gpus.snapshot()
-    assert not closed.open.any()
+    snapshot_result = gpus.snapshot()
+    assert not snapshot_result.open.any()
     inventory = json.dumps({"v": 1, "unit": "MiB", "devices": [{"mem": 8}]})
     nodes.apply(event(NODES, "ADDED", node_json("b", 8, 1, **{ALIYUN.inventory: inventory})))
-    assert [managed.spec.closed for managed in gpus.dump()] == []
+    assert [item.spec.closed for item in gpus.dump()] == []
 
 
 def test_an_inventory_that_is_unchanged_is_not_parsed_again(
@@ -131,9 +131,9 @@ def test_an_inventory_that_is_unchanged_is_not_parsed_again(
     )
 
     def shown(text: str, **changes: Any) -> dict[str, Any]:
-        found = node_json("a", 8, 1, **{ALIYUN.inventory: text})
-        found["status"]["allocatable"] |= changes
-        return found
+        node_json_result = node_json("a", 8, 1, **{ALIYUN.inventory: text})
+        node_json_result["status"]["allocatable"] |= changes
+        return node_json_result
 
     nodes.replace([page(NODES, shown(first))], 0.0)
     for cpu in ("1", "2"):
@@ -159,8 +159,8 @@ def test_an_inventory_that_is_unchanged_is_not_parsed_again(
 
 @pytest.fixture
 def pods(resources: ManagedResources) -> PodEventHandler:
-    for managed in resources:
-        managed.ledger.node_changed(make_node("n", 8, 8))
+    for resource in resources:
+        resource.ledger.node_changed(make_node("n", 8, 8))
     return PodEventHandler(resources)
 
 
@@ -187,8 +187,8 @@ def test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole(
 ) -> None:
     large = bound(annotations={**ON_0, "note": "x" * 200_000})
     large["metadata"]["labels"] = {f"example.com/{at}": "y" * 60 for at in range(10_000)}
-    kept = pods.trim(page(PODS, large))
-    assert len(repr(kept)) < 16_384
+    trim_result = pods.trim(page(PODS, large))
+    assert len(repr(trim_result)) < 16_384
 
 
 def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
@@ -199,14 +199,14 @@ def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
     waits = pod_json("web", 4)
     pods.replace([page(PODS, waits)], 100.0)
     assert held(gpus) == {"web": ((0, 4),)}
-    asked = (resources.resources[0], ASKS)
-    bind = BindTransaction(resources, PodRef("team", "web", "uid-web"), "n", True, asked, "1")
+    request = (resources.resources[0], ASKS)
+    bind = BindTransaction(resources, PodRef("team", "web", "uid-web"), "n", True, request, "1")
     assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
     (overdue,) = gpus.overdue(100.0)
-    seen = observe_pod(read_pod(waits), ALIYUN)
-    gpus.settle("uid-web", overdue.token, seen, 100.0 + HOLD - 1.0)
+    observe_pod_result = observe_pod(read_pod(waits), ALIYUN)
+    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + HOLD - 1.0)
     assert held(gpus) == {"web": ((0, 4),)}
-    gpus.settle("uid-web", overdue.token, seen, 100.0 + HOLD)
+    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + HOLD)
     assert held(gpus) == {}
 
 
@@ -346,9 +346,9 @@ def test_a_pod_with_gates_is_told_once_when_they_are_gone_or_never(
 ) -> None:
     watching.replace([page(PODS)], 0.0)
     gated, deleted, waits = pod_json("a", 4), pod_json("b", 5), pod_json("a", 4)
-    for held in (gated, deleted):
-        held["spec"]["schedulingGates"] = [{"name": "quota"}]
-        watching.apply(event(PODS, "ADDED", held))
+    for entry in (gated, deleted):
+        entry["spec"]["schedulingGates"] = [{"name": "quota"}]
+        watching.apply(event(PODS, "ADDED", entry))
     watching.replace([page(PODS, gated, deleted)], 0.0)
     watching.apply(event(PODS, "DELETED", deleted))
     assert gpu_sizes(created) == []
@@ -360,41 +360,41 @@ def test_a_pod_with_gates_is_told_once_when_they_are_gone_or_never(
 def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     resources: ManagedResources,
 ) -> None:
-    told: list[tuple[str, int]] = []
+    result: list[tuple[str, int]] = []
 
     def tell(managed: ManagedResource, changes: Changes, first: bool) -> None:
         if not first:
-            told.extend((managed.names.resource, 1) for _ in changes.came)
-            told.extend((managed.names.resource, -1) for _ in changes.went)
+            result.extend((managed.names.resource, 1) for _ in changes.came)
+            result.extend((managed.names.resource, -1) for _ in changes.went)
 
     sink = PodEventHandler(resources, tell)
-    names = [managed.names.resource for managed in resources]
+    names = [resource.names.resource for resource in resources]
     came, went = [(name, 1) for name in names], [(name, -1) for name in names]
     stays, waits = bound("stays"), pod_json("waits", 3)
     sink.replace([page(PODS, bound("runs"), bound("missed"), stays, waits)], 0.0)
-    assert told == []
+    assert result == []
     for kind in ("DELETED", "DELETED"):
         sink.apply(event(PODS, kind, bound("runs")))
-    assert told == went
+    assert result == went
     sink.replace([page(PODS, stays, waits)], 0.0)
-    assert told == went * 2
+    assert result == went * 2
     for kind in ("MODIFIED", "MODIFIED", "DELETED"):
         sink.apply(event(PODS, kind, bound("waits")))
-    assert told == went * 2 + came + went
+    assert result == went * 2 + came + went
     sink.replace([page(PODS, stays, bound("new"))], 0.0)
-    assert told == went * 2 + came + went + came
+    assert result == went * 2 + came + went + came
 
 
 def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(resources: ManagedResources) -> None:
-    told: list[LearnedPod] = []
+    result: list[LearnedPod] = []
     sink = PodEventHandler(
-        resources, lambda _, changes, __: told.extend(changes.came + changes.went)
+        resources, lambda _, changes, __: result.extend(changes.came + changes.went)
     )
     sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
     sink.apply(event(PODS, "DELETED", pod_json("waits", 3)))
     sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))
     sink.replace([page(PODS)], 0.0)
-    assert told == []
+    assert result == []
 
 
 def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(
@@ -426,13 +426,13 @@ def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
     assert created == []
 
 
-# -- what operators close -----------------------------------------------------------------------
+# -- devices closed by operators ------------------------------------------------------------------
 
 
 @pytest.fixture
 def unhealthy(resources: ManagedResources) -> UnhealthyEventHandler:
-    for managed in resources:
-        managed.ledger.node_changed(make_node("n", 8, 8, 8))
+    for resource in resources:
+        resource.ledger.node_changed(make_node("n", 8, 8, 8))
     return UnhealthyEventHandler(resources)
 
 
@@ -522,9 +522,9 @@ def test_a_pod_of_another_scheduler_is_one_that_we_are_never_asked_about() -> No
 
 
 def test_the_uid_of_a_pod_that_is_gone_is_told() -> None:
-    told: list[str] = []
-    pods = PodEventHandler(managed_resources(), gone=told.append)
+    result: list[str] = []
+    pods = PodEventHandler(managed_resources(), gone=result.append)
     pods.apply(event(PODS, "ADDED", bound()))
-    assert told == []
+    assert result == []
     pods.apply(event(PODS, "DELETED", bound()))
-    assert told == [bound()["metadata"]["uid"]]
+    assert result == [bound()["metadata"]["uid"]]

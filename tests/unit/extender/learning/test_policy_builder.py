@@ -27,16 +27,16 @@ WORKLOAD = workload_of(
 
 
 def test_every_installed_policy_comes_back_and_judges_as_one_made_here() -> None:
-    made = make_policies(policy_names(), WORKLOAD)
-    assert sorted(made) == list(policy_names())
+    policies = make_policies(policy_names(), WORKLOAD)
+    assert sorted(policies) == list(policy_names())
     nodes = (make_node("a", 16, 16, cpu=64000, memory=2**38), make_node("b", 8, 8))
     snapshot = Cluster(nodes, {"a": (4, 0)}).snapshot()
-    for name, policy in made.items():
+    for name, policy in policies.items():
         assert isinstance(policy, Policy), policy
-        here = Ranking(load_policy(name, WORKLOAD))
+        ranking = Ranking(load_policy(name, WORKLOAD))
         for request in (Request(4, 1, 4000, 2**33), Request(8, 2, 2000, 2**31)):
-            there = Ranking(policy).scores(snapshot, request).values
-            assert (there == here.scores(snapshot, request).values).all(), name
+            present = Ranking(policy).scores(snapshot, request).values
+            assert (present == ranking.scores(snapshot, request).values).all(), name
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_whatever_goes_wrong_there_is_one_error(command: tuple[str, ...], said: 
 
 
 def test_an_unknown_policy_is_told_by_its_name_and_the_others_are_made() -> None:
-    made = make_policies(("nosuch", "binpack"), WORKLOAD)
-    assert "no policy is called 'nosuch'" in str(made["nosuch"])
-    assert isinstance(made["binpack"], Policy)
+    policies = make_policies(("nosuch", "binpack"), WORKLOAD)
+    assert "no policy is called 'nosuch'" in str(policies["nosuch"])
+    assert isinstance(policies["binpack"], Policy)
 
 
 NODES = tuple(make_node(f"n-{index}", 16, 16, cpu=64000, memory=2**38) for index in range(4))
@@ -65,10 +65,10 @@ NODES = tuple(make_node(f"n-{index}", 16, 16, cpu=64000, memory=2**38) for index
 
 def test_a_trial_in_a_process_measures_what_one_here_does() -> None:
     names, snapshot = ("binpack", "device-bestfit"), Cluster(NODES).snapshot()
-    found = try_policies(names, WORKLOAD, snapshot, 7)
-    assert found is not None
-    assert found == run_trial(snapshot, WORKLOAD, names, 7)
-    assert not found.failed
+    result = try_policies(names, WORKLOAD, snapshot, 7)
+    assert result is not None
+    assert result == run_trial(snapshot, WORKLOAD, names, 7)
+    assert not result.failed
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_a_candidate_that_breaks_a_trial_is_left_out_and_the_others_are_tried(
     install(tmp_path, "x-hangs", "x-learned", "x-score-hangs", "x-score-ends", "x-score-raises")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     snapshot = Cluster(NODES).snapshot()
-    found = try_policies(("binpack", broken, "device-bestfit"), WORKLOAD, snapshot, 7, limit)
-    assert found is not None
+    result = try_policies(("binpack", broken, "device-bestfit"), WORKLOAD, snapshot, 7, limit)
+    assert result is not None
     whole = run_trial(snapshot, WORKLOAD, ("binpack", "device-bestfit"), 7)
     assert whole is not None
-    assert found.allocated == whole.allocated
-    assert list(found.failed) == [broken]
-    assert said in found.failed[broken]
-    assert found.winner(broken) == whole.winner()
+    assert result.allocated == whole.allocated
+    assert list(result.failed) == [broken]
+    assert said in result.failed[broken]
+    assert result.winner(broken) == whole.winner()
 
 
 def test_where_every_candidate_breaks_nothing_is_measured(
@@ -105,7 +105,7 @@ def test_where_every_candidate_breaks_nothing_is_measured(
     install(tmp_path, "x-score-ends", "x-score-raises")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     names = ("x-score-ends", "x-score-raises")
-    found = try_policies(names, WORKLOAD, Cluster(NODES).snapshot(), 7)
-    assert found is not None
-    assert not found.allocated
-    assert set(found.failed) == {*names}
+    result = try_policies(names, WORKLOAD, Cluster(NODES).snapshot(), 7)
+    assert result is not None
+    assert not result.allocated
+    assert set(result.failed) == {*names}

@@ -1,4 +1,4 @@
-"""When policies are made anew, for what, and what happens when they cannot be."""
+"""When policies are made anew, for which pods, and what follows a failure."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Odd:
 
 @dataclass
 class Maker:
-    """Makes policies on the spot, and remembers for what."""
+    """Makes policies on the spot, and remembers their workloads."""
 
     asked: list[Workload] = field(default_factory=list)
     error: Exception | None = None
@@ -54,10 +54,12 @@ def maker() -> Maker:
 @pytest.fixture
 def resources() -> Iterator[ManagedResources]:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    made = ManagedResources((ManagedResource(ALIYUN, Ledger(), rankings, "device-bestfit"),))
-    made.resources[0].ledger.node_changed(make_node("a", 16, 16, 8))
-    yield made
-    made.resources[0].ledger.check()
+    managed_resources_object = ManagedResources(
+        (ManagedResource(ALIYUN, Ledger(), rankings, "device-bestfit"),)
+    )
+    managed_resources_object.resources[0].ledger.node_changed(make_node("a", 16, 16, 8))
+    yield managed_resources_object
+    managed_resources_object.resources[0].ledger.check()
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
 def test_policies_are_made_at_50_100_200_and_then_every_250(
     learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    seen = []
+    result = []
     learning.refresh()
     for total in range(1, 1001):
         create(learning, managed, 1)
@@ -142,8 +144,8 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
         before = len(maker.asked)
         learning.refresh()
         if len(maker.asked) > before:
-            seen.append(total)
-    assert seen == [50, 100, 200, 450, 700, 950]
+            result.append(total)
+    assert result == [50, 100, 200, 450, 700, 950]
 
 
 def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
@@ -206,9 +208,9 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
         maker.clock += SPACING
     assert managed.rankings == before
     assert len(maker.asked) == 3
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
-    assert "policies stay as they are" in said[0]
+    result = [record.getMessage() for record in caplog.records]
+    assert len(result) == 1
+    assert "policies stay as they are" in result[0]
     assert learning.state()["refit_failures_total"] == 3
     maker.odd, maker.error = False, None
     learning.refresh()
@@ -238,8 +240,8 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     resources = managed_resources(ALIYUN, NPU)
     learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
-    for managed in resources:
-        managed.ledger.node_changed(make_node("a", 16))
+    for resource in resources:
+        resource.ledger.node_changed(make_node("a", 16))
     learning.refresh()
     assert [workload.pods for workload in maker.asked] == [0, 0]
     create(learning, resources.resources[1], 50)
@@ -250,13 +252,13 @@ def test_each_resource_learns_for_itself(maker: Maker) -> None:
 
 def test_no_policies_are_made_while_no_node_has_devices(maker: Maker) -> None:
     resources = managed_resources(ALIYUN)
-    (managed,) = resources
+    (managed_resource,) = resources
     learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
-    create(learning, managed, 50)
+    create(learning, managed_resource, 50)
     learning.refresh()
-    managed.ledger.node_changed(make_node("cpu-only"))
+    managed_resource.ledger.node_changed(make_node("cpu-only"))
     learning.refresh()
     assert maker.asked == []
-    managed.ledger.node_changed(make_node("a", 16))
+    managed_resource.ledger.node_changed(make_node("a", 16))
     learning.refresh()
     assert [workload.pods for workload in maker.asked] == [50]

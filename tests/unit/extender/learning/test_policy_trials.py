@@ -1,4 +1,4 @@
-"""The policy `auto`: when its candidates are tried, which of them ranks, and what is told of it."""
+"""The policy `auto`: when its candidates are tried, which of them ranks, and the told figures."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ SHARE = Request(4, 1, cpu=1000, memory=2**30)
 
 @dataclass
 class Referee:
-    """Lets the policy win that it is told; by how much in the two streams: `leads`."""
+    """Lets the policy of the test win; by how much in the two streams: `leads`."""
 
     wins: str = "binpack"
     leads: tuple[float, float] = (1.0, 1.1)
@@ -59,7 +59,7 @@ class Referee:
         best = [50 + lead for lead in self.leads]
         sound = [name for name in names if name not in self.failed]
         allocated = {name: best if name == self.wins else [50.0, 50.0] for name in sound}
-        failed = {name: why for name, why in self.failed.items() if name in names}
+        failed = {name: entry for name, entry in self.failed.items() if name in names}
         return Trial(allocated, {name: [5.0, 6.0] for name in sound}, failed)
 
 
@@ -87,9 +87,9 @@ def clock() -> Clock:
 @pytest.fixture
 def managed() -> ManagedResource:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    made = ManagedResource(ALIYUN, Ledger(), rankings, AUTO, candidates=CANDIDATES)
-    made.ledger.node_changed(make_node("a", 16, 16))
-    return made
+    managed_resource = ManagedResource(ALIYUN, Ledger(), rankings, AUTO, candidates=CANDIDATES)
+    managed_resource.ledger.node_changed(make_node("a", 16, 16))
+    return managed_resource
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def create(learning: PolicyRefresher, managed: ManagedResource, pods: int, clock
     clock.now += QUIET
 
 
-def next_trial(learning: PolicyRefresher, managed: ManagedResource, clock: Clock) -> None:
+def next_trial(learning: PolicyRefresher, managed_resource: ManagedResource, clock: Clock) -> None:
     """So many pods come, and so much time goes by, that another trial may be."""
     clock.now += SHORTEST_REST - QUIET
-    create(learning, managed, 1000, clock)
+    create(learning, managed_resource, 1000, clock)
 
 
 def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
@@ -272,14 +272,17 @@ def test_where_nothing_can_be_allocated_yet_the_next_trial_is_when_nodes_come(
 
 def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    managed = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
-    managed.ledger.node_changed(make_node("a", 16, 16))
-    learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock)
-    create(learning, managed, FEWEST_SEEN, clock)
+    managed_resource = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
+    managed_resource.ledger.node_changed(make_node("a", 16, 16))
+    learning = PolicyRefresher(ManagedResources((managed_resource,)), _make, referee, clock)
+    create(learning, managed_resource, FEWEST_SEEN, clock)
     learning.refresh()
     assert referee.pods == []
-    assert managed.ranking_policy == "spread"
-    assert managed.ranking(Request(4, 1, policy=AUTO)) is managed.rankings[FALLBACK_POLICY]
+    assert managed_resource.ranking_policy == "spread"
+    assert (
+        managed_resource.ranking(Request(4, 1, policy=AUTO))
+        is managed_resource.rankings[FALLBACK_POLICY]
+    )
 
 
 def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
@@ -292,14 +295,14 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
     with caplog.at_level(logging.INFO):
         learning.refresh()
     line = next(text for text in caplog.messages if "tried" in text)
-    for told in (
+    for item in (
         "another one ranks",
         "ranks=binpack",
         f"before={FALLBACK_POLICY}",
         "binpack=51.0",
         "lead=1.1",
     ):
-        assert told in line
+        assert item in line
     choice = managed.choice
     assert choice is not None
     assert (choice.policy, choice.second, choice.since) == ("binpack", CANDIDATES[0], WALL)
@@ -317,12 +320,12 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
 ) -> None:
     referee.failed = {"shadow-price": "no end after 120 s"}
     create(learning, managed, FEWEST_SEEN, clock)
-    said = []
+    result = []
     for _ in range(4):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             learning.refresh()
-        said.append(caplog.messages[:])
+        result.append(caplog.messages[:])
         next_trial(learning, managed, clock)
     assert managed.ranking_policy == "binpack"
     assert referee.names == (FALLBACK_POLICY, "binpack")
@@ -330,11 +333,11 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
     assert set(managed.choice.allocated) == {FALLBACK_POLICY, "binpack"}
     assert learning.state()["trial_failures_total"] == 3
     assert learning.state()["trials_total"] == 4
-    first, second, third, fourth = said
+    first, second, third, fourth = result
     assert second == fourth == []
-    for lines, told in ((first, "left out of a trial"), (third, "not tried any more")):
+    for lines, entry in ((first, "left out of a trial"), (third, "not tried any more")):
         (line,) = lines
-        assert told in line
+        assert entry in line
         assert "policy=shadow-price" in line
         assert "no end after 120 s" in line
 

@@ -39,8 +39,8 @@ def hopeless(world: World, count: int, namespace: str) -> None:
     for number in range(count):
         pod = world.made(f"{namespace}-{number:02}", SIZE + 1, 1, "")
         pod["metadata"] |= {"namespace": namespace, "creationTimestamp": stamp(EPOCH)}
-        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"]["conditions"] = [said]
+        result = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [result]
         world.put(pod)
 
 
@@ -95,7 +95,7 @@ def test_the_new_place_of_the_pod_that_moves_is_kept_from_others() -> None:
     world.runs("more", 8, "b", 1)
     world.slow = 5
     world.until(lambda: bool(world.evictions))
-    thief = world.waits("thief", 8)  # it fits where the pod is to move, and nowhere else
+    thief = world.waits("thief", 8)  # the pod fits where the other pod is to move, and nowhere else
     world.until_idle(60)
     assert world.is_bound()
     assert not world.node_of(thief)
@@ -186,8 +186,8 @@ def test_a_node_that_goes_ends_it() -> None:
     world.slow = 5
     world.until(lambda: bool(world.evictions))
     world.nodes.remove("b")
-    gone = WatchEvent("DELETED", object=read_node(node_of_two("b")))
-    world.replicas[0].nodes.apply(gone)
+    watch_event = WatchEvent("DELETED", object=read_node(node_of_two("b")))
+    world.replicas[0].nodes.apply(watch_event)
     for pod in [pod for pod in world.pods.values() if world.node_of(pod) == "b"]:
         world.gone(pod["metadata"]["uid"])
     world.until_idle(int(WAIT) + 30)
@@ -208,7 +208,7 @@ def test_two_leaders_do_not_evict_at_once(slow: int, makes_anew: bool) -> None:
 
 
 def _of_other_owner(world: World) -> None:
-    """What a Deployment does that is rolled: its new ReplicaSet makes the pods from now on."""
+    """The roll-out of a Deployment: its new ReplicaSet makes the pods from now on."""
     for pod in world.pods.values():
         for owner in pod["metadata"].get("ownerReferences", []):
             owner |= {"name": f"{owner['name']}-next", "uid": f"{owner['uid']}-next"}
@@ -277,12 +277,12 @@ def test_a_story(seed: int) -> None:
     world = _told(seed, (2, 3, 10)[seed % 3])
     assert world.mover.round()
     free = [SIZE - world.used()[node, device] for node in world.nodes for device in range(2)]
-    waiting = world.waiting()
-    assert not [pod for pod in waiting if _units(pod) <= max(free) and not _devices(pod) > 1]
+    waiting_result = world.waiting()
+    assert not [pod for pod in waiting_result if _units(pod) <= max(free) and not _devices(pod) > 1]
     still = _told(seed, 0)
     assert still.evictions == []
     # Not of pods: where one of 32 units gets its place, several of 1 unit may wait instead.
-    assert sum(map(_units, waiting)) <= sum(map(_units, still.waiting()))
+    assert sum(map(_units, waiting_result)) <= sum(map(_units, still.waiting()))
 
 
 def _units(pod: Json) -> int:

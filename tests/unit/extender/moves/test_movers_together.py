@@ -23,7 +23,7 @@ class Died(BaseException):
 
 
 class Mortal(World):
-    """Its extender dies at one of its calls, before or after that is carried out."""
+    """The extender dies at one of its calls, before or after the call is carried out."""
 
     def __init__(self, fatal: int, *, carried_out: bool) -> None:
         self.fatal, self.carried_out, self.calls = fatal, carried_out, 0
@@ -43,7 +43,7 @@ class Mortal(World):
 def test_one_that_dies_at_any_call_is_followed_by_one_that_moves_nobody_twice(
     *, carried_out: bool
 ) -> None:
-    bound = 0
+    bound_pod = 0
     for fatal in itertools.count(1):
         world = Mortal(fatal, carried_out=carried_out)
         world.tick()
@@ -57,21 +57,21 @@ def test_one_that_dies_at_any_call_is_followed_by_one_that_moves_nobody_twice(
             assert not waits or len(world.evictions) == before
             world.tick(SETTLES)
             world.until_idle(25)
-        moved = [name for _, name in world.evictions]
-        assert moved in (["mover-0"], ["mover-0", "mover-1"])
-        if not world.is_bound():  # the one that was moved has gone back: nobody kept its hole
-            assert len(moved) == 1
+        moves = [name for _, name in world.evictions]
+        assert moves in (["mover-0"], ["mover-0", "mover-1"])
+        if not world.is_bound():  # the moved pod has gone back: nobody kept its hole
+            assert len(moves) == 1
             assert [world.node_of(pod) for pod in world.heirs()] == ["a"]
-        bound += world.is_bound()
+        bound_pod += world.is_bound()
         assert world.holds() == []
         if world.calls < fatal:
             break
     assert fatal > 30
-    assert bound > fatal * 3 / 4
+    assert bound_pod > fatal * 3 / 4
 
 
 class Person:
-    """What `gpushare defrag --apply` calls for kubectl; between calls time may pass."""
+    """The calls of `gpushare defrag --apply` to kubectl; between calls time may pass."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world, self._rng = world, rng
@@ -81,8 +81,8 @@ class Person:
         return "team"
 
     def get(self, path: str) -> Json:
-        found: Json = json.loads(self.request("GET", path))
-        return found
+        document: Json = json.loads(self.request("GET", path))
+        return document
 
     def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, **_: object
@@ -143,6 +143,6 @@ def _beside_a_person(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
 
 
 def test_a_person_and_the_extender_never_evict_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [_beside_a_person(seed, monkeypatch) for seed in range(40)]
-    assert any(all(moves) for moves in told), "in one both move something"
-    assert max(map(sum, told)) <= 4
+    result = [_beside_a_person(seed, monkeypatch) for seed in range(40)]
+    assert any(all(moves) for moves in result), "in one both move something"
+    assert max(map(sum, result)) <= 4

@@ -46,7 +46,7 @@ def node_of_two(name: str) -> Json:
 class Replica:
     """An extender: its books, which the watch has filled, its filter and its mover.
 
-    why_not: why it does not lead. events: the reasons of those that it told.
+    why_not: why it does not lead. events: the reasons of its events.
     """
 
     def __init__(self, world: "World") -> None:
@@ -89,8 +89,8 @@ class Replica:
 class World:
     """Two nodes of two devices: movable pods on one, room in pieces on the other.
 
-    replicas: the extenders; the scheduler asks the last one that leads. faults: what an eviction
-    does instead, one a call: (error, whether it is carried out). slow: ticks that a pod takes to
+    replicas: the extenders; the scheduler asks the last leader. faults: the fate of an eviction
+    in its place, one a call: (error, whether it is carried out). slow: ticks that a pod takes to
     end. detour: a node where heirs go whatever filter says. makes_anew: whether controllers are at
     work.
     """
@@ -128,8 +128,8 @@ class World:
 
     @property
     def managed(self) -> ManagedResource:
-        (managed,) = self.replicas[-1].resources
-        return managed
+        (resources,) = self.replicas[-1].resources
+        return resources
 
     @property
     def mover(self) -> Mover:
@@ -169,9 +169,9 @@ class World:
 
     def waits(self, name: str, units: int, devices: int = 1, owner: str = "") -> Json:
         pod = self.made(name, units, devices, owner)
-        # kube-scheduler has found that it fits nowhere, and calls no extender for it now.
-        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"]["conditions"] = [said]
+        # kube-scheduler has found that the pod fits nowhere, and calls no extender for it now.
+        result = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [result]
         return self.put(pod)
 
     def gone(self, uid: str) -> None:
@@ -182,10 +182,10 @@ class World:
 
     def _bind(self, pod: Json, node: str, devices: list[int], started: float) -> Json:
         units = int(pod["spec"]["containers"][0]["resources"]["limits"][ALIYUN.resource])
-        each = units // len(devices)
+        item = units // len(devices)
         notes = {ALIYUN.pod: str(units), ALIYUN.idx: ",".join(map(str, devices))}
         if len(devices) > 1:
-            notes[ALIYUN.allocation] = json.dumps({str(device): each for device in devices})
+            notes[ALIYUN.allocation] = json.dumps({str(device): item for device in devices})
         pod["metadata"]["annotations"] = notes
         pod["spec"]["nodeName"] = node
         pod["status"] |= {"phase": "Running", "startTime": stamp(started)}
@@ -193,14 +193,14 @@ class World:
 
     def used(self) -> Counter[tuple[str, int]]:
         """Units by device, as the pods say."""
-        found: Counter[tuple[str, int]] = Counter()
+        counter: Counter[tuple[str, int]] = Counter()
         for pod in self.pods.values():
             if self.node_of(pod):
                 units = int(pod["spec"]["containers"][0]["resources"]["limits"][ALIYUN.resource])
                 devices = pod["metadata"]["annotations"][ALIYUN.idx].split(",")
                 for device in devices:
-                    found[self.node_of(pod), int(device)] += units // len(devices)
-        return found
+                    counter[self.node_of(pod), int(device)] += units // len(devices)
+        return counter
 
     # -- the cluster at work ----------------------------------------------------------------------
 
@@ -232,10 +232,10 @@ class World:
             names = [name for name in names if name == self.detour] or [self.detour]
         limits = pod["spec"]["containers"][0]["resources"]["limits"]
         count = int(pod["metadata"]["labels"].get(ALIYUN.count, "1"))
-        each = int(limits[ALIYUN.resource]) // count
+        item = int(limits[ALIYUN.resource]) // count
         for name in names:
             free = {device: SIZE - self.used()[name, device] for device in range(2)}
-            fitting = sorted((left, at) for at, left in free.items() if left >= each)
+            fitting = sorted((entry, at) for at, entry in free.items() if entry >= item)
             if len(fitting) >= count:
                 devices = [at for _, at in fitting[:count]]
                 self._bind(pod, name, devices, EPOCH + self.now)
@@ -243,16 +243,16 @@ class World:
                 return
 
     def until(self, condition: Callable[[], bool], most: int = 400) -> None:
-        """Go on until it holds; fail where it does not in time."""
+        """Go on until the condition holds; fail where it does not in time."""
         for _ in range(most):
             if condition():
                 return
             self.tick()
         raise AssertionError(f"not after {most} ticks: {self.evictions}, {self.stops()}")
 
-    def until_idle(self, most: int = 400) -> None:
+    def until_idle(self, maximum: int = 400) -> None:
         """Go on until no plan is under way and nothing happens any more."""
-        for _ in range(most):
+        for _ in range(maximum):
             self.tick()
 
     # -- the API server ---------------------------------------------------------------------------
@@ -300,17 +300,17 @@ class World:
         return json.dumps(document).encode()
 
     def _map(self, method: str, document: Json) -> bytes:
-        there = self.maps.get(MOVES)
-        if method == "GET" and there is None:
+        present = self.maps.get(MOVES)
+        if method == "GET" and present is None:
             raise ApiNotFound("no such map", 404)
         if method != "GET":
-            told = document["metadata"].get("resourceVersion")
-            if told != (there and there["metadata"]["resourceVersion"]):
+            output = document["metadata"].get("resourceVersion")
+            if output != (present and present["metadata"]["resourceVersion"]):
                 raise ApiConflict("not as it was read", 409)
             self.versions += 1
             document["metadata"]["resourceVersion"] = str(self.versions)
-            self.maps[MOVES] = there = document
-        return json.dumps(there).encode()
+            self.maps[MOVES] = present = document
+        return json.dumps(present).encode()
 
     def _evict(self, name: str, document: Json) -> bytes:
         fault = self.faults.pop(0) if self.faults else None
@@ -319,8 +319,8 @@ class World:
         pod = next((p for p in self.pods.values() if p["metadata"]["name"] == name), None)
         if pod is None:
             raise ApiNotFound("no such pod", 404)
-        wanted = document["deleteOptions"]["preconditions"]
-        if wanted != {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}:
+        expected = document["deleteOptions"]["preconditions"]
+        if expected != {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}:
             raise ApiConflict("another one", 409)
         self._judge(pod)
         pod["metadata"]["deletionTimestamp"] = stamp(EPOCH + self.now)
@@ -331,22 +331,22 @@ class World:
         return b"{}"
 
     def _judge(self, pod: Json) -> None:
-        """What must hold at each eviction."""
+        """The rules for each eviction."""
         assert pod["metadata"]["labels"].get(MOVABLE) == "true", pod
         self.evictions.append((self.now, pod["metadata"]["name"]))
         assert pod["metadata"]["uid"] not in self.evicted, "nobody is evicted twice"
         self.evicted[pod["metadata"]["uid"]] = self.now
         last_hour = [at for at, _ in self.evictions if at > self.now - 3600]
         assert len(last_hour) <= self.budget
-        under_way = [each for each in self.pods.values() if "deletionTimestamp" in each["metadata"]]
+        under_way = [pod for pod in self.pods.values() if "deletionTimestamp" in pod["metadata"]]
         assert not under_way, "one eviction at a time"
 
     def _check_record(self) -> None:
         """Each eviction of the hour is written down, were this process to end now."""
         document = self.maps.get(MOVES, {"data": {"moves": "[]"}})
-        written = {move["uid"] for move in json.loads(document["data"]["moves"])}
+        writes = {move["uid"] for move in json.loads(document["data"]["moves"])}
         of_the_hour = {uid for uid, at in self.evicted.items() if at > self.now - 3600}
-        assert of_the_hour <= written, "an eviction is forgotten"
+        assert of_the_hour <= writes, "an eviction is forgotten"
 
     # -- said of the end --------------------------------------------------------------------------
 
@@ -361,16 +361,16 @@ class World:
         return [pod for pod in self.pods.values() if pod["metadata"]["name"].startswith("set-")]
 
     def under_way(self) -> bool:
-        """Return whether an eviction of which no end is known is written down."""
+        """Return whether an eviction without a known end is written down."""
         document = self.maps.get(MOVES)
         now = EPOCH + self.now
-        written = record_of(document, now) if document else MoveRecord()
-        return written.under_way(now) is not None
+        writes = record_of(document, now) if document else MoveRecord()
+        return writes.under_way(now) is not None
 
     def stops(self) -> list[str]:
-        return [why for why, count in self.mover.stopped().items() if count]
+        return [entry for entry, count in self.mover.stopped().items() if count]
 
     def holds(self) -> list[Any]:
-        every = [managed for replica in self.replicas for managed in replica.resources]
-        live = [hold for managed in every for hold in managed.holds.live()]
+        all_items = [resource for replica in self.replicas for resource in replica.resources]
+        live = [hold for item in all_items for hold in item.holds.live()]
         return [hold for hold in live if hold.reserved is not None]

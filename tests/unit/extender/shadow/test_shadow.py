@@ -47,9 +47,9 @@ def test_answers_beyond_the_first_are_not_compared_but_their_pods_are_followed()
     traffic = _traffic()
     more = 10
     for number in range(MOST_SEEN + more):
-        taken = traffic.ask(f"p{number}", SMALL)
-        assert taken is not None
-        traffic.bind(f"p{number}", SMALL, taken)
+        allocation = traffic.ask(f"p{number}", SMALL)
+        assert allocation is not None
+        traffic.bind(f"p{number}", SMALL, allocation)
     traffic.shadow.work()
     assert traffic.shadow.dropped == {"choice": more, "event": 0}
     assert sum(traffic.counts.choices.values()) == MOST_SEEN
@@ -66,9 +66,9 @@ def test_a_full_queue_is_counted_and_followed_by_a_new_beginning(
     traffic = _traffic()
     assert traffic.come("before", SMALL)
     for number in range(5):
-        taken = traffic.ask(f"p{number}", SMALL)
-        assert taken is not None
-        traffic.bind(f"p{number}", SMALL, taken)
+        allocation = traffic.ask(f"p{number}", SMALL)
+        assert allocation is not None
+        traffic.bind(f"p{number}", SMALL, allocation)
     traffic.shadow.work()
     assert traffic.shadow.dropped == {"choice": 0, "event": 4}
     assert traffic.counts.rebases == 1
@@ -112,10 +112,10 @@ def test_what_waits_is_bounded() -> None:
     for number in range(MOST + 100):
         traffic.go(f"p{number}")
     assert traffic.shadow.dropped["event"] == 0, "pods that were nowhere leave nothing"
-    taken = traffic.ask("p", SMALL)
-    assert taken is not None
+    allocation = traffic.ask("p", SMALL)
+    assert allocation is not None
     for _ in range(MOST):
-        traffic.bind("p", SMALL, taken)
+        traffic.bind("p", SMALL, allocation)
         traffic.go("p")
     assert traffic.shadow.dropped["event"] == MOST + 1
 
@@ -138,8 +138,8 @@ def test_a_policy_that_raises_switches_it_off_with_one_line(
 
 def test_a_failing_shadow_ends_its_thread() -> None:
     traffic = Traffic([make_node("a", 8)], "binpack", "breaks", breaks=Breaks(ValueError("no")))
-    taken = traffic.ask("p", SMALL)
-    assert taken is not None
+    allocation = traffic.ask("p", SMALL)
+    assert allocation is not None
     traffic.shadow.start()
     poll(lambda: traffic.shadow.off != "")
     poll(lambda: "shadow" not in [thread.name for thread in threading.enumerate()])
@@ -147,12 +147,12 @@ def test_a_failing_shadow_ends_its_thread() -> None:
 
 def test_nodes_are_looked_at_and_books_counted_though_events_wait() -> None:
     traffic = _traffic()
-    seen: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
 
     def rest(seconds: float) -> None:
         assert seconds > 0
         traffic.now += 1.0
-        seen.append((len(traffic.used()), traffic.counts.shadow.pods))
+        result.append((len(traffic.used()), traffic.counts.shadow.pods))
 
     ticks = itertools.count()
     busy = Shadow(
@@ -165,14 +165,14 @@ def test_nodes_are_looked_at_and_books_counted_though_events_wait() -> None:
     busy.work()
     traffic.shadow = busy
     for number in range(20):
-        taken = traffic.ask(f"p{number}", SMALL)
-        assert taken is not None
-        traffic.bind(f"p{number}", SMALL, taken)
+        allocation = traffic.ask(f"p{number}", SMALL)
+        assert allocation is not None
+        traffic.bind(f"p{number}", SMALL, allocation)
     traffic.ledger.node_changed(make_node("c", 90))
-    seen.clear()
+    result.clear()
     busy.work()
-    assert seen[5][0] == 3
-    assert 0 < seen[20][1] < 20
+    assert result[5][0] == 3
+    assert 0 < result[20][1] < 20
 
 
 def test_it_rests_nine_times_as_long_as_it_works() -> None:
@@ -191,18 +191,18 @@ def test_a_policy_that_there_is_not_is_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="shadow: 'nosuch' is no policy; there are: auto, "):
         make_shadow(Settings(shadow="nosuch"), resources)
     assert make_shadow(Settings(), resources) is None
-    made = make_shadow(Settings(shadow="spread"), resources)
-    assert made is not None
-    assert made.policy == "spread"
+    shadow = make_shadow(Settings(shadow="spread"), resources)
+    assert shadow is not None
+    assert shadow.policy == "spread"
 
 
 def test_its_thread_follows_and_ends() -> None:
     traffic = _traffic()
     traffic.shadow.start()
     for number in range(5):
-        taken = traffic.ask(f"p{number}", SMALL)
-        assert taken is not None
-        traffic.bind(f"p{number}", SMALL, taken)
+        allocation = traffic.ask(f"p{number}", SMALL)
+        assert allocation is not None
+        traffic.bind(f"p{number}", SMALL, allocation)
     poll(lambda: traffic.counts.pods["both"] == 5)
     traffic.shadow.stop()
     assert "shadow" not in [thread.name for thread in threading.enumerate()]
@@ -236,8 +236,8 @@ class _Answers:
 
     def __init__(self, shadow: str, *, best_only: bool) -> None:
         self.extender = ScriptedExtender(best_only=best_only, shadow=shadow)
-        moved = self.extender.shadow.moved if self.extender.shadow is not None else lambda *_: None
-        self._watch = PodEventHandler(self.extender.resources, moved=moved)
+        moves = self.extender.shadow.moved if self.extender.shadow is not None else lambda *_: None
+        self._watch = PodEventHandler(self.extender.resources, moved=moves)
         self.bytes: list[bytes] = []
         names = ["big", "small", "tiny", "unknown"]
         sizes: Sequence[int] = (3, 8, 2, 16, 1, 7, 30, 2, 2, 9, 5, 1, 4, 16, 16)
@@ -258,12 +258,12 @@ class _Answers:
         """Have the watch show the pod, if it was bound; some end soon."""
         if self.extender.ledger.entry(pod["metadata"]["uid"]) is None:
             return
-        written = self.extender.api.calls[-1].document["metadata"]["annotations"]
-        metadata = pod["metadata"] | {"annotations": written}
-        bound = pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}}
+        writes = self.extender.api.calls[-1].document["metadata"]["annotations"]
+        metadata = pod["metadata"] | {"annotations": writes}
+        bound_pod = pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}}
         kinds = ("MODIFIED", "DELETED") if len(self.bytes) % 4 else ("MODIFIED",)
         for kind in kinds:
-            line = json.dumps({"type": kind, "object": bound}).encode()
+            line = json.dumps({"type": kind, "object": bound_pod}).encode()
             self._watch.apply(PODS.decode_event(line))
 
 

@@ -1,4 +1,4 @@
-"""What the shadow counts: where the choice differs, and who would have had room."""
+"""The figures of the shadow: different choices, and pods that would have had room."""
 
 from gpushare.core.model import PodRef, Request
 from gpushare.core.shadow_books import Sums
@@ -29,7 +29,9 @@ def test_it_goes_by_the_real_books_though_its_own_have_gone_elsewhere() -> None:
     assert traffic.really_used() == {"a": [8, 0], "b": [0, 0]}
     assert traffic.used() == {"a": [2, 2], "b": [2, 2]}
     traffic.counts.choices.clear()
-    traffic.come("next", Request(8, 1), ["b"])  # the same by the real books, nowhere by its own
+    traffic.come(
+        "next", Request(8, 1), ["b"]
+    )  # the same by the real books, nowhere by the shadow's
     assert traffic.counts.choices == {"same": 1}
     assert traffic.counts.pods == {"both": 4, "real": 1, "shadow": 0}
 
@@ -114,9 +116,9 @@ def test_after_a_list_it_begins_anew_with_the_real_books() -> None:
 def test_what_runs_at_the_start_is_where_it_really_is() -> None:
     traffic = _two()
     for number in range(3):
-        taken = traffic.ask(f"p{number}", Request(2, 1))
-        assert taken is not None
-        traffic.bind(f"p{number}", Request(2, 1), taken)
+        allocation = traffic.ask(f"p{number}", Request(2, 1))
+        assert allocation is not None
+        traffic.bind(f"p{number}", Request(2, 1), allocation)
     traffic.relist()
     traffic.shadow.work()
     assert traffic.used() == {"a": [6, 0], "b": [0, 0]}
@@ -126,14 +128,14 @@ def test_a_charge_that_is_not_bound_yet_is_no_pod_of_its_books() -> None:
     traffic = _two()
     request = Request(2, 1)
     traffic.come("runs", request)
-    taken = traffic.ask("late", request)
-    assert taken is not None
+    allocation = traffic.ask("late", request)
+    assert allocation is not None
     traffic.shadow.work()
-    traffic.ledger.assume(PodRef("team", "late", "late"), request, taken, 0.0, stamp="1")
+    traffic.ledger.assume(PodRef("team", "late", "late"), request, allocation, 0.0, stamp="1")
     traffic.now += 61.0
     traffic.shadow.work()
     assert traffic.really_used() == {"a": [4, 0], "b": [0, 0]}
     assert traffic.used() == {"a": [2, 0], "b": [0, 0]}
-    traffic.bind("late", request, taken)
+    traffic.bind("late", request, allocation)
     traffic.shadow.work()
     assert sum(map(sum, traffic.used().values())) == 4

@@ -1,4 +1,4 @@
-"""What really happens, played on true books: pods are asked about, bound, refused, and leave."""
+"""The real events, played on true books: pods are asked about, bound, refused, and leave."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,11 +28,11 @@ class Traffic:
         **policies: Policy,
     ) -> None:
         resources = managed_resources()
-        rankings = {name: Ranking(each) for name, each in (POLICIES | policies).items()}
-        managed = replace(resources.resources[0], rankings=rankings, default_policy=policy)
-        self.resources = ManagedResources((managed,))
-        self.managed = managed
-        self.ledger = managed.ledger
+        rankings = {name: Ranking(entry) for name, entry in (POLICIES | policies).items()}
+        managed_resource = replace(resources.resources[0], rankings=rankings, default_policy=policy)
+        self.resources = ManagedResources((managed_resource,))
+        self.managed = managed_resource
+        self.ledger = managed_resource.ledger
         for spec in nodes:
             self.ledger.node_changed(spec)
         self.now = 0.0
@@ -58,28 +58,32 @@ class Traffic:
         return books
 
     def ask(self, uid: str, request: Request, names: Sequence[str] = ()) -> Allocation | None:
-        """Return what the real policy takes, after filter has answered for the pod."""
-        seen = self.ledger.snapshot()
-        asked = NodeNames(names or self.named(request))
-        rows = asked.rows(seen.row)
-        judged = judge(seen, rows, request)
+        """Return the choice of the real policy, after filter has answered for the pod."""
+        snapshot_result = self.ledger.snapshot()
+        node_names = NodeNames(names or self.named(request))
+        rows = node_names.rows(snapshot_result.row)
+        judge_result = judge(snapshot_result, rows, request)
         resource = self.managed.names.resource
-        self.shadow.asked(Asked(resource, uid, request, asked, judged.fits, seen))
+        self.shadow.asked(
+            Asked(resource, uid, request, node_names, judge_result.fits, snapshot_result)
+        )
         ranking = self.managed.ranking(request)
-        best = best_row(seen, rows, request, ranking)
-        return None if best is None else place(seen, asked[best], request, ranking)
+        best = best_row(snapshot_result, rows, request, ranking)
+        return None if best is None else place(snapshot_result, node_names[best], request, ranking)
 
     def named(self, request: Request) -> list[str]:
         """The nodes that kube-scheduler asks about: those with the CPU and the memory."""
-        seen = self.ledger.snapshot()
-        enough = (seen.cpu_capacity < 0) | (seen.cpu_free >= request.cpu)
-        enough &= (seen.memory_capacity < 0) | (seen.memory_free >= request.memory)
-        return [name for name, row in seen.row.items() if enough[row]]
+        snapshot_result = self.ledger.snapshot()
+        enough = (snapshot_result.cpu_capacity < 0) | (snapshot_result.cpu_free >= request.cpu)
+        enough &= (snapshot_result.memory_capacity < 0) | (
+            snapshot_result.memory_free >= request.memory
+        )
+        return [name for name, row in snapshot_result.row.items() if enough[row]]
 
     def bind(self, uid: str, request: Request, allocation: Allocation) -> None:
         """Have the watch show the pod bound so."""
-        seen = self.ledger.snapshot()
-        uuids = seen.uuids[seen.row[allocation.node]]
+        snapshot_result = self.ledger.snapshot()
+        uuids = snapshot_result.uuids[snapshot_result.row[allocation.node]]
         pod = ObservedPod(
             PodRef("team", uid, uid),
             request,
@@ -90,19 +94,19 @@ class Traffic:
         self.shadow.moved(self.managed, pod, uid, self.ledger.pod_changed(pod))
 
     def come(self, uid: str, request: Request, names: Sequence[str] = ()) -> Allocation | None:
-        """Ask about a pod and bind it, if it fits; then let the shadow see it."""
-        taken = self.ask(uid, request, names)
-        if taken is not None:
-            self.bind(uid, request, taken)
+        """Ask about a pod and bind it, if it fits; then let the shadow see the bind."""
+        allocation = self.ask(uid, request, names)
+        if allocation is not None:
+            self.bind(uid, request, allocation)
         self.shadow.work()
-        return taken
+        return allocation
 
     def go(self, uid: str) -> None:
         """Have the pod end."""
         self.shadow.moved(self.managed, None, uid, self.ledger.pod_gone(uid))
 
     def relist(self) -> None:
-        """Have a list show what the watch has missed."""
+        """Have a list show the changes that the watch has missed."""
         self.shadow.moved(self.managed, None, "", Changes(went=[LearnedPod("team", Request())]))
 
     def used(self) -> dict[str, list[int]]:

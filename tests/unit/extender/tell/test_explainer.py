@@ -1,4 +1,4 @@
-"""Explanations by the extender's own books: what is answered, and to how many at once."""
+"""Explanations by the extender's own books: the answers, and the number of callers at once."""
 
 import json
 import re
@@ -39,7 +39,7 @@ from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 
 
 class World:
-    """An explainer over one node, and the API server that it asks."""
+    """An explainer over one node, and the API server for its reads."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class World:
         )
 
     def answer(self, answer: dict[str, Any] | ApiError, name: str = "web") -> tuple[int, Any]:
-        given = answer if isinstance(answer, ApiError) else json.dumps(answer).encode()
-        self.api.answers = [given]
+        inputs = answer if isinstance(answer, ApiError) else json.dumps(answer).encode()
+        self.api.answers = [inputs]
         status, body = self.explainer.answer("team", name)
         return status, json.loads(body)
 
@@ -84,7 +84,7 @@ def test_a_pod_is_read_and_explained() -> None:
 
 
 def view_of(books: ClaimBooks) -> ClaimsView:
-    """A view whose nodes are those of the books, and open to every pod."""
+    """A view of the books' nodes, all open to every pod."""
     states = NodeStates(NodeState(name) for name in books.nodes())
     source = ManagedResource(ALIYUN, books.ledger, {}, "device-bestfit", filters=OwnFilters(states))
     return ClaimsView(books, source, matches=lambda _selectors, _device: True, counts=Mock())
@@ -102,9 +102,13 @@ def test_a_pod_with_claims_is_judged_by_their_books() -> None:
     pod["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "claim-2"}]
     world.api.answers = [json.dumps(pod).encode()]
     status, body = world.explainer.answer("default", "web")
-    found = json.loads(body)
-    assert (status, found["state"], found["resource"]) == (200, "pending", "gpushare.io")
-    assert found["claimDevices"]["remedy"]["ends"][0]["pods"] == ["train"]
+    parsed_document = json.loads(body)
+    assert (status, parsed_document["state"], parsed_document["resource"]) == (
+        200,
+        "pending",
+        "gpushare.io",
+    )
+    assert parsed_document["claimDevices"]["remedy"]["ends"][0]["pods"] == ["train"]
     # kube-scheduler makes the claim of an extended resource of a class.
     whole = pod_json("web", limits={"nvidia.com/gpu": "1"})
     _, document = world.answer(whole)
@@ -131,8 +135,8 @@ def test_a_scheduler_that_nobody_runs_is_known_by_the_profiles() -> None:
 def test_what_cannot_be_explained_is_one_line(
     answer: dict[str, Any] | ApiError, status: int, text: str
 ) -> None:
-    found, document = World().answer(answer)
-    assert found == status
+    result, document = World().answer(answer)
+    assert result == status
     assert text in document["error"]
     assert "\n" not in document["error"]
 
@@ -184,13 +188,13 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
         "scheduling.x-k8s.io/pod-group": "g",
         "pod-group.scheduling.sigs.k8s.io/min-available": "3",
     }
-    asking = pod_json("web", 10)
-    asking["metadata"]["labels"] = labels
+    pod_json_result = pod_json("web", 10)
+    pod_json_result["metadata"]["labels"] = labels
     train = read_pod(pod_json("train", 6))
     plain = read_pod(pod_json("plain", 5))
     world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
     world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
-    _, document = world.answer(asking)
+    _, document = world.answer(pod_json_result)
     assert document["group"] == {
         "needed": 3,
         "fitting": 1,
@@ -199,7 +203,7 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
             {"units": 10, "devices": 1, "split": None, "cores": None, "needed": 3, "fitting": 1}
         ],
     }
-    assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
+    assert [(item["pod"]["name"], item["node"]) for item in document["held"]] == [
         ("train", "a"),
         ("plain", "a"),
     ]
@@ -231,10 +235,10 @@ def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> Non
     status, body = world.explainer.held()
     assert status == 200
     ref = {"namespace": "team", "name": "train", "uid": "uid-train"}
-    held = [{"pod": ref, "node": "a", "units": 6, "devices": 2, "until": None}]
+    held_units = [{"pod": ref, "node": "a", "units": 6, "devices": 2, "until": None}]
     assert json.loads(body) == {
         "unit": "GiB",
-        "resources": [{"resource": "aliyun.com/gpu-mem", "held": held}],
+        "resources": [{"resource": "aliyun.com/gpu-mem", "held": held_units}],
     }
     world.not_ready = "another process leads"
     assert world.explainer.held()[0] == 503

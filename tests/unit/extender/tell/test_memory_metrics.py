@@ -1,4 +1,4 @@
-"""Who holds the memory is told where it is asked for, and never in more series than a bound."""
+"""The holders of memory are told on request, and never in more series than a bound."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,15 +58,15 @@ def test_a_namespace_holds_what_its_pods_ask_for(detail: str) -> None:
 
 
 def test_a_pod_holds_what_it_asks_for_on_all_devices_and_unplaced_once() -> None:
-    wanted = {("team-red", "a", "n"): 4, ("team-red", "b", "n"): 6, ("team-blue", "a", "n"): 2}
-    assert told(holding(*FEW), "pods", "pod") == wanted
+    expected = {("team-red", "a", "n"): 4, ("team-red", "b", "n"): 6, ("team-blue", "a", "n"): 2}
+    assert told(holding(*FEW), "pods", "pod") == expected
 
 
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
     many = [(f"ns-{n}", f"pod-{n}", Request(n, 1), ((0, n),)) for n in range(1, PODS + 11)]
     resources = holding(*many)
-    for kind, most, others in (("namespace", NAMESPACES, 1), ("pod", PODS, 3)):
-        found = told(resources, "pods", kind)
-        assert len(found) == most + 1
-        assert found[(OTHERS,) * others] == sum(range(1, PODS + 11 - most))
-        assert sum(found.values()) == sum(range(1, PODS + 11))
+    for kind, entry, element in (("namespace", NAMESPACES, 1), ("pod", PODS, 3)):
+        told_result = told(resources, "pods", kind)
+        assert len(told_result) == entry + 1
+        assert told_result[(OTHERS,) * element] == sum(range(1, PODS + 11 - entry))
+        assert sum(told_result.values()) == sum(range(1, PODS + 11))

@@ -1,4 +1,4 @@
-"""What Prometheus is told is what the books say."""
+"""Prometheus is told the figures of the books."""
 
 import threading
 import time
@@ -25,19 +25,19 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @pytest.fixture
 def resources() -> Iterator[ManagedResources]:
-    made = managed_resources(ALIYUN, NPU)
-    gpus = made.resources[0].ledger
+    created = managed_resources(ALIYUN, NPU)
+    gpus = created.resources[0].ledger
     gpus.node_changed(make_node("a", 16, 8, unhealthy=[1]))
     gpus.node_changed(make_node("b", 4, closed=Reason.UNEVEN))
     gpus.node_changed(make_node("none"))
-    made.resources[1].ledger.node_changed(make_node("n", 2))
+    created.resources[1].ledger.node_changed(make_node("n", 2))
     gpus.assume(_ref("one"), Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     gpus.assume(_ref("two"), Request(3, 1), Allocation("a", (0,), (3,)), 0.0)
     gpus.doubt("uid-two", 1.0)
     gpus.pod_changed(ObservedPod(_ref("lost"), Request(2, 1), "a"))
     gpus.pod_changed(ObservedPod(_ref("plain"), Request(cpu=100), "a"))
     gpus.pod_changed(ObservedPod(_ref("later"), Request(1, 1)))
-    yield made
+    yield created
     gpus.check()
 
 
@@ -69,23 +69,23 @@ def of(found: Samples, name: str, **labels: str) -> float | None:
 
 
 def test_devices_are_told_in_bytes_as_the_books_have_them(metrics: Metrics) -> None:
-    found = samples(metrics)
+    result = samples(metrics)
     expected = {("a", "0"): (16, 9, 1), ("a", "1"): (8, 2, 0), ("b", "0"): (4, 0, 0)}
     for (node, device), (capacity, used, healthy) in expected.items():
-        where = {"resource": GPU, "node": node, "device": device}
-        assert of(found, "device_memory_bytes", **where) == capacity * GIB
-        assert of(found, "device_memory_allocated_bytes", **where) == used * GIB
-        assert of(found, "device_healthy", **where) == healthy
+        place = {"resource": GPU, "node": node, "device": device}
+        assert of(result, "device_memory_bytes", **place) == capacity * GIB
+        assert of(result, "device_memory_allocated_bytes", **place) == used * GIB
+        assert of(result, "device_healthy", **place) == healthy
     npu = {"resource": NPU.resource, "node": "n", "device": "0"}
-    assert of(found, "device_memory_bytes", **npu) == 2 * GIB
-    devices = [labels for name, labels in found if name == "gpushare_device_memory_bytes"]
+    assert of(result, "device_memory_bytes", **npu) == 2 * GIB
+    devices = [labels for name, labels in result if name == "gpushare_device_memory_bytes"]
     assert len(devices) == 4
 
 
 def test_pods_are_counted_by_state_and_never_named(
     metrics: Metrics, resources: ManagedResources
 ) -> None:
-    found = samples(metrics)
+    result = samples(metrics)
     expected = {
         "assumed": 2,
         "in_doubt": 1,
@@ -95,14 +95,14 @@ def test_pods_are_counted_by_state_and_never_named(
         "waiting": 1,
     }
     for state, count in expected.items():
-        assert of(found, "pods", resource=GPU, state=state) == count
+        assert of(result, "pods", resource=GPU, state=state) == count
     for kind in ("placement_edited", "bound_by_another", "binding_lost"):
-        assert of(found, "alarms_total", resource=GPU, kind=kind) == 0
-    assert of(found, "pods", resource=GPU, state="nodes") is None
+        assert of(result, "alarms_total", resource=GPU, kind=kind) == 0
+    assert of(result, "pods", resource=GPU, state="nodes") is None
     assert "uid-" not in metrics.text().decode()
     assert "team" not in metrics.text().decode()
-    known = set(expected) | {"nodes", "placement_edited", "bound_by_another", "binding_lost"}
-    assert known <= set(resources.resources[0].ledger.counts())
+    known_items = set(expected) | {"nodes", "placement_edited", "bound_by_another", "binding_lost"}
+    assert known_items <= set(resources.resources[0].ledger.counts())
 
 
 def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
@@ -112,17 +112,17 @@ def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
     resources.resources[0].choice = Choice(
         "binpack", 1.5e9, "spread", 1.5, 0.25, allocates, refuses
     )
-    found = samples(metrics)
+    result = samples(metrics)
     for resource in (GPU, NPU.resource):
-        assert of(found, "ranking_policy", resource=resource, policy="device-bestfit") == 1
+        assert of(result, "ranking_policy", resource=resource, policy="device-bestfit") == 1
     allocated = {"resource": GPU, "policy": "binpack"}
-    assert of(found, "trial_allocated_percent", **allocated) == 81.5
-    assert of(found, "trial_refused_percent", **allocated) == 9
-    assert of(found, "trial_allocated_percent", resource=GPU, policy="spread") == 80
-    assert of(found, "ranking_policy_chosen_timestamp_seconds", **allocated) == 1.5e9
-    assert of(found, "trial_lead_percent", **allocated, second="spread") == 1.5
-    assert of(found, "trial_lead_error_percent", **allocated) == 0.25
-    assert sum(name == "gpushare_ranking_policy" for name, _ in found) == 2
+    assert of(result, "trial_allocated_percent", **allocated) == 81.5
+    assert of(result, "trial_refused_percent", **allocated) == 9
+    assert of(result, "trial_allocated_percent", resource=GPU, policy="spread") == 80
+    assert of(result, "ranking_policy_chosen_timestamp_seconds", **allocated) == 1.5e9
+    assert of(result, "trial_lead_percent", **allocated, second="spread") == 1.5
+    assert of(result, "trial_lead_error_percent", **allocated) == 0.25
+    assert sum(name == "gpushare_ranking_policy" for name, _ in result) == 2
 
 
 def test_free_and_stranded_memory_are_told_by_device(
@@ -130,41 +130,41 @@ def test_free_and_stranded_memory_are_told_by_device(
 ) -> None:
     gpus = resources.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 3, 2))
-    found = samples(metrics)
+    result = samples(metrics)
     # Asked for on each device: 4, 3, 2 and 1, each once: the smallest counts, so nothing strands.
-    assert of(found, "typical_request_bytes", resource=GPU) == 1 * GIB
+    assert of(result, "typical_request_bytes", resource=GPU) == 1 * GIB
     for more in ("x", "y"):
         gpus.pod_changed(ObservedPod(_ref(more), Request(3, 1)))
-    found = samples(metrics)
-    assert of(found, "typical_request_bytes", resource=GPU) == 3 * GIB
+    result = samples(metrics)
+    assert of(result, "typical_request_bytes", resource=GPU) == 3 * GIB
     expected = {("a", "0"): (7, 0), ("a", "1"): (0, 0), ("b", "0"): (0, 0)}
     expected |= {("c", "0"): (16, 0), ("c", "1"): (3, 0), ("c", "2"): (2, 2)}
     for (node, device), (free, stranded) in expected.items():
-        where = {"resource": GPU, "node": node, "device": device}
-        assert of(found, "device_memory_free_bytes", **where) == free * GIB
-        assert of(found, "device_memory_stranded_bytes", **where) == stranded * GIB
+        place = {"resource": GPU, "node": node, "device": device}
+        assert of(result, "device_memory_free_bytes", **place) == free * GIB
+        assert of(result, "device_memory_stranded_bytes", **place) == stranded * GIB
 
 
 def test_compute_is_told_where_a_pod_has_some(
     metrics: Metrics, resources: ManagedResources
 ) -> None:
-    """And memory is not free where it is all given, but stranded by it."""
+    """And memory is not free where it is all given, but stranded by compute."""
     before = metrics.text().decode()
     assert "compute" not in before
     gpus = resources.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 16, 16, unhealthy=[2]))
     for device, cores in enumerate((30, 100, 100)):
-        bound = Request(4, 1, percents=compute(cores))
-        gpus.pod_changed(ObservedPod(_ref(f"c{device}"), bound, "c", ((device, 4),)))
-    found = samples(metrics)
+        request = Request(4, 1, percents=compute(cores))
+        gpus.pod_changed(ObservedPod(_ref(f"c{device}"), request, "c", ((device, 4),)))
+    result = samples(metrics)
     for device, (cores, free, stranded) in enumerate([(30, 12, 0), (100, 0, 12), (100, 0, 0)]):
-        where = {"resource": GPU, "node": "c", "device": str(device)}
-        assert of(found, "device_compute_allocated_percent", **where) == cores
-        assert of(found, "device_memory_free_bytes", **where) == free * GIB
-        assert of(found, "device_memory_stranded_bytes", **where) == 0
-        assert of(found, "device_memory_stranded_by_compute_bytes", **where) == stranded * GIB
-    told = [labels for name, labels in found if "_compute_" in name]
-    assert len(told) == 2 * 6  # of the first resource each device, of the other none
+        place = {"resource": GPU, "node": "c", "device": str(device)}
+        assert of(result, "device_compute_allocated_percent", **place) == cores
+        assert of(result, "device_memory_free_bytes", **place) == free * GIB
+        assert of(result, "device_memory_stranded_bytes", **place) == 0
+        assert of(result, "device_memory_stranded_by_compute_bytes", **place) == stranded * GIB
+    results = [labels for name, labels in result if "_compute_" in name]
+    assert len(results) == 2 * 6  # of the first resource each device, of the other none
     for device in range(3):
         gpus.pod_gone(f"uid-c{device}")
     gpus.node_gone("c")
@@ -176,9 +176,9 @@ def test_compute_is_told_where_a_pod_has_some(
 def test_nodes_that_filter_refuses_are_counted_by_reason(metrics: Metrics) -> None:
     metrics.rejected({"full": 2, "closed": 1})
     metrics.rejected({"full": 1})
-    found = samples(metrics)
-    assert of(found, "filter_rejected_nodes_total", reason="full") == 3
-    assert of(found, "filter_rejected_nodes_total", reason="closed") == 1
+    result = samples(metrics)
+    assert of(result, "filter_rejected_nodes_total", reason="full") == 3
+    assert of(result, "filter_rejected_nodes_total", reason="closed") == 1
 
 
 def test_what_is_called_total_is_a_counter_and_nothing_else_is(resources: ManagedResources) -> None:
@@ -203,7 +203,7 @@ def test_the_state_of_the_process_is_read_at_each_scrape(resources: ManagedResou
 
 
 class Slow:
-    """The state of a process, and its clock; it takes so many seconds to tell the state."""
+    """The state of a process, and its clock; telling the state takes so many seconds."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.now = 0.0
@@ -256,23 +256,23 @@ def test_who_asks_while_a_text_is_made_gets_that_one(resources: ManagedResources
 def test_a_name_cannot_break_out_of_its_label(resources: ManagedResources) -> None:
     name = 'a"} 1\\\n'
     resources.resources[0].ledger.node_changed(make_node(name, 16))
-    found = samples(Metrics(resources, GIB, dict))
-    assert of(found, "device_memory_bytes", resource=GPU, node=name, device="0") == 16 * GIB
+    result = samples(Metrics(resources, GIB, dict))
+    assert of(result, "device_memory_bytes", resource=GPU, node=name, device="0") == 16 * GIB
 
 
 def test_calls_are_counted_by_verb_and_outcome_and_timed(metrics: Metrics) -> None:
     metrics.observe("filter", "fit", 0.002)
     metrics.observe("filter", "fit", 0.3)
     metrics.observe("bind", "bound", 9.0)
-    found = samples(metrics)
-    assert of(found, "requests_total", verb="filter", outcome="fit") == 2
-    assert of(found, "requests_total", verb="bind", outcome="bound") == 1
+    result = samples(metrics)
+    assert of(result, "requests_total", verb="filter", outcome="fit") == 2
+    assert of(result, "requests_total", verb="bind", outcome="bound") == 1
     timed = "request_duration_seconds"
-    assert of(found, f"{timed}_count", verb="filter") == 2
-    assert of(found, f"{timed}_sum", verb="filter") == pytest.approx(0.302)
-    assert of(found, f"{timed}_bucket", verb="filter", le="0.0025") == 1
-    assert of(found, f"{timed}_bucket", verb="bind", le="5.0") == 0
-    assert of(found, f"{timed}_bucket", verb="bind", le="+Inf") == 1
+    assert of(result, f"{timed}_count", verb="filter") == 2
+    assert of(result, f"{timed}_sum", verb="filter") == pytest.approx(0.302)
+    assert of(result, f"{timed}_bucket", verb="filter", le="0.0025") == 1
+    assert of(result, f"{timed}_bucket", verb="bind", le="5.0") == 0
+    assert of(result, f"{timed}_bucket", verb="bind", le="+Inf") == 1
 
 
 def test_two_processes_metrics_do_not_meet(resources: ManagedResources) -> None:

@@ -1,4 +1,4 @@
-"""What users hear of: of binds, of pods that fit nowhere, of devices and of annotations changed."""
+"""Events for users: of binds, of pods that fit nowhere, of devices and of changed annotations."""
 
 import pytest
 
@@ -230,28 +230,28 @@ def test_a_pod_is_told_that_a_node_was_asked_for_or_why_not() -> None:
     messages = EventMessages(heard, managed_resources(), "GiB")
     messages.node_asked(REF, NodeAsk(1.0))
     messages.node_asked(REF, NodeAsk(why_not="it was refused: quota"))
-    asked = "no device has room for it: a placeholder asks autoscalers for a node"
-    refused = "no node was asked for: it was refused: quota"
+    request = "no device has room for it: a placeholder asks autoscalers for a node"
+    refusals = "no node was asked for: it was refused: quota"
     assert heard.events == [
-        ("Pod web", "GPUShareNodeAsked", asked),
-        ("Pod web", "GPUShareNodeNotAsked", refused),
+        ("Pod web", "GPUShareNodeAsked", request),
+        ("Pod web", "GPUShareNodeNotAsked", refusals),
     ]
 
 
 def test_no_fit_is_news_when_its_reasons_change_and_not_too_soon() -> None:
     news = NoFitLimiter()
-    full, closed = frozenset({"full"}), frozenset({"closed"})
+    full, frozenset_result = frozenset({"full"}), frozenset({"closed"})
     assert news.allows("team", "a", full, 0.0)
     assert not news.allows("team", "a", full, NO_FIT_EVERY * 10)
-    assert news.allows("team", "b", closed, 1.0)
+    assert news.allows("team", "b", frozenset_result, 1.0)
     assert not news.allows("team", "b", full, 2.0)
     assert news.allows("team", "b", full, NO_FIT_EVERY + 1)
 
 
 def test_of_many_pods_that_fit_nowhere_only_a_few_are_told() -> None:
     news = NoFitLimiter()
-    told = sum(news.allows("team", str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
-    assert told == 10
+    total = sum(news.allows("team", str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
+    assert total == 10
 
 
 def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
@@ -268,5 +268,5 @@ def test_pods_of_one_namespace_do_not_keep_those_of_another_from_being_told() ->
     for second in range(600):
         for pod in range(1000):
             news.allows("greedy", f"{pod}", frozenset({f"{second}"}), float(second))
-    # The greedy one has just used what has come since the last time.
+    # The greedy namespace has just used the events since the last time.
     assert news.allows("quiet", "a", full, 599.5)

@@ -1,4 +1,4 @@
-"""Pods that wait by a mistake of their authors: each is told once what to write, by one event."""
+"""Pods that wait by a mistake of their authors: one event for each says the correction."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ NAMESPACE = "or in a namespace where such pods get one"
 
 
 class Watch:
-    """The handler of pods, what it makes of them, and a clock to turn."""
+    """The handler of pods, its result, and a clock to turn."""
 
     def __init__(self, scope: ExtenderScope = USUAL) -> None:
         self.resources = replace(managed_resources(), scope=scope)
@@ -47,10 +47,10 @@ class Watch:
         self.now += seconds
         for _ in range(5):
             self.messages.tick(ready)
-        found = [(about, note) for about, reason, note in self.heard.events]
+        result = [(about, note) for about, reason, note in self.heard.events]
         assert {reason for _, reason, _ in self.heard.events} <= {"GPUShareMistake"}
         self.heard.events.clear()
-        return found
+        return result
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_a_pod_that_asks_for_the_count_alone_is_told_what_it_gets(watch: Watch) 
     pod = pod_json("count", "0")
     pod["spec"]["containers"][0]["resources"]["limits"] = {ALIYUN.count: "1"}
     watch.show(pod)
-    ((_, said),) = watch.told()
-    assert "so it gets no device" in said
+    ((_, told_result),) = watch.told()
+    assert "so it gets no device" in told_result
 
 
 def test_cores_without_memory_and_names_of_others_are_told(watch: Watch) -> None:
@@ -180,19 +180,19 @@ def _blinded(name: str, **more: Any) -> dict[str, Any]:
 
 def test_a_pod_that_runs_and_says_itself_which_cards_it_sees_is_told_once(watch: Watch) -> None:
     watch.relist(_blinded("runs", node="a", phase="Running"))
-    ((about, said),) = watch.told()
+    ((about, told_result),) = watch.told()
     assert about == "Pod runs"
-    assert "sets NVIDIA_VISIBLE_DEVICES itself" in said
+    assert "sets NVIDIA_VISIBLE_DEVICES itself" in told_result
     watch.relist(_blinded("runs", node="a", phase="Running"))
     assert watch.told() == []
-    # It asks for no device: what it sees is no business of ours.
+    # The pod asks for no device: its variables are no business of ours.
     watch.show(_blinded("free", node="a") | {"spec": {"nodeName": "a", "containers": []}})
     assert watch.told() == []
 
 
 def test_a_pod_that_is_bound_meanwhile_is_told_once_and_no_longer_waits(watch: Watch) -> None:
     watch.show(_blinded("waits"))
-    assert [each.ref.name for each in watch.messages.mistaken_pods.standing(ALIYUN.resource)]
+    assert [item.ref.name for item in watch.messages.mistaken_pods.standing(ALIYUN.resource)]
     version = watch.messages.mistaken_pods.version
     watch.show(_blinded("waits", node="a"))
     assert watch.messages.mistaken_pods.standing(ALIYUN.resource) == []
@@ -210,9 +210,9 @@ def test_another_mistake_of_a_pod_that_runs_is_none(watch: Watch) -> None:
 def test_pods_of_one_namespace_that_run_hold_up_no_mistake_of_another(watch: Watch) -> None:
     for number in range(20):
         watch.show(_blinded(f"runs{number}", node="a"))
-    other = pod_json("gi", "5Gi")
-    other["metadata"]["namespace"] = "quiet"
-    watch.show(other)
+    pod_json_result = pod_json("gi", "5Gi")
+    pod_json_result["metadata"]["namespace"] = "quiet"
+    watch.show(pod_json_result)
     watch.messages.tick(True)
     watch.messages.tick(True)
     assert "Pod gi" in [about for about, _, _ in watch.heard.events]

@@ -16,13 +16,13 @@ NOW = 10_000.0
 
 
 def resources(*waiting: tuple[str, int, float]) -> ManagedResources:
-    made = managed_resources()
-    ledger = made.resources[0].ledger
+    managed = managed_resources()
+    ledger = managed.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     for name, units, created in waiting:
         request = Request(units, 1 if units else 0)
         ledger.pod_changed(ObservedPod(PodRef("team", name, name), request, created=created))
-    return made
+    return managed
 
 
 def test_the_oldest_pod_that_fits_and_was_never_asked_about_counts() -> None:
@@ -64,8 +64,8 @@ def test_a_pod_that_no_node_has_the_cpu_or_memory_for_is_no_sign_of_wrong_wiring
     ledger.node_changed(make_node("a", 16, cpu=4000, memory=2**32))
     ledger.pod_changed(ObservedPod(PodRef("team", "web", "web"), asked, created=9_000.0))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000
-    held = Request(0, 0, cpu=2000, memory=2**32)
-    ledger.pod_changed(ObservedPod(PodRef("team", "x", "x"), held, "a"))
+    request = Request(0, 0, cpu=2000, memory=2**32)
+    ledger.pod_changed(ObservedPod(PodRef("team", "x", "x"), request, "a"))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
 
 
@@ -92,8 +92,8 @@ def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_
     """By its node selector, say, or a taint: then no extender is called."""
     books = resources()
     pod = pod_json("picky", 4)
-    said = {"type": "PodScheduled", "status": status, "reason": reason}
-    pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, said]}
+    result = {"type": "PodScheduled", "status": status, "reason": reason}
+    pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, result]}
     books.resources[0].ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == seconds
 

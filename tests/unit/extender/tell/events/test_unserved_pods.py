@@ -12,8 +12,8 @@ TWO = node("two", 16, 16)
 
 
 def pod(name: str, on: str = "two", **more: object) -> ObservedPod:
-    bound = ObservedPod(PodRef("team", name, name), Request(4, 1), on, ((0, 4),))
-    return bound._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
+    observed_pod = ObservedPod(PodRef("team", name, name), Request(4, 1), on, ((0, 4),))
+    return observed_pod._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
 
 
 def test_the_pod_that_has_waited_longest_counts_until_it_is_served_or_gone() -> None:

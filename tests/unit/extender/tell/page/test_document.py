@@ -34,13 +34,13 @@ MEM = "aliyun.com/gpu-mem"
 
 
 def read(world: World) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(world.documents.body())
-    return made
+    parsed_document: dict[str, Any] = json.loads(world.documents.body())
+    return parsed_document
 
 
 def part(world: World) -> dict[str, Any]:
-    (found,) = read(world)["resources"]
-    return found  # type: ignore[no-any-return]  # JSON
+    (result,) = read(world)["resources"]
+    return result  # type: ignore[no-any-return]  # JSON
 
 
 def test_nodes_devices_and_pods_are_those_of_the_books() -> None:
@@ -50,14 +50,14 @@ def test_nodes_devices_and_pods_are_those_of_the_books() -> None:
     world.ledger.pod_changed(pod("one", 6, "b", 0, space="x"))
     world.ledger.pod_changed(pod("two", 6, "b", 1, space="x"))
     world.ledger.pod_changed(pod("lost", 3, "b"))
-    found = part(world)
-    assert [each["name"] for each in found["nodes"]] == ["a", "b"]
-    b = found["nodes"][1]
+    part_result = part(world)
+    assert [item["name"] for item in part_result["nodes"]] == ["a", "b"]
+    b = part_result["nodes"][1]
     assert (b["total"], b["allocated"], b["unplaced"], b["free"]) == (32, 15, 3, 7)
     first, second = b["devices"]
     assert (first["allocated"], first["free"], first["healthy"]) == (6, 7, True)
     assert (second["allocated"], second["free"], second["healthy"]) == (6, 0, False)
-    assert [(each["name"], each["devices"]) for each in b["pods"]] == [
+    assert [(item["name"], item["devices"]) for item in b["pods"]] == [
         ("lost", []),
         ("one", [{"index": 0, "allocated": 6}]),
         ("two", [{"index": 1, "allocated": 6}]),
@@ -69,9 +69,9 @@ def test_stranded_is_what_the_commonest_request_cannot_use() -> None:
     world.ledger.node_changed(node("a", 16))
     for name in ("one", "two"):
         world.ledger.pod_changed(pod(name, 6, "a", 0))
-    found = part(world)
-    assert found["typical"] == 6
-    assert found["nodes"][0]["devices"][0]["stranded"] == 4
+    part_result = part(world)
+    assert part_result["typical"] == 6
+    assert part_result["nodes"][0]["devices"][0]["stranded"] == 4
 
 
 def test_compute_is_told_where_a_pod_has_some_and_strands_memory_where_it_is_all_given() -> None:
@@ -85,8 +85,8 @@ def test_compute_is_told_where_a_pod_has_some_and_strands_memory_where_it_is_all
     world.ledger.pod_changed(pod("alone", 4, "a", 1, cores=100))
     world.ledger.pod_changed(pod("closed", 4, "a", 2, cores=100))
     world.ledger.pod_changed(pod("late", 4, cores=50))
-    found = part(world)
-    a, b = found["nodes"]
+    part_result = part(world)
+    a, b = part_result["nodes"]
     keys = ("free", "stranded", "strandedByCores", "cores")
     assert [[device[key] for key in keys] for device in a["devices"]] == [
         [1, 1, 0, 30],
@@ -95,13 +95,13 @@ def test_compute_is_told_where_a_pod_has_some_and_strands_memory_where_it_is_all
     ]
     assert (a["free"], a["strandedByCores"]) == (1, 12)
     assert b["devices"][0]["cores"] == 0
-    assert [(each["name"], each["cores"]) for each in a["pods"]] == [
+    assert [(item["name"], item["cores"]) for item in a["pods"]] == [
         ("alone", 100),
         ("closed", 100),
         ("plain", 0),
         ("some", 30),
     ]
-    assert [each["cores"] for each in found["pending"]] == [50]
+    assert [item["cores"] for item in part_result["pending"]] == [50]
 
 
 def test_what_an_unplaced_pod_has_of_compute_is_in_use_on_each_device() -> None:
@@ -110,7 +110,7 @@ def test_what_an_unplaced_pod_has_of_compute_is_in_use_on_each_device() -> None:
     world.ledger.pod_changed(pod("lost", 4, "a", cores=60))
     world.ledger.pod_changed(pod("some", 4, "a", 1, cores=40))
     devices = part(world)["nodes"][0]["devices"]
-    assert [(each["free"], each["cores"]) for each in devices] == [(12, 60), (0, 100)]
+    assert [(item["free"], item["cores"]) for item in devices] == [(12, 60), (0, 100)]
 
 
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
@@ -146,15 +146,15 @@ def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
     }
     for name, change in changes.items():
         world.ledger.pod_changed(pod(name, 4)._replace(**change))
-    found = {each["name"]: each for each in part(world)["pending"]}
-    assert {name: each["scheduler"] for name, each in found.items()} == {
+    result = {item["name"]: item for item in part(world)["pending"]}
+    assert {name: entry["scheduler"] for name, entry in result.items()} == {
         "unasked": "no scheduler has asked gpushare about it",
         "unasked-own": "kube-scheduler's own filters leave it no node",
         "unasked-gated": "its scheduling gates hold it back",
         "unasked-other": "kube-scheduler's file has no profile of its schedulerName",
         "asked": None,
     }
-    assert "it would fit on a once it is uncordoned" in found["asked"]["why"]
+    assert "it would fit on a once it is uncordoned" in result["asked"]["why"]
     world.resources.node_states.put(state_of(spec))
     end = time.monotonic() + 10
     while part(world)["pending"][0]["why"] != "it fits now on 1 node":  # it is its turn soon
@@ -170,11 +170,11 @@ def test_a_request_that_makes_no_sense_is_listed_with_what_is_wrong() -> None:
     PodEventHandler(world.resources, mistaken_pods=world.mistaken_pods).apply(
         WatchEvent("ADDED", read_pod(uneven))
     )
-    found = {each["name"]: each["why"] for each in part(world)["pending"]}
-    assert "no policy is called 'nosuch'" in found["odd"]
-    assert "7 cannot be split evenly over 2 devices" in found["uneven"]
+    result = {item["name"]: item["why"] for item in part(world)["pending"]}
+    assert "no policy is called 'nosuch'" in result["odd"]
+    assert "7 cannot be split evenly over 2 devices" in result["uneven"]
     world.mistaken_pods.gone("uid-uneven")
-    assert [each["name"] for each in part(world)["pending"]] == ["odd"]
+    assert [item["name"] for item in part(world)["pending"]] == ["odd"]
 
 
 def test_the_policy_and_what_its_trial_measured() -> None:
@@ -204,8 +204,8 @@ def test_what_a_shadow_policy_has_found_is_there_and_makes_it_anew() -> None:
         traffic.come(uid, Request(3, 1))
     traffic.now += 10.0
     traffic.shadow.work()
-    found = json.loads(documents.body())["resources"][0]["shadow"]
-    assert found == {
+    parsed_document = json.loads(documents.body())["resources"][0]["shadow"]
+    assert parsed_document == {
         "policy": "spread",
         "off": None,
         "choices": {"same": 1, "node": 1, "device": 0},
@@ -222,9 +222,9 @@ def test_who_does_not_answer_says_so_and_shows_its_books() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
     world.not_ready = "another process leads"
-    found = read(world)
-    assert found["notReady"] == "another process leads"
-    assert found["resources"][0]["nodes"]
+    result = read(world)
+    assert result["notReady"] == "another process leads"
+    assert result["resources"][0]["nodes"]
 
 
 def test_it_is_made_anew_only_when_something_has_changed() -> None:
@@ -250,17 +250,17 @@ def test_only_nodes_that_have_changed_are_written_anew(monkeypatch: Any) -> None
     world = World()
     world.fill(20)
     world.documents.body()
-    made: list[str] = []
+    created: list[str] = []
     write = document.node_document
 
     def count(spec: Any, *rest: Any) -> Any:
-        made.append(spec.name)
+        created.append(spec.name)
         return write(spec, *rest)
 
     monkeypatch.setattr(document, "node_document", count)
     world.ledger.pod_changed(pod("more", 5, "gpu-7", 0))
-    assert any(each["name"] == "more" for each in part(world)["nodes"][17]["pods"])
-    assert made == ["gpu-7"]
+    assert any(item["name"] == "more" for item in part(world)["nodes"][17]["pods"])
+    assert created == ["gpu-7"]
 
 
 def test_what_is_held_is_there_until_it_ends_by_time() -> None:
@@ -319,9 +319,9 @@ def test_the_cards_of_claims_stand_beside_the_others() -> None:
     assert documents.body() != before
     _, part = json.loads(documents.body())["resources"]
     assert (part["resource"], part["holder"], part["pending"]) == (CLASS, "claim", [])
-    (shown,) = part["nodes"]
-    assert [each["allocated"] for each in shown["devices"]] == [70, 0]
-    assert [each["name"] for each in shown["pods"]] == ["claim-1"]
+    (displayed,) = part["nodes"]
+    assert [item["allocated"] for item in displayed["devices"]] == [70, 0]
+    assert [item["name"] for item in displayed["pods"]] == ["claim-1"]
 
 
 def test_groups_that_wait_at_bind_are_told() -> None:
@@ -330,9 +330,9 @@ def test_groups_that_wait_at_bind_are_told() -> None:
     group, ref = Group("jobset team/train", 3), PodRef("team", "a", "uid-a")
     world.resources.gate.shown(group.key, Member(ref))
     world.resources.gate.arrive(group, Arrival(ref, "1", "gpu-a", "", time.monotonic() + 5.0))
-    (told,) = json.loads(world.documents.body())["groups"]
-    assert told.pop("waitsUntil")
-    assert told == {
+    (parsed_document,) = json.loads(world.documents.body())["groups"]
+    assert parsed_document.pop("waitsUntil")
+    assert parsed_document == {
         "name": "jobset team/train",
         "size": 3,
         "existing": 1,

@@ -32,17 +32,17 @@ def test_the_sentence_is_that_of_explain() -> None:
     world = World()
     world.fill(3)
     request = Request(90, 1)
-    said = ExplanationCache("GiB").about([request, request], explained(world), (1, 0))
-    assert said == {request: sentence(explanation_of(world.managed, request), "GiB")}
-    assert said[request].startswith("it can never fit")
+    about_result = ExplanationCache("GiB").about([request, request], explained(world), (1, 0))
+    assert about_result == {request: sentence(explanation_of(world.managed, request), "GiB")}
+    assert about_result[request].startswith("it can never fit")
 
 
 def test_a_pod_that_fits_is_said_to_fit() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
     request = Request(4, 1)
-    said = ExplanationCache("GiB").about([request], explained(world), (1, 0))
-    assert said[request] == "it fits now on 1 node"
+    about_result = ExplanationCache("GiB").about([request], explained(world), (1, 0))
+    assert about_result[request] == "it fits now on 1 node"
 
 
 def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> None:
@@ -50,27 +50,27 @@ def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> N
     world.fill(2)
     clock = Clock(1.0)
     sentences = ExplanationCache("GiB", clock)
-    wanted = [Request(units, 1) for units in (81, 82, 83)]
+    expected = [Request(units, 1) for units in (81, 82, 83)]
     turns = []
     for _ in range(60):
-        turns.append(len(sentences.about(wanted, explained(world), (7, 0))))
+        turns.append(len(sentences.about(expected, explained(world), (7, 0))))
         if sentences.complete:
             break
     # A turn takes a second of this clock, and each look at it another one.
     assert turns == [1] * 9 + [2] * 9 + [3]
-    assert len(sentences.about(wanted[:1], explained(world), (7, 0))) == 1
+    assert len(sentences.about(expected[:1], explained(world), (7, 0))) == 1
 
 
 def test_what_was_said_of_older_books_stays_until_it_is_said_anew() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
     sentences = ExplanationCache("GiB", Clock(1.0))
-    asked = Request(20, 1)
-    before = sentences.about([asked], explained(world), (1, 0))
+    request = Request(20, 1)
+    before = sentences.about([request], explained(world), (1, 0))
     world.ledger.node_changed(node("b", 32))
-    assert sentences.about([asked], explained(world), (2, 0)) == before
+    assert sentences.about([request], explained(world), (2, 0)) == before
     assert not sentences.complete
     for _ in range(10):
-        after = sentences.about([asked], explained(world), (2, 0))
+        after = sentences.about([request], explained(world), (2, 0))
     assert sentences.complete
     assert after != before

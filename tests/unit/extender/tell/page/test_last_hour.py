@@ -1,4 +1,4 @@
-"""What was allocated and refused in the last hour."""
+"""The allocated and refused pods of the last hour."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_the_verbs_count_what_they_bind_and_what_fits_nowhere() -> None:
     extender.filter(pod)
     assert extender.bind(pod, "big") == ""
     large = pod_json("large", 99)
-    # Of its nominated node kube-scheduler asks alone, and then of all.
+    # kube-scheduler asks about the nominated node alone, and then about all nodes.
     large["status"]["nominatedNodeName"] = "small"
     extender.filter(large, ["small"])
     assert extender.hour.figures(MEM)["refused"] == {"pods": 0, "units": 0}

@@ -1,4 +1,4 @@
-"""The page's listener, on true sockets: who is answered, with what, and how often."""
+"""The page's listener, on true sockets: the callers, the answers, and their number."""
 
 import gzip
 import http.client
@@ -22,15 +22,15 @@ Answer = tuple[int, http.client.HTTPMessage, str]
 
 
 def get(port: int, path: str, method: str = "GET", **headers: str) -> Answer:
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as client:
-        client.request(method, path, headers=sent)
+        client.request(method, path, headers=request_headers)
         answer = client.getresponse()
         return answer.status, answer.headers, answer.read().decode()
 
 
 class Source:
-    """What the document is now."""
+    """The present document."""
 
     text = b'{"resources":[]}'
 
@@ -42,10 +42,10 @@ class Source:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[UiServer]:
-    made = UiServer("127.0.0.1", 0, Source())
-    made.start()
-    yield made
-    made.stop()
+    ui_server_object = UiServer("127.0.0.1", 0, Source())
+    ui_server_object.start()
+    yield ui_server_object
+    ui_server_object.stop()
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_nothing_can_be_written(server: UiServer, method: str) -> None:
 def test_a_wrong_setting_is_one_line_before_anything_starts(
     server: UiServer, tmp_path: Path
 ) -> None:
-    taken = f"127.0.0.1:{server.port}"
-    with pytest.raises(SettingsError, match=f"ui-listen: {taken}: .*in use"):
-        ui_server(Settings(ui_listen=taken), Source())
+    address = f"127.0.0.1:{server.port}"
+    with pytest.raises(SettingsError, match=f"ui-listen: {address}: .*in use"):
+        ui_server(Settings(ui_listen=address), Source())
     missing = str(tmp_path / "missing")
     nowhere = Settings(
         ui_listen="127.0.0.1:0",
@@ -120,13 +120,13 @@ def test_a_document_is_compressed_for_a_browser_that_accepts_it() -> None:
     server.start()
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as client:
-            sent = {"Accept-Encoding": "gzip"}
-            client.request("GET", "/ui/books.json", headers=sent)
+            request_headers = {"Accept-Encoding": "gzip"}
+            client.request("GET", "/ui/books.json", headers=request_headers)
             answer = client.getresponse()
             assert answer.headers["Content-Encoding"] == "gzip"
             assert gzip.decompress(answer.read()) == source.text
-            sent["If-None-Match"] = str(answer.headers["ETag"])
-            client.request("GET", "/ui/books.json", headers=sent)
+            request_headers["If-None-Match"] = str(answer.headers["ETag"])
+            client.request("GET", "/ui/books.json", headers=request_headers)
             assert client.getresponse().status == 304
     finally:
         server.stop()

@@ -31,7 +31,7 @@ def pod(
 
 
 class World:
-    """Books of one resource, what was counted in the last hour, and the document of them."""
+    """Books of one resource, the counts of the last hour, and the document of both."""
 
     def __init__(self) -> None:
         self.resources = managed_resources()
@@ -53,7 +53,7 @@ class World:
         )
 
     def fill(self, nodes: int, devices: int = 8, pods: int = 3) -> None:
-        """Nodes of 80 GiB devices, on each of which some pods are."""
+        """Nodes of 80 GiB devices with some pods on each."""
         for number in range(nodes):
             name = f"gpu-{number + 1}"
             self.ledger.node_changed(node(name, *[80] * devices))
@@ -72,9 +72,9 @@ class World:
     def trial(self) -> None:
         """Have a trial that has chosen a policy."""
         allocated = {"binpack": 81.2, "shadow-price": 79.1, "device-bestfit": 78.4}
-        refused = {"binpack": 9.1, "shadow-price": 10.4, "device-bestfit": 12.0}
+        refusals = {"binpack": 9.1, "shadow-price": 10.4, "device-bestfit": 12.0}
         self.managed.choice = Choice(
-            "binpack", 1_790_000_000.0, "shadow-price", 2.1, 0.4, allocated, refused
+            "binpack", 1_790_000_000.0, "shadow-price", 2.1, 0.4, allocated, refusals
         )
 
     def _body(self) -> bytes:
@@ -84,7 +84,7 @@ class World:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """The address of its page, while that is answered."""
+        """The address of the page, while it is answered."""
         server = UiServer("127.0.0.1", 0, self._body)
         server.start()
         try:
