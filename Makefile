@@ -20,6 +20,8 @@ PLANES ?= 2
 VERSION ?= 1.37.0
 # Of Kubernetes, for make e2e-all: the oldest that is supported first.
 RELEASES ?= 1.30.14 1.34.4 $(VERSION)
+# The folder of a release.
+RELEASE ?= build/release
 # Of stories, for the long proof; none: those that every change has to pass.
 SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
@@ -34,7 +36,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling nvidia-container-runtime kubectl lock sbom clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling nvidia-container-runtime actionlint kubectl lock sbom images release clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -130,6 +132,9 @@ coscheduling: ## build kube-scheduler with the coscheduling plug-in, print its f
 nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module, print its folder
 	@$(TOOL) nvidia-container-runtime
 
+actionlint: ## build actionlint from its Go module, print its folder
+	@$(TOOL) actionlint
+
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"
 
@@ -155,6 +160,14 @@ sbom: $(INSTALLED) ## write and check build/gpushare.cdx.json: what the image ru
 	  && "$$tools/bin/cyclonedx-py" requirements requirements.lock --sv 1.6 --of JSON --validate \
 	    --output-reproducible -o build/gpushare.cdx.json
 	@$(BIN)/python -m tests.support.sbom build/gpushare.cdx.json requirements.lock
+
+# Without buildah or root it says so in one line.
+images: ## build the images without Docker, as OCI archives in build/images
+	@.ci/images build/images
+
+# IMAGE: the image in the manifests; URL: where the files will be downloaded, for krew.
+release: $(INSTALLED) ## make everything of a release in RELEASE: docs/releasing.md
+	@PYTHON=$$(realpath -s $(BIN)/python) .ci/release $(RELEASE)
 
 clean: ## remove .venv and whatever else was made here
 	@rm -rf .venv .venv-* build dist *.egg-info localcluster/build localcluster/*.egg-info \

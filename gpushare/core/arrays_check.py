@@ -61,15 +61,15 @@ def _sum_up(
     percents: list[list[int]],
     host: list[int],
 ) -> None:
-    charged: dict[int, tuple[int, Percents]] = {}
+    charges: dict[int, tuple[int, Percents]] = {}
     if placement and max(placement)[0] < len(used):
         on_devices = request.percents_on(placement)
         for (device, units), part in zip(placement, on_devices, strict=True):
-            charged[device] = units, part
+            charges[device] = units, part
     elif placement != () and request.devices:
         everything = request.total, request.all_percents
-        charged = dict.fromkeys(range(len(used)), everything)
-    for device, (units, part) in charged.items():
+        charges = dict.fromkeys(range(len(used)), everything)
+    for device, (units, part) in charges.items():
         used[device] += units
         for by_device, percent in zip(percents, part, strict=False):
             by_device[device] += percent

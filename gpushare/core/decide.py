@@ -83,13 +83,13 @@ class Judgement:
         for chosen in (_RESOLVABLE, _FINAL):
             mask = chosen[self.codes]
             texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
-            named = compress(names, mask.tolist()) if mask.any() else ()
-            by_name.append(dict(zip(named, texts, strict=True)))
+            refused_names = compress(names, mask.tolist()) if mask.any() else ()
+            by_name.append(dict(zip(refused_names, texts, strict=True)))
         busy, never = by_name
         unknown = self.codes == UNKNOWN
         if unknown.any():
-            named = compress(names, unknown.tolist())
-            busy.update((node, f'node "{node}" not found') for node in named)
+            refused_names = compress(names, unknown.tolist())
+            busy.update((node, f'node "{node}" not found') for node in refused_names)
         numbers = np.bincount(self.codes, minlength=UNKNOWN + 1).tolist()
         counts = {text: n for text, n in zip(_TEXTS, numbers, strict=True) if text and n}
         return Refusals(busy, never, counts)
@@ -118,16 +118,16 @@ class Refusals(NamedTuple):
 
 def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
     """Return which of the rows fit the request now. rows: intp (K,), -1 for an unknown node."""
-    every = np.arange(len(snapshot.names))
+    all_rows = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
-    fits = np.zeros(len(every) + 1, dtype=bool)
-    fits[:-1] = has_devices(feasible(snapshot, every, request), request, snapshot.free)
+    fits = np.zeros(len(all_rows) + 1, dtype=bool)
+    fits[:-1] = has_devices(feasible(snapshot, all_rows, request), request, snapshot.free)
     codes = np.full(len(rows), FITS)
     rejected = np.flatnonzero(~fits[rows])
     if len(rejected):
-        known = rows[rejected] >= 0
-        codes[rejected[~known]] = UNKNOWN
-        codes[rejected[known]] = _reasons(snapshot, rows[rejected[known]], request)
+        is_known = rows[rejected] >= 0
+        codes[rejected[~is_known]] = UNKNOWN
+        codes[rejected[is_known]] = _reasons(snapshot, rows[rejected[is_known]], request)
     return Judgement(codes, fits[rows])
 
 
@@ -149,12 +149,12 @@ class FilterResult:
 
 def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> FilterResult:
     """Return which of the named nodes (each once) fit the request now, and why others do not."""
-    judged = judge(snapshot, rows_of(snapshot, names), request)
-    reasons = zip(names, map(_REASON_OF.__getitem__, judged.codes.tolist()), strict=True)
+    judgement = judge(snapshot, rows_of(snapshot, names), request)
+    reasons = zip(names, map(_REASON_OF.__getitem__, judgement.codes.tolist()), strict=True)
     return FilterResult(
-        tuple(compress(names, judged.fits.tolist())),
+        tuple(compress(names, judgement.fits.tolist())),
         {name: reason for name, reason in reasons if reason is not None},
-        tuple(compress(names, (judged.codes == UNKNOWN).tolist())),
+        tuple(compress(names, (judgement.codes == UNKNOWN).tolist())),
     )
 
 
@@ -172,8 +172,8 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     return bool(room.any())
 
 
-def room_for(snapshot: Snapshot, request: Request, most: int, rows: Rows | None = None) -> int:
-    """Return how many pods that ask for this fit at once, by their devices alone, at most `most`.
+def room_for(snapshot: Snapshot, request: Request, limit: int, rows: Rows | None = None) -> int:
+    """Return how many pods that ask for this fit at once, by their devices alone, at most `limit`.
 
     rows: intp (K,), the rows that count; None: all.
     On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
@@ -183,14 +183,14 @@ def room_for(snapshot: Snapshot, request: Request, most: int, rows: Rows | None 
     among = np.arange(len(snapshot.names)) if rows is None else rows
     rows = among[has_accepted_model(snapshot, among, request)]
     at_least = {units: number for number, units in enumerate(request.parts, 1)}
-    every = [
-        _room_by_row(snapshot, rows, request.of_parts([units] * number), most)
+    rooms = [
+        _room_by_row(snapshot, rows, request.of_parts([units] * number), limit)
         for units, number in at_least.items()
     ]
-    return min(int(np.min(every, axis=0, initial=most).sum()), most)
+    return min(int(np.min(rooms, axis=0, initial=limit).sum()), limit)
 
 
-def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, most: int) -> Ints:
+def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -> Ints:
     """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
     places = snapshot.free[rows] // max(request.units, 1)
     if request.percents:
@@ -200,7 +200,7 @@ def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, most: int) ->
         places[~has_percents(snapshot, rows, request)] = 0
     if request.cards != ANY_CARD:
         places = places * has_cards(snapshot, rows, request.cards)
-    low, high = np.zeros(len(rows), np.int64), np.full(len(rows), most, np.int64)
+    low, high = np.zeros(len(rows), np.int64), np.full(len(rows), limit, np.int64)
     while (low < high).any():
         middle = (low + high + 1) // 2
         fits = np.minimum(places, middle[:, None]).sum(axis=1) >= request.devices * middle
@@ -213,11 +213,11 @@ def parts_placed(among: Bools, request: Request, units: Ints) -> Ints:
 
     among: bool (K, D), the devices that may be used. units: int64 (K, D), what each has.
     """
-    placed = np.zeros(len(among), dtype=np.int64)
+    counts = np.zeros(len(among), dtype=np.int64)
     for part in request.parts:
         # A device with room for a part has room for each smaller one.
-        placed = np.minimum(placed + 1, (among & (units >= max(part, 1))).sum(axis=1))
-    return placed
+        counts = np.minimum(counts + 1, (among & (units >= max(part, 1))).sum(axis=1))
+    return counts
 
 
 def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
@@ -230,7 +230,7 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
     capacity = snapshot.capacity[rows]
     if not capacity.shape[1]:
         return np.full(len(rows), NO_ROOM)
-    left = capacity - snapshot.used[rows]
+    free_units = capacity - snapshot.used[rows]
     missing_percents = np.zeros_like(capacity)
     if request.percents or snapshot.any_percents:
         for amount, used, percent in zip(
@@ -243,7 +243,7 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
         needed = capacity if request.alone else max(units, 1)
-        lacks = np.maximum(needed - left, 0) + missing_percents
+        lacks = np.maximum(needed - free_units, 0) + missing_percents
         lacks[~usable | (capacity < max(units, 1))] = NO_ROOM
         device = lacks.argmin(axis=1)
         total += lacks[np.arange(len(rows)), device]
@@ -257,9 +257,9 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     A row may hold fewer of them than the request needs devices.
     """
     mask = has_room(snapshot, rows, request)
-    allowed = snapshot.paired_rows.devices(snapshot, request)
-    if allowed is not None:
-        mask &= allowed.take(rows, axis=0)
+    paired_devices = snapshot.paired_rows.devices(snapshot, request)
+    if paired_devices is not None:
+        mask &= paired_devices.take(rows, axis=0)
     return mask
 
 
@@ -339,24 +339,24 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         free = ", ".join(str(units) for units in snapshot.free[row][fine])
         units = "+".join(map(str, request.split)) or str(request.units)
         need = f"{units} units on {request.devices} device(s) asked"
-        for amount, percent, left in zip(
+        for amount, percent, free_percents in zip(
             PERCENT_AMOUNTS, request.percents, snapshot.percents_free, strict=False
         ):
             if percent:
-                by_device = ", ".join(f"{part} %" for part in left[row][fine]) or "none"
+                by_device = ", ".join(f"{part} %" for part in free_percents[row][fine]) or "none"
                 need += f", with {percent} % of each one's {amount.name} (free: {by_device})"
         raise InsufficientMemory(
             f"node {node!r}: {reason.value if reason else ''}: {need}, free by device:"
             f" {free or 'none'}"
         )
-    known = None
+    kept_device = None
     if request.devices == 1:
-        known = scorer.best_device(snapshot, row, request)
+        kept_device = scorer.best_device(snapshot, row, request)
     # What is kept only saves time: no device is taken that has no room now.
-    if known is None or not mask[0, known]:
+    if kept_device is None or not mask[0, kept_device]:
         shares = best_shares(scorer, snapshot, rows, mask, request)
     else:
-        shares = ((known, request.units),)
+        shares = ((kept_device, request.units),)
     chosen = tuple(device for device, _ in shares)
     return Allocation(node, chosen, tuple(units for _, units in shares))
 
@@ -398,12 +398,12 @@ def _best_devices(
     return tuple(sorted(order[: request.devices].tolist()))
 
 
-def take_best(offered: HeldSnapshotBuilder, row: int, request: Request, scorer: Scorer) -> None:
+def take_best(builder: HeldSnapshotBuilder, row: int, request: Request, scorer: Scorer) -> None:
     """Take from the row the devices that bind would choose for the request, if it fits there."""
-    rows, snapshot = np.array([row], dtype=np.intp), offered.draft()
+    rows, snapshot = np.array([row], dtype=np.intp), builder.draft()
     mask = feasible(snapshot, rows, request)
     if has_devices(mask, request, snapshot.free, rows)[0]:
-        offered.take(row, best_shares(scorer, snapshot, rows, mask, request), request)
+        builder.take(row, best_shares(scorer, snapshot, rows, mask, request), request)
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
@@ -411,7 +411,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
     rows: where it does not fit now.
     """
-    least, capacity = max(request.least, 1), snapshot.capacity[rows]
+    smallest, capacity = max(request.least, 1), snapshot.capacity[rows]
     usable = snapshot.open[rows]
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
@@ -421,7 +421,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     codes = np.full(len(rows), CODES[busy])
     if request.percents or snapshot.any_percents:
         unused = capacity - snapshot.used[rows]
-        memory_fits = has_devices(usable & (unused >= least), request, unused)
+        memory_fits = has_devices(usable & (unused >= smallest), request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
         # The first amount that too few devices have.
         for index, percent in reversed(tuple(enumerate(request.every_percent))):
@@ -435,11 +435,11 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     if snapshot.pinned:
         room = has_room(snapshot, rows, request)
         codes[has_devices(room, request, snapshot.free, rows)] = CODES[Reason.WAITS_FOR_PLUGIN]
-    fits_empty = has_devices(usable & (capacity >= least), request, capacity)
+    fits_empty = has_devices(usable & (capacity >= smallest), request, capacity)
     codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
     large = usable & (capacity >= max(request.units, 1))
     codes[~large.any(axis=1)] = CODES[Reason.TOO_LARGE]
     codes[~usable.any(axis=1)] = CODES[Reason.NOT_WANTED]
     codes[~shares] = CODES[Reason.NO_DEVICE]
-    closed = snapshot.closed[rows]
-    return np.where(closed, closed, codes)
+    closing_reasons = snapshot.closed[rows]
+    return np.where(closing_reasons, closing_reasons, codes)

@@ -44,6 +44,9 @@ _MAX_NODES = 32
 _STEPS = 100_000
 """Steps of all these searches together: about 0.3 s."""
 
+_MAX_FURTHER = 50
+"""The most pods that are tried beside a remedy so that kube-scheduler's sums have room, too."""
+
 _NO_FILTERS = OwnFilters()
 
 
@@ -185,21 +188,21 @@ def explain(
     own: kube-scheduler's filters; demands: what the pod demands of them.
     """
     unknown = [name for name in names if name not in snapshot.row]
-    known = [name for name in names if name in snapshot.row]
+    known_names = [name for name in names if name in snapshot.row]
     shares = (snapshot.capacity > 0).sum(axis=1) > 0
     obstacles = {
         # Of a node without devices nothing else needs to be said.
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
-        for name in known
+        for name in known_names
     }
     # A dict for its order: texts must not depend on chance.
     left_out = dict.fromkeys(
         name for name, hurdles in obstacles.items() if any(obstacle.lasting for obstacle in hurdles)
     )
-    usable = [name for name in known if name not in left_out]
+    usable = [name for name in known_names if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
-    asked = [name for name in usable if accepted[snapshot.row[name]]]
-    result = decide.filter_nodes(snapshot, asked, request)
+    accepted_names = [name for name in usable if accepted[snapshot.row[name]]]
+    result = decide.filter_nodes(snapshot, accepted_names, request)
     fit = tuple(name for name in result.fit if not obstacles[name])
     short = [name for name in result.fit if obstacles[name]]
     # Those that would take pods again if somebody did something about them.
@@ -208,13 +211,13 @@ def explain(
         for name in left_out
         if accepted[snapshot.row[name]] and all(obstacle.cure for obstacle in obstacles[name])
     ]
-    rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
+    rows, possible = _rows(snapshot, accepted_names), _rows(snapshot, [*accepted_names, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
-    wanted = has_cards(snapshot, rows, request.cards)
+    is_wanted = has_cards(snapshot, rows, request.cards)
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
-    memory = snapshot.open[rows] & wanted & (unused >= max(request.least, 1))
-    percents = wanted & has_percents(snapshot, rows, request)
+    memory = snapshot.open[rows] & is_wanted & (unused >= max(request.least, 1))
+    percents = is_wanted & has_percents(snapshot, rows, request)
     free = np.where(percents, snapshot.free[rows], 0)
     explanation = Explanation(
         request,
@@ -222,7 +225,7 @@ def explain(
         reasons=Counter(result.failed.values()),
         unknown=len(unknown),
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
-        other_models=len(usable) - len(asked),
+        other_models=len(usable) - len(accepted_names),
         largest=_largest(snapshot, rows),
         fits_now=_most_units(free, request.devices),
         parts_now=_nearest_parts(free, request) if request.split else (),
@@ -326,8 +329,8 @@ def _split(capacity: Ints, request: Request) -> int:
 def _most_devices(capacity: Ints, request: Request) -> int:
     """Return the most devices of one row of (K, D) that are large enough for the request."""
     large = capacity >= max(request.least, 1)
-    most = decide.parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
-    return int(most.max(initial=0))
+    counts = decide.parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
+    return int(counts.max(initial=0))
 
 
 def _most_units(units: Ints, devices: int) -> int:
@@ -343,8 +346,8 @@ def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
     """
     if not _most_units(units, request.devices):
         return ()
-    most = np.sort(units, axis=1)[:, ::-1][:, : request.devices]
-    parts = np.minimum(most, request.split)[most[:, -1] > 0]
+    largest = np.sort(units, axis=1)[:, ::-1][:, : request.devices]
+    parts = np.minimum(largest, request.split)[largest[:, -1] > 0]
     return max((sum(row), tuple(row)) for row in parts.tolist())[1]
 
 
@@ -431,9 +434,9 @@ class _Search:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         rows = rows[self._missing(rows, with_closed=True) == 0]
         free = has_room(self._snapshot, rows, self._request)
-        placed = decide.parts_placed(free, self._request, self._snapshot.free[rows])
-        for place in np.argsort(-placed, kind="stable").tolist():
-            if placed[place] == self._request.devices:
+        part_counts = decide.parts_placed(free, self._request, self._snapshot.free[rows])
+        for place in np.argsort(-part_counts, kind="stable").tolist():
+            if part_counts[place] == self._request.devices:
                 continue
             row = int(rows[place])
             books = self._entries_of(self._snapshot.names[row])
@@ -489,12 +492,25 @@ class _Search:
         for end in remedy.ends:
             fewer = replace(remedy, ends=tuple(x for x in remedy.ends if x is not end))
             remedy = fewer if helps(fewer) else remedy
-        return replace(remedy, lacks=self._lacks(books, remedy.ends))
+        lacks = self._lacks(books, remedy.ends)
+        if not lacks:
+            return remedy
+        # A pod on a dead device counts in kube-scheduler's sums, although its end opens no device.
+        further = sorted(books.entries, key=lambda entry: (-entry.request.total, str(entry.ref)))
+        ends = dict.fromkeys((*remedy.ends, *further[:_MAX_FURTHER]))
+        enough = replace(remedy, ends=tuple(ends))
+        if self._lacks(books, enough.ends):
+            return replace(remedy, lacks=lacks)
+        for end in reversed(enough.ends):
+            fewer = replace(enough, ends=tuple(entry for entry in enough.ends if entry is not end))
+            if not self._lacks(books, fewer.ends) and helps(fewer):
+                enough = fewer
+        return replace(enough, lacks=())
 
     def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
         """Return the resources of which the node would still have too little."""
-        gone = [entry.request for entry in ends]
-        short = self._own.shortages(books.spec.name, self._request, less=gone)
+        ended_requests = [entry.request for entry in ends]
+        short = self._own.shortages(books.spec.name, self._request, less=ended_requests)
         return tuple(obstacle.resource for obstacle in short)
 
 

@@ -118,9 +118,10 @@ class HeldSnapshotBuilder:
             for amount, used, percent in zip(
                 PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True
             ):
-                used[row, devices] += percent
+                used_in_row = used[row]
+                used_in_row[devices] += percent
                 if amount.is_exclusive:
-                    free[used[row] >= amount.whole] = 0
+                    free[used_in_row >= amount.whole] = 0
         self.kinds[row, pod_kind(request, int(self.base.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
@@ -131,9 +132,9 @@ class HeldSnapshotBuilder:
         devices = [device for device, _ in shares]
         self.free[row, devices] += [units for _, units in shares]
         if request.percents and shares:
-            by_device = zip(*request.percents_on(shares), strict=True)
-            for used, percents in zip(self.own_percents(), by_device, strict=True):
-                used[row, devices] -= np.array(percents, dtype=np.int32)
+            for device, percents in zip(devices, request.percents_on(shares), strict=True):
+                for used, percent in zip(self.own_percents(), percents, strict=True):
+                    used[row, device] -= percent
 
     def hold(self, row: int) -> None:
         """Mark the row as different from the books, even if nothing could be taken there."""

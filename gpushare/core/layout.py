@@ -33,21 +33,21 @@ class NodeRows(dict[str, int]):
     """
 
     def __init__(
-        self, rows: Mapping[str, int], before: "NodeRows | None", changed: Iterable[str]
+        self, rows: Mapping[str, int], before: "NodeRows | None", renamed: Iterable[str]
     ) -> None:
         super().__init__(rows)
         self.lineage: object = object() if before is None else before.lineage
         self.serial: int = 0 if before is None else before.serial + 1
         history = () if before is None else before.history[1 - _MOST_CHANGES :]
-        self.history: tuple[tuple[str, ...], ...] = (*history, tuple(changed))
+        self.history: tuple[tuple[str, ...], ...] = (*history, tuple(renamed))
 
-    def changed_since(self, other: Mapping[str, int]) -> Iterable[str] | None:
+    def changed_since(self, rows: Mapping[str, int]) -> Iterable[str] | None:
         """Return the names that may be in other rows than in an earlier one, or in one of both
         alone; None if that is not known.
         """
-        if not isinstance(other, NodeRows) or other.lineage is not self.lineage:
+        if not isinstance(rows, NodeRows) or rows.lineage is not self.lineage:
             return None
-        changes = self.serial - other.serial
+        changes = self.serial - rows.serial
         if not 0 <= changes <= len(self.history):
             return None
         return chain.from_iterable(self.history[len(self.history) - changes :])
@@ -184,23 +184,23 @@ class LayoutRows:
         row: the row by the name of the node. capacity, healthy: (N, D). host: (N, 2), CPU and
         memory that nodes have. closed: (N,), as in a Snapshot. All are copied if they have changed.
         """
-        last, changed = self._last, self._changed
+        last, changes = self._last, self._changed
         self._changed = set()
         if last is None:
-            changed = {*Layout._fields}
-        made = {name: getattr(last, name) for name in Layout._fields if name not in changed}
-        for name in changed:
-            made[name] = self._made(name, row, capacity.shape[1], host)
+            changes = {*Layout._fields}
+        values = {name: getattr(last, name) for name in Layout._fields if name not in changes}
+        for name in changes:
+            values[name] = self._made(name, row, capacity.shape[1], host)
         # These three may have been counted otherwise than the specs say (NodeArrays.recount).
         for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
             before = getattr(last, name, None)
             is_same = before is not None and np.array_equal(before, array)
             # A policy sees by this array that something has changed that it may read.
-            is_same &= name != "capacity" or not changed & _SHAPES
-            made[name] = before if is_same else _frozen(array)
-        if made["model"].shape != capacity.shape:
-            made["model"] = self._made("model", row, capacity.shape[1], host)
-        self._last = layout = Layout(**made)
+            is_same &= name != "capacity" or not changes & _SHAPES
+            values[name] = before if is_same else _frozen(array)
+        if values["model"].shape != capacity.shape:
+            values["model"] = self._made("model", row, capacity.shape[1], host)
+        self._last = layout = Layout(**values)
         return layout
 
     def _made(
@@ -210,8 +210,8 @@ class LayoutRows:
         count = len(self)
         if name == "model":
             model = np.full((count, width), -1, dtype=np.int16)
-            known = min(width, self._model.shape[1])
-            model[:, :known] = self._model[:count, :known]
+            known_width = min(width, self._model.shape[1])
+            model[:, :known_width] = self._model[:count, :known_width]
             model.flags.writeable = False
             return model
         makes: dict[str, Callable[[], object]] = {

@@ -35,36 +35,36 @@ Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
 Pinned = tuple[frozenset[int], tuple[int, ...]]
-"""(sizes, devices) of a pod that holds back its equals (see pairing)."""
+"""(sizes, devices) of a pod that holds back equal pods (see pairing)."""
 
 Given = tuple[tuple[str, int], ...]
-"""(uuid, units) of cards that a pod has, although its Binding does not name them."""
+"""(uuid, units) of cards that a pod has in addition to the cards in the Binding."""
 
 
 class Cards(NamedTuple):
-    """Which cards a pod wants, whatever node they are on; each empty part is no condition."""
+    """The requested cards of a pod, on any node; an empty field is no condition."""
 
     models: tuple[str, ...] = ()
-    """Parts of names of models, in lower case: the card's has one of them."""
+    """Parts of model names, in lower case: the card's model name contains at least one."""
     not_models: tuple[str, ...] = ()
-    """The card's model has none of these."""
+    """Parts of model names that the card's model name must not contain."""
     uuids: tuple[str, ...] = ()
     """The card is one of these."""
     not_uuids: tuple[str, ...] = ()
     """The card is none of these."""
 
     def accepts_model(self, model: str) -> bool:
-        """Return whether a card of this model will do, as far as its model says."""
+        """Return whether the model of a card meets the conditions on models."""
         model = model.lower()
-        wanted = not self.models or any(part in model for part in self.models)
-        return wanted and not any(part in model for part in self.not_models)
+        is_wanted = not self.models or any(part in model for part in self.models)
+        return is_wanted and not any(part in model for part in self.not_models)
 
     def accepts_uuid(self, uuid: str) -> bool:
-        """Return whether the card of this uuid will do, as far as its uuid says."""
+        """Return whether the uuid of a card meets the conditions on uuids."""
         return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
 
     def accepted(self, spec: "NodeSpec") -> tuple[bool, ...]:
-        """Return which devices of the node will do."""
+        """Return, for each device of the node, whether the device meets all conditions."""
         models = spec.models or ("",) * len(spec.capacity)
         uuids = spec.uuids or ("",) * len(spec.capacity)
         pairs = zip(models, uuids, strict=True)
@@ -90,8 +90,8 @@ class Reason(Enum):
     """Why a node cannot take a pod.
 
     The texts reach users through kube-scheduler, which counts nodes by equal text and retries in a
-    hot loop when a text changes (its queueing hints, on since 1.32): few texts, no amounts, no
-    names. The first one is the original's, to the letter.
+    hot loop when a text changes (queueing hints, on since 1.32): few texts, no amounts, no names.
+    The first text is exactly that of the original gpushare extender.
     """
 
     INSUFFICIENT_MEMORY = MEMORY.reason
@@ -133,7 +133,7 @@ _RESOLVABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A reference to a pod: the uid identifies it, namespace and name only help to find it."""
+    """A reference to a pod: the uid identifies the pod, namespace and name are for look-ups."""
 
     namespace: str
     name: str
@@ -145,10 +145,10 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod asks for."""
+    """The request of a pod: devices, host resources, policy and cards."""
 
     units: int = 0
-    """Memory units on *each* device; on the one with the most if it is `split`."""
+    """Memory units on *each* device; of a `split` request, the largest part."""
     devices: int = 0
     """How many devices; 0: the pod asks for no GPU."""
     cpu: int = 0
@@ -160,44 +160,44 @@ class Request:
     policy: str = ""
     """The name of the policy that the pod asks for, or ""."""
     models: tuple[str, ...] = ()
-    """The GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it asks
-    us, so nothing here is refused for it."""
+    """The accepted GPU models, sorted; () for any. kube-scheduler enforces them before it calls the
+    extender, so the extender refuses no node for its model."""
     inits: tuple[int, ...] = ()
     """Units of each init container and sidecar that asks, in order."""
     resources: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of all that kube-scheduler counts besides CPU and memory, what is managed here
-    among it."""
+    """(name, amount) of every resource that kube-scheduler counts besides CPU and memory, including
+    the managed device resources."""
     percents: Percents = ()
     """Percent of each amount on *each* device, at most the whole; () if the pod asks for none."""
     percent_containers: tuple[Shares, ...] = ()
     """For each of `PERCENT_AMOUNTS`, (index in spec.containers, percent) of each regular container
     that asks for the amount; () if none asks for any."""
     cards: Cards = ANY_CARD
-    """Which cards it wants."""
+    """The requested cards."""
     split: tuple[int, ...] = ()
-    """The units on each device where they are not the same on all, the most first; else ()."""
+    """The units on each device, largest first, if the devices differ; else ()."""
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The units on each device, the most first."""
+        """The units on each device, largest first."""
         return self.split or (self.units,) * self.devices
 
     @property
     def total(self) -> int:
-        """Units over all devices: what the pod's limits sum to."""
+        """Units over all devices: the sum of the pod's limits."""
         return sum(self.split) or self.units * self.devices
 
     @property
     def least(self) -> int:
-        """Units that a device has to have free to be one of its devices."""
+        """Free units that a device needs for the smallest part of the request."""
         return self.split[-1] if self.split else self.units
 
     def part(self, units: int) -> "Request":
-        """Return what it asks of the device on which it has so many units."""
+        """Return the request for one part of so many units on one device."""
         return self.of_parts((units,))
 
     def of_parts(self, parts: Iterable[int]) -> "Request":
-        """Return it for so many units on each of as many devices."""
+        """Return the request with these parts, each on its own device."""
         sizes = tuple(sorted(parts, reverse=True))
         even = sizes[0] == sizes[-1]
         return replace(self, units=sizes[0], devices=len(sizes), split=() if even else sizes)
@@ -236,19 +236,22 @@ class Request:
         not as large a part of the percents as of the units, and the placement is not of as many
         devices with the requested units, each device counts with all percents.
         """
-        is_like_asked = len(shares) == self.devices
+        known_units: tuple[int, ...] = (self.units,)
+        if self.split:
+            known_units = self.split if len(shares) == self.devices else ()
         return tuple(
-            self.percents
-            if (units in self.split and is_like_asked if self.split else units == self.units)
-            else self._percents_of_part(units)
-            for _, units in shares
+            [
+                self.percents if units in known_units else self._percents_of_part(units)
+                for _, units in shares
+            ]
         )
 
     @property
     def _percent_totals(self) -> Percents:
-        """The percents over all devices; those of the containers where these are more.
+        """The percents over all devices, or the sums of the containers if these are larger.
 
-        They are more if the number of devices cannot be read: such a pod asks for one device.
+        The sums are larger if the number of devices is unreadable: such a pod counts as a request
+        for one device.
         """
         if not self.percents:
             return ()
@@ -283,7 +286,7 @@ class Request:
 
     @property
     def sizes(self) -> frozenset[int]:
-        """The sizes by which a device plug-in may mistake this pod for another (see pairing).
+        """The sizes by which a device plug-in may confuse this pod with another (see pairing).
 
         The kubelet asks for each container alone, init containers and sidecars too. What a plug-in
         compares that with is the container's own, the pod's total (our POD annotation), or the sum
@@ -294,14 +297,15 @@ class Request:
 
 
 class Charge(NamedTuple):
-    """What one pod takes from a node; placement None: its whole request from every device."""
+    """The charge of one pod on a node; placement None: the whole request on every device."""
 
     node: str
     request: Request
     placement: Shares | None
     pinned: tuple[int, ...] | None = None
-    """The devices by which it holds back equal pods, where pairing applies (see pairing); None: it
-    holds back none."""
+    """The devices by which the pod holds back equal pods, where pairing applies (see pairing).
+
+    None: no pod is held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +329,7 @@ class Allocation:
 class ObservedPod(NamedTuple):
     """A pod as the API server shows it.
 
-    A list makes one for each of its pods; a frozen dataclass with so many fields would take four
+    A list creates one for each pod; creating a frozen dataclass with so many fields would take four
     times as long.
     """
 
@@ -334,43 +338,43 @@ class ObservedPod(NamedTuple):
     node: str = ""
     """"" while unscheduled."""
     placement: Shares | None = None
-    """The devices its annotations name, or None when they name none that can be used (absent,
+    """The devices in the annotations, or None if the annotations name no usable device (absent,
     malformed, not adding up to the request): the ledger then charges every device of the node."""
     assigned: bool = False
     """The device plug-in has marked the pod served."""
     ended: bool = False
-    """Its phase is Succeeded or Failed."""
+    """The pod's phase is Succeeded or Failed."""
     created: float = 0.0
     """Seconds since the epoch, 0 where there is no such time."""
     started: float = 0.0
-    """The same of the time at which the kubelet began with it."""
+    """When the kubelet started the pod, in the same way."""
     priority: int = 0
-    """The number of its PriorityClass."""
+    """The number of the PriorityClass."""
     terminating: bool = False
-    """It is marked deleted."""
+    """The pod has a deletionTimestamp."""
     labels: Labels = ()
     """Sorted."""
     gated: bool = False
-    """No extender is called for it: it has gates (spec.schedulingGates), or kube-scheduler has
-    found it unschedulable."""
+    """No extender is called for the pod: the pod has gates (spec.schedulingGates), or
+    kube-scheduler has found the pod unschedulable."""
     stamp: str = ""
-    """The assume time that its annotations name, which distinguishes Bindings, or ""."""
+    """The assume time in the annotations, which distinguishes Bindings, or ""."""
     running: bool = False
-    """Its phase is Running."""
+    """The pod's phase is Running."""
     uuids: tuple[str, ...] = ()
-    """Of the devices of `placement`, as its annotations name them, "" for one without; () for
-    none."""
+    """The uuids in the annotations for the devices of `placement`, "" for a device without one; ()
+    for no uuids."""
     given: Given = ()
-    """What its device plug-in says that it has on other cards."""
+    """The units on other cards, as the device plug-in reports them."""
     crowded: bool = False
-    """Its annotations leave no room for ours."""
+    """The annotations leave no room for gpushare's annotations."""
     ends_by: float = 0.0
-    """Seconds since the epoch by which a terminating pod must be gone: its deletionTimestamp, which
-    has the grace in it."""
+    """Seconds since the epoch by which a terminating pod must be gone: the deletionTimestamp, which
+    includes the grace period."""
     demands: Demands = NO_DEMANDS
-    """Of a pod without a node, what it demands of nodes."""
+    """The demands on nodes of a pod without a node."""
     served: bool = True
-    """Our kube-scheduler has a profile of its schedulerName, as far as is known."""
+    """kube-scheduler has a profile for the pod's schedulerName; True if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,12 +397,12 @@ class NodeSpec:
     closed: Reason | None = None
     """Why no pod may be placed here whatever is free."""
     marks_assigned: bool = False
-    """The device plug-in there says that it marks the pods it has served."""
+    """The node's device plug-in says that it marks served pods."""
     serves_by_identity: bool = False
-    """It knows which pod the kubelet asks for, and gives it the cards that its Binding names by
-    uuid, or none; so it takes no pod for an equal one (see pairing)."""
+    """The device plug-in identifies the pod of each kubelet call, and gives the pod the cards that
+    the Binding names by uuid, or none; so equal pods are never confused (see pairing)."""
     counted: bool = False
-    """The devices were made of a total and a count, no inventory describes them."""
+    """The devices are computed from a total and a count, without an inventory."""
     gone: tuple[str, ...] = ()
     """Uuids of cards that have been on the node, and are not."""
 
@@ -406,7 +410,7 @@ class NodeSpec:
     def marks_served(self) -> bool:
         """Whether a pod without the mark has not been served.
 
-        A plug-in of which nothing is known may be the original's, which marks no pods on nodes of
+        An unknown plug-in may be the original's, which marks no pods on nodes of
         one device (allocate.go).
         """
         return self.marks_assigned or len(self.capacity) > 1
@@ -414,7 +418,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What the annotations of a pod say, as first seen, and the cards they may mean (see cover)."""
+    """The devices in a pod's annotations when first read, and the possible cards (see cover)."""
 
     written: Shares | None = None
     """Units by index; None: nothing usable."""
@@ -422,13 +426,13 @@ class Cover:
     """For each of these the uuid that the Binding names, "" for a device without one; () for none
     at all."""
     cards: tuple[frozenset[str], ...] = ()
-    """For each of these the cards that may be meant; () until it is first compared with a node that
-    has devices."""
+    """For each device in `written` the possible cards; () until the first comparison with a node
+    that has devices."""
     of: int = 0
-    """How many devices the node had when all of them were first found there; 0 before that, -1 if
-    it is too late to know."""
+    """The number of the node's devices when all written devices were first found there; 0 before
+    that, -1 if that number cannot be known any more."""
     given: Given = ()
-    """What the device plug-in says that the pod has on other cards."""
+    """The pod's units on other cards, as the device plug-in reports them."""
     indexed: bool = False
     """The device plug-in may use the index although the Binding names a card, and the card at the
     index has had no uuid since."""

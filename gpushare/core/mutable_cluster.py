@@ -138,8 +138,8 @@ class MutableCluster:
         if request.percents and shares:
             for used, percent in zip(view.percents_used, request.percents, strict=True):
                 used[row, placement.devices] += sign * percent
-            left = view.percents_left(np.array([row]))
-            for free, percent_left in zip(view.percents_free, left, strict=True):
+            percents_left = view.percents_left(np.array([row]))
+            for free, percent_left in zip(view.percents_free, percents_left, strict=True):
                 free[row] = percent_left[0]
             view.__dict__["any_percents"] = True
         if view.any_percents:  # a device without any of an exclusive amount has no memory free

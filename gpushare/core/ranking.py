@@ -43,13 +43,13 @@ Pause = Callable[[], object]
 _KINDS, _MAX_KINDS = 64, 1024
 """Lower and upper bound of the kinds with cached scores."""
 
-_KEPT_ROWS = 1_280_000
+_MAX_ROWS = 1_280_000
 """Upper bound of the cached rows of all kinds together: some 24 bytes each, 30 MB."""
 
 _HELD_KINDS = 8
 """Upper bound of the kinds with cached scores with holds: each has a copy of the arrays."""
 
-_Kept = tuple[Kind, frozenset[int]]
+_Key = tuple[Kind, frozenset[int]]
 """The key of the cache: a kind of request, and the container sizes that pairing depends on."""
 
 _UNPAIRED: frozenset[int] = frozenset()
@@ -155,8 +155,8 @@ class Ranking:
         # Another `fits` may read CPU and memory, as that of simulations does.
         self._ignores_host = fits is fits_devices and bool(getattr(policy, "ignores_host", False))
         self._fits = fits
-        self._memo: dict[_Kept, CachedScores] = {}
-        self._held_memo: dict[_Kept, tuple[HeldSnapshot, CachedScores]] = {}
+        self._memo: dict[_Key, CachedScores] = {}
+        self._held_memo: dict[_Key, tuple[HeldSnapshot, CachedScores]] = {}
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
@@ -165,8 +165,7 @@ class Ranking:
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
-        scores = self._computed(snapshot, request, pause)
-        self._keep(snapshot, request, scores)
+        self._cached(snapshot, request, pause)
         if self._prices is not None:
             self._prices.totals(snapshot)
 
@@ -218,30 +217,33 @@ class Ranking:
             return None
         return int(cached.devices[:, row][worth == highest].min())
 
-    def _kind(self, snapshot: Snapshot, request: Request) -> _Kept:
+    def _kind(self, snapshot: Snapshot, request: Request) -> _Key:
         """Return the cache key of the request, for snapshots like this one."""
         # With CPU and memory nearly every pod would be a kind.
         kind = replace(request, cpu=0, memory=0).kind if self._ignores_host else request.kind
         # Pairing distinguishes pods by the sizes of the containers.
         return kind, request.sizes if snapshot.pinned else _UNPAIRED
 
-    def _keep(self, snapshot: Snapshot, request: Request, scores: CachedScores) -> None:
-        max_kinds = self._kinds
-        if max_kinds is None:
-            max_kinds = max(_KINDS, min(_MAX_KINDS, _KEPT_ROWS // max(len(snapshot.names), 1)))
-        _keep_last(self._memo, self._kind(snapshot, request), scores, max_kinds)
+    def _cached(
+        self, snapshot: Snapshot, request: Request, pause: Pause | None = None
+    ) -> CachedScores:
+        """Return the scores of the books, from the cache as far as rows have not changed.
 
-    def _cached(self, snapshot: Snapshot, request: Request) -> CachedScores:
+        pause: called between the steps if all rows are scored.
+        """
         kind = self._kind(snapshot, request)
         cached = self._memo.get(kind)
         if cached is not None and cached.generation > snapshot.generation:
             return self._computed(snapshot, request)
         if cached is None or not cached.shapes.hold_for(snapshot, self._keys):
-            cached = self._computed(snapshot, request)
+            cached = self._computed(snapshot, request, pause)
         elif cached.generation != snapshot.generation:
             rows = snapshot.changed_since(cached.generation)
             cached = self._patched(cached, snapshot, rows, request)
-        self._keep(snapshot, request, cached)
+        max_kinds = self._kinds
+        if max_kinds is None:
+            max_kinds = max(_KINDS, min(_MAX_KINDS, _MAX_ROWS // max(len(snapshot.names), 1)))
+        _keep_last(self._memo, kind, cached, max_kinds)
         return cached
 
     def _cached_with_holds(self, snapshot: HeldSnapshot, request: Request) -> CachedScores:
@@ -327,7 +329,7 @@ def _scored(request: Request) -> Request:
     return request.part(request.units) if request.split else request
 
 
-def _keep_last(memo: dict[_Kept, _T], kind: _Kept, value: _T, max_kinds: int) -> None:
+def _keep_last(memo: dict[_Key, _T], kind: _Key, value: _T, max_kinds: int) -> None:
     """Keep the value; the kind used longest ago is dropped first (a dict keeps the order)."""
     memo.pop(kind, None)
     memo[kind] = value

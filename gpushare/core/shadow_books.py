@@ -84,35 +84,35 @@ class ShadowBooks:
 
     def rebase(self, real: Snapshot, entries: Mapping[str, Entry]) -> Settled:
         """Forget what was placed here: each pod that runs is where it really is."""
-        known = dict(_placed(real, entries))
+        real_places = dict(_placed(real, entries))
         # A Binding that was sent, and that no watch has shown yet, may still be refused.
         self.places = {
-            uid: place for uid, place in known.items() if entries[uid].phase is Phase.BOUND
+            uid: place for uid, place in real_places.items() if entries[uid].phase is Phase.BOUND
         }
         self.refused = set()
-        return self._build(real, entries, known, None)
+        return self._build(real, entries, real_places, None)
 
     def settle(self, real: Snapshot, entries: Mapping[str, Entry], scorer: Scorer) -> Settled:
         """Take over nodes, pods without GPU and sizes of pods as they really are now."""
-        known = dict(_placed(real, entries))
-        for uid in self._unplaced & known.keys():  # their devices have become known
-            self.places[uid] = known[uid]
+        real_places = dict(_placed(real, entries))
+        for uid in self._unplaced & real_places.keys():  # their devices have become known
+            self.places[uid] = real_places[uid]
         for uid, entry in entries.items():
             if uid in self.places:  # CPU and memory of a running pod may be resized
                 self.places[uid] = self.places[uid]._replace(request=entry.request)
-        return self._build(real, entries, known, scorer)
+        return self._build(real, entries, real_places, scorer)
 
     def _build(
         self,
         real: Snapshot,
         entries: Mapping[str, Entry],
-        known: Mapping[str, Place],
+        real_places: Mapping[str, Place],
         scorer: Scorer | None,
     ) -> Settled:
         """Make the cluster anew. known: where the pods really are; scorer: None if here, too."""
         before, self._unplaced = self._unplaced, set()
         for uid, entry in entries.items():
-            if entry.phase is Phase.BOUND and uid not in known:
+            if entry.phase is Phase.BOUND and uid not in real_places:
                 self._look_again(uid, is_there=entry.node in real.row)
         # By name, as the extender orders equal nodes: of those the first is taken.
         order, names = np.argsort(real.order, kind="stable"), self.snapshot.names
@@ -122,24 +122,24 @@ class ShadowBooks:
         self._renumber(names)
         row = self.snapshot.row
         self._count_cpu(entries)
-        for uid, place in known.items():
+        for uid, place in real_places.items():
             if self.places.get(uid) != place:
                 self._count(Placement(row[place.node], place.shares, place.request), -1)
-        moved = []
+        lost_places = []
         for uid, place in self.places.items():
-            if known.get(uid) == place:
+            if real_places.get(uid) == place:
                 continue
             if self._has(place):
                 self._count(Placement(row[place.node], place.shares, place.request), 1)
             else:
-                moved.append((uid, place.request))
-        for uid, request in moved:
+                lost_places.append((uid, place.request))
+        for uid, request in lost_places:
             del self.places[uid]
-            if scorer is not None and uid in known:
+            if scorer is not None and uid in real_places:
                 self.place(uid, request, scorer)
             else:  # its node is gone in both books, and it will go
                 self._unplaced.add(uid)
-        return Settled(len(moved), len(self._unplaced - before))
+        return Settled(len(lost_places), len(self._unplaced - before))
 
     def _look_again(self, uid: str, *, is_there: bool) -> None:
         """Note a pod that runs, and nobody knows on which devices; is_there: its node is."""
@@ -151,18 +151,18 @@ class ShadowBooks:
 
     def _count_cpu(self, entries: Mapping[str, Entry]) -> None:
         """Count what CPU is free: the real books say 0 of a node that has given out too much."""
-        shown = self._cluster.view
-        taken = shown.cpu_only.copy()
+        view = self._cluster.view
+        used_cpu = view.cpu_only.copy()
         for entry in entries.values():
-            if (row := shown.row.get(entry.node)) is not None:
-                taken[row] += entry.request.cpu
-        known = shown.cpu_capacity >= 0
-        shown.cpu_free[known] = (shown.cpu_capacity - taken)[known]
+            if (row := view.row.get(entry.node)) is not None:
+                used_cpu[row] += entry.request.cpu
+        is_known = view.cpu_capacity >= 0
+        view.cpu_free[is_known] = (view.cpu_capacity - used_cpu)[is_known]
 
     def follows(self, real: Snapshot) -> bool:
         """Return whether the nodes are still those of the real books."""
         now = real.capacity, real.healthy, real.closed
-        return all(one is other for one, other in zip(now, self._layout, strict=True))
+        return all(one is layout_array for one, layout_array in zip(now, self._layout, strict=True))
 
     def follow_host(self, real: Snapshot) -> None:
         """Take over the CPU of pods without GPU; of a snapshot that `follows` is true for."""

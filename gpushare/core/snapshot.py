@@ -95,8 +95,8 @@ def has_devices(
     if units.shape[1] < request.devices:
         return np.zeros(len(units), dtype=bool)
     # If they fit at all, the largest part fits on the device with the most, and so on.
-    most = np.sort(np.where(among, units, 0), axis=1)[:, ::-1][:, : request.devices]
-    fits: Bools = np.all(most >= np.array(request.split), axis=1)
+    largest = np.sort(np.where(among, units, 0), axis=1)[:, ::-1][:, : request.devices]
+    fits: Bools = np.all(largest >= np.array(request.split), axis=1)
     return fits
 
 
@@ -128,30 +128,30 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     """Return bool (K, D): devices that are wanted, as far as their models and uuids say."""
     # Index -1 is the last one: a device of which no model is known, or none at all.
     models = np.array([*map(cards.accepts_model, snapshot.models), cards.accepts_model("")])
-    wanted: Bools = models[snapshot.model.take(rows, axis=0)]
+    accepted: Bools = models[snapshot.model.take(rows, axis=0)]
     for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
         if uuids:
-            named = np.zeros(snapshot.model.shape, dtype=bool)
+            is_named = np.zeros(snapshot.model.shape, dtype=bool)
             for uuid in uuids:
                 for row, device in snapshot.cards.get(uuid, ()):
-                    named[row, device] = True
-            wanted &= named[rows] == wants
-    return wanted
+                    is_named[row, device] = True
+            accepted &= is_named[rows] == wants
+    return accepted
 
 
 def contested_cards(snapshot: "Snapshot") -> dict[str, dict[str, str]]:
     """Return by node the uuids of its cards that another node claims too, each with that node."""
     contested: dict[str, dict[str, str]] = {}
-    every = [uuid for uuids in snapshot.uuids for uuid in uuids if uuid]
-    if len(set(every)) == len(every):  # as nearly always
+    uuids_of_cards = [uuid for uuids in snapshot.uuids for uuid in uuids if uuid]
+    if len(set(uuids_of_cards)) == len(uuids_of_cards):  # as nearly always
         return contested
     for uuid, places in snapshot.cards.items():
         rows = [row for row, _ in places]
         if len(set(rows)) > 1:
             names = sorted({snapshot.names[row] for row in rows})
             for name in names:
-                other = next(other for other in names if other != name)
-                contested.setdefault(name, {})[uuid] = other
+                second_node = next(second_node for second_node in names if second_node != name)
+                contested.setdefault(name, {})[uuid] = second_node
     return contested
 
 
@@ -322,23 +322,25 @@ def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
 
     last: the snapshot before. What has not changed since is taken from it.
     """
-    known: dict[str, object] = {}
+    computed: dict[str, object] = {}
     is_open = view.healthy is last.healthy and view.closed is last.closed
     if is_open:
-        known["open"] = last.open
+        computed["open"] = last.open
     if view.percents_used is last.percents_used:
-        known["any_percents"] = last.any_percents
+        computed["any_percents"] = last.any_percents
     rows = view.changed_since(last.generation)
-    vars(view).update(known)
+    vars(view).update(computed)
     more = len(view.names) - len(last.names)
     if view.capacity.shape[1] == last.free.shape[1]:
         free = with_rows(last.free, more)
         free[rows] = view.left(rows)
         free.flags.writeable = False
-        known["free"] = free
+        computed["free"] = free
     if "cards" in vars(last):
-        known["cards"] = last.cards if view.uuids is last.uuids else _cards_again(last, view, rows)
-    return known
+        computed["cards"] = (
+            last.cards if view.uuids is last.uuids else _cards_again(last, view, rows)
+        )
+    return computed
 
 
 def _cards_again(
@@ -346,13 +348,13 @@ def _cards_again(
 ) -> Mapping[str, tuple[tuple[int, int], ...]]:
     """Return `cards` of `view`, of which these rows have changed since `last`."""
     cards = dict(last.cards)
-    changed = set(rows.tolist())
-    for row in changed:
+    changed_rows = set(rows.tolist())
+    for row in changed_rows:
         for uuid in filter(None, last.uuids[row] if row < len(last.uuids) else ()):
-            places = tuple(place for place in cards.pop(uuid, ()) if place[0] not in changed)
+            places = tuple(place for place in cards.pop(uuid, ()) if place[0] not in changed_rows)
             if places:
                 cards[uuid] = places
-    for row in sorted(changed):
+    for row in sorted(changed_rows):
         for device, uuid in enumerate(view.uuids[row]):
             if uuid:
                 cards[uuid] = tuple(sorted((*cards.get(uuid, ()), (row, device))))
@@ -473,14 +475,14 @@ class NodeArrays:
             array[row].copy()
             for array in (self._capacity, self._used, self._healthy, *self._percents)
         )
-        closed = self._closed[row]
+        closed_before = self._closed[row]
         self.set_node(spec, charges)
         np.minimum(self._capacity[row], capacity, out=self._capacity[row])
         np.maximum(self._used[row], used, out=self._used[row])
         for array, before in zip(self._percents, percents, strict=True):
             np.maximum(array[row], before, out=array[row])
         self._healthy[row] &= healthy
-        self._closed[row] = self._closed[row] or closed
+        self._closed[row] = self._closed[row] or closed_before
 
     def remove_node(self, name: str) -> None:
         """Remove the node; its row is used again later."""
@@ -504,10 +506,10 @@ class NodeArrays:
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
             if request.percents and charge.placement:
-                devices = [device for device, _ in charge.placement]
-                by_device = zip(*request.percents_on(charge.placement), strict=True)
-                for array, percents in zip(self._percents, by_device, strict=True):
-                    array[row, devices] += sign * np.array(percents, dtype=np.int32)
+                on_devices = request.percents_on(charge.placement)
+                for (device, _), percents in zip(charge.placement, on_devices, strict=True):
+                    for array, percent in zip(self._percents, percents, strict=True):
+                        array[row, device] += sign * percent
                 self._percents_shown = None
         elif request.devices:
             # Its devices are not known: it may be on any of them, so it counts on every one.
@@ -546,13 +548,21 @@ class NodeArrays:
         host = self._host[:count]
         cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
         memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
-        used, changed, cpu_only = (
+        used, changes, cpu_only = (
             array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
         )
         kinds = self._kinds[:count].copy()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
-        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only, *self._percents_shown):
+        for array in (
+            cpu_free,
+            memory_free,
+            used,
+            changes,
+            kinds,
+            cpu_only,
+            *self._percents_shown,
+        ):
             array.flags.writeable = False
         view = Snapshot(
             **self._layout._asdict(),
@@ -563,8 +573,8 @@ class NodeArrays:
             memory_free=memory_free,
             cpu_only=cpu_only,
             kinds=kinds,
-            row_generation=changed,
-            pinned=self._pinned_rows(pinned, changed),
+            row_generation=changes,
+            pinned=self._pinned_rows(pinned, changes),
         )
         last, self._last = self._last, view
         # Where cached_property would put it.
@@ -574,7 +584,7 @@ class NodeArrays:
         return view
 
     def _pinned_rows(
-        self, pinned: Mapping[str, tuple[Pinned, ...]], changed: Ints
+        self, pinned: Mapping[str, tuple[Pinned, ...]], changed_at: Ints
     ) -> Mapping[int, tuple[Pinned, ...]]:
         """Return the pins by row. changed: int64 (N,), the generation of each row's last change."""
         if not pinned:
@@ -582,7 +592,7 @@ class NodeArrays:
         elif pinned is self._pins and self._last is not None:
             # They come and go with the charges of their pods.
             rows = dict(self._last.pinned)
-            for row in np.flatnonzero(changed > self._last.generation).tolist():
+            for row in np.flatnonzero(changed_at > self._last.generation).tolist():
                 spec = self._rows.spec(row)
                 pins = pinned.get(spec.name) if spec else None
                 if pins:

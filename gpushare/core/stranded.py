@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 def typical_units(sizes: Iterable[int]) -> int:
     """Return the most common size, of equally common ones the smallest; 0 if there is none."""
-    counted = Counter(size for size in sizes if size > 0)
-    return min(counted, key=lambda size: (-counted[size], size), default=0)
+    counts = Counter(size for size in sizes if size > 0)
+    return min(counts, key=lambda size: (-counts[size], size), default=0)
 
 
 def stranded_units(free: int, typical: int) -> int:

@@ -1,4 +1,4 @@
-"""What any process of ours needs: log lines, events, probes.
+"""Parts of any process of gpushare: log lines, events, probes, loops.
 
 Tested in `tests/unit/daemon`.
 """

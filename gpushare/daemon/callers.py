@@ -2,8 +2,8 @@
 browser.
 
 Pure. A page that somebody reads on this machine can make a browser send requests to loopback, but
-cannot remove the headers that reveal it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the page's
-own name, if that name was made to resolve to 127.0.0.1.
+cannot remove the headers that reveal the page: `Origin`, `Sec-Fetch-Site`, and a `Host` with the
+name of the page, if that name resolves to 127.0.0.1.
 
 Tested in `tests/unit/extender/door/test_app.py`.
 """
@@ -25,12 +25,12 @@ class Callers:
     """The callers that are allowed."""
 
     names: frozenset[str] = frozenset()
-    """A client certificate must have one of them; empty: there are no certificates."""
+    """A client certificate must have one of these names; empty: no certificates are used."""
     hosts: frozenset[str] | None = None
-    """On loopback, the names besides its own by which this machine may be called; None: any."""
+    """Further names of this machine for callers on loopback; None: any name."""
 
     def allows_certificate(self, certificate: frozenset[str]) -> bool:
-        """Return whether a caller with these names in its certificate may call."""
+        """Return whether a caller with these names in the certificate may call."""
         return not self.names or bool(self.names & certificate)
 
     def allows_host(self, host: str) -> bool:
@@ -40,8 +40,8 @@ class Callers:
         if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
             return False
         if host.startswith("["):
-            name, closed, _ = host[1:].lower().partition("]")
-            if not closed:
+            name, bracket, _ = host[1:].lower().partition("]")
+            if not bracket:
                 return False
         else:
             name = host.lower().partition(":")[0]
@@ -49,9 +49,9 @@ class Callers:
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the common names and DNS names of a certificate, as `SSLSocket.getpeercert` gives it.
+    """Return the common names and DNS names of a certificate of `SSLSocket.getpeercert`.
 
-    No addresses and no URIs: an allowed name must not match something of another kind.
+    No addresses and no URIs: an allowed name must not match an entry of another kind.
     """
     fields = certificate or {}
     names = {value for kind, value in fields.get("subjectAltName", ()) if kind == "DNS"}

@@ -1,9 +1,9 @@
-"""The event recorder: a bounded queue, and the one thread that writes what comes out of it.
+"""The event recorder: a bounded queue, and one thread that writes the events of the queue.
 
-`record` never waits and never fails: what has no room is dropped and counted. No request may be
-late or wrong because of an event. In the queue no namespace takes the place or the turn of another.
-What comes out of it is a new event, a count on an existing one, or nothing, and it is written at a
-bounded rate; that is decided without a clock: time is an argument (seconds of a monotonic clock).
+`record` never waits and never fails: an event without room is dropped and counted. No request may
+be late or wrong because of an event. In the queue no namespace takes the place or the turn of
+another. The thread writes a new event, or a count on an existing event, or nothing, at a bounded
+rate. The decision needs no clock: time is an argument (seconds, monotonic).
 
 Tested in `tests/unit/daemon/events`.
 """
@@ -36,22 +36,22 @@ from gpushare.wire.events import (
 log = logging.getLogger("gpushare.events")
 
 QUEUED = 512
-"""Events that may wait; at 5 a second that is under two minutes of them."""
+"""Upper bound of queued events; at 5 a second the queue is empty within two minutes."""
 
 QUEUED_OF_ONE = 64
-"""Of these events about the objects of one namespace; they are written in turn with others'."""
+"""Upper bound of queued events of one namespace; namespaces take turns."""
 
 _TIMEOUT = 3.0
 _MAX_PAUSE = 30.0
 _FORBIDDEN = 403
 _REFUSALS = 3
-"""403 in a row that mean we have no right in a namespace, or that it is being deleted."""
+"""403 in a row that mean a missing right in a namespace, or a terminating namespace."""
 
 _OFF = 600.0
-"""Seconds without its events after that; then they are tried, since rights may be given later."""
+"""Seconds without events in such a namespace; then a new try, since rights may come later."""
 
 WINDOW = 600.0
-"""Seconds after the last repetition in which another one belongs to the same event."""
+"""Seconds after the last repetition in which the next repetition counts on the same event."""
 
 SERIES_EVERY = 60.0
 """Seconds between two writes of one event's count."""
@@ -60,8 +60,7 @@ RATE = 5.0
 BURST = 20.0
 
 OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
-"""Warnings about one object: so many at once, then one in five minutes, as client-go's filter has
-it."""
+"""Warnings about one object: so many at once, then one in five minutes, as in client-go."""
 
 _MAX_SERIES = 4096
 _MAX_OBJECTS = 4096
@@ -83,7 +82,7 @@ class PendingEvent:
     stamp: int
     """When, in ns since the epoch, no two alike."""
     details: Details | None = None
-    """Makes the end of the note, when the event is written; repetitions are found without it."""
+    """Makes the end of the note at the write; the key of an event is without this end."""
 
     @property
     def key(self) -> Key:
@@ -112,13 +111,13 @@ class Patch:
 class _Series:
     name: str
     last: float
-    written: float
+    written_at: float
     count: int = 1
 
 
 @dataclass(slots=True, eq=False)
 class EventAggregator:
-    """Finds repetitions: one within WINDOW increases the count of its event."""
+    """Finds repetitions: a repetition within WINDOW increases the count of the event."""
 
     _series: OrderedDict[Key, _Series] = field(default_factory=OrderedDict)
     _objects: "Buckets" = field(
@@ -126,7 +125,7 @@ class EventAggregator:
     )
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
-        """Return what to write; None for a repetition that the next count includes."""
+        """Return the next write; None for a repetition that the next count includes."""
         series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
             about = event.regarding
@@ -141,9 +140,9 @@ class EventAggregator:
             return Post(name, event)
         series.count, series.last = series.count + 1, now
         self._series.move_to_end(event.key)
-        if now < series.written + SERIES_EVERY:
+        if now < series.written_at + SERIES_EVERY:
             return None
-        series.written = now
+        series.written_at = now
         return Patch(series.name, event, series.count)
 
     def forget(self, event: PendingEvent) -> None:
@@ -158,18 +157,18 @@ class Bucket:
     """A token bucket: `burst` tokens at once, `rate` a second after that."""
 
     at: float
-    """Seconds of the clock: when it is full, and when it was looked at last."""
+    """The time of the last use; before the first use the bucket is full."""
     rate: float = RATE
     burst: float = BURST
-    _taken: float = 0.0
+    _used_tokens: float = 0.0
 
     def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._taken = max(0.0, self._taken - (now - self.at) * self.rate)
+        self._used_tokens = max(0.0, self._used_tokens - (now - self.at) * self.rate)
         self.at = now
-        if self.burst - self._taken < 1:
-            return (1 - self.burst + self._taken) / self.rate
-        self._taken += 1
+        if self.burst - self._used_tokens < 1:
+            return (1 - self.burst + self._used_tokens) / self.rate
+        self._used_tokens += 1
         return 0.0
 
 
@@ -179,16 +178,16 @@ class Buckets:
 
     rate: float
     burst: float
-    most: int
-    """How many are kept."""
+    max_buckets: int
+    """Upper bound of the kept buckets."""
     _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
     def take(self, name: str, now: float) -> bool:
         """Use a token of that name; return whether there was one."""
         bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
-        if len(self._buckets) > self.most:
-            # Used longest ago: it is full again, or nearly so.
+        if len(self._buckets) > self.max_buckets:
+            # The least recently used bucket is full again, or nearly so.
             self._buckets.popitem(last=False)
         return bucket.take_or_wait(now) == 0
 
@@ -197,47 +196,47 @@ class Buckets:
 class FairQueue:
     """Events by namespace, taken out in turn; any thread may call any method."""
 
-    most: int
+    max_of_namespace: int
     """Events in all."""
     most_of_one: int
     """Of one namespace."""
     evicted: int = 0
     """Those that made room for others."""
     _turns: Turns[PendingEvent] = field(default_factory=Turns)
-    _closed: bool = False
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _is_closed: bool = False
+    _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, namespace: str, event: PendingEvent) -> bool:
         """Return whether there was room for the event; never waits.
 
-        If the queue is full, the newest event of the namespace with most of them makes room for one
-        that has fewer.
+        If the queue is full, the newest event of the namespace with the largest number of events
+        makes room for a namespace with fewer.
         """
-        with self._changed:
+        with self._condition:
             turns = self._turns
             if turns.count(namespace) >= self.most_of_one:
                 return False
-            if len(turns) >= self.most:
+            if len(turns) >= self.max_of_namespace:
                 longest = turns.longest()
                 if turns.count(longest) <= turns.count(namespace) + 1:
                     return False
                 turns.drop_newest(longest)
                 self.evicted += 1
             turns.put(namespace, event)
-            self._changed.notify()
+            self._condition.notify()
             return True
 
     def get(self) -> PendingEvent | None:
         """Return the next event, waiting for one; None once the queue is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._turns) or self._closed)
-            return None if self._closed else self._turns.take()
+        with self._condition:
+            self._condition.wait_for(lambda: len(self._turns) or self._is_closed)
+            return None if self._is_closed else self._turns.take()
 
     def close(self) -> None:
         """Let `get` return None from now on."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
 
 
 class EventRecorder(Protocol):
@@ -265,7 +264,7 @@ class NullRecorder:
 
 
 class Recorder(Part):
-    """Writes events of this process, called `instance`; `start` sets it going."""
+    """Writes events of the process called `instance`."""
 
     def __init__(
         self,
@@ -290,7 +289,7 @@ class Recorder(Part):
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
         self._failures = 0
-        # By namespace: how often its events have been refused in a row, and when last.
+        # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
         self._stopping = threading.Event()
@@ -326,7 +325,7 @@ class Recorder(Part):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread within a second or so; what is not written is lost."""
+        """End the thread within a second or so; unwritten events are lost."""
         self._stopping.set()
         self._queue.close()
         if self._thread is not None:
@@ -355,8 +354,8 @@ class Recorder(Part):
 
     def _handle(self, event: PendingEvent) -> None:
         now = self._clock()
-        refused, last = self._refusals.get(event.regarding.event_namespace, (0, now))
-        if refused >= _REFUSALS and now < last + _OFF:
+        refusals, last = self._refusals.get(event.regarding.event_namespace, (0, now))
+        if refusals >= _REFUSALS and now < last + _OFF:
             self._failed += 1
             return
         step = self._aggregator.take(event, now)
@@ -376,7 +375,7 @@ class Recorder(Part):
             self._off_logged = False
 
     def _write(self, step: Post | Patch) -> None:
-        """Send it once. Raises ApiError; an event that is there already was taken before."""
+        """Send the write once. Raises ApiError. An event that exists was written before."""
         event, regarding = step.event, step.event.regarding
         if isinstance(step, Patch):
             answer = self._api.request(
@@ -393,7 +392,7 @@ class Recorder(Part):
             if event.details is not None:
                 note = "; ".join(filter(None, (note, event.details())))
         except Exception:
-            # It is never worth the event itself.
+            # A failure of the details must not lose the event.
             log.exception(Line("details of an event failed", reason=event.reason))
         body = encode_event(
             step.name,
@@ -416,14 +415,16 @@ class Recorder(Part):
         self._aggregator.forget(event)
         if error.status == _FORBIDDEN:
             namespace, now = event.regarding.event_namespace, self._clock()
-            recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
-            refused, _ = recent.get(namespace, (0, now))
-            self._refusals = recent | {namespace: (refused + 1, now)}
-            if refused + 1 == _REFUSALS and not self._off_logged:
+            recent = {
+                name: refusal for name, refusal in self._refusals.items() if now < refusal[1] + _OFF
+            }
+            refusals, _ = recent.get(namespace, (0, now))
+            self._refusals = recent | {namespace: (refusals + 1, now)}
+            if refusals + 1 == _REFUSALS and not self._off_logged:
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))
-        elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
+        elif not isinstance(error, ApiNotFound):  # 404: the namespace or the event is gone
             # An overloaded API server must not be called five times a second.
             self._failures += 1
             log.debug(Line("event not taken", reason=event.reason, error=error))

@@ -1,8 +1,8 @@
 """A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
-Standard library only. A connection that says nothing is closed after a few seconds. Explanations
-and held places name pods, so they are only for callers on this machine: with `kubectl port-forward`
-to the pod one is, but nobody else of the cluster.
+Standard library only. A silent connection is closed after a few seconds. Explanations and holds
+name pods, so only callers on this machine get these: `kubectl port-forward` to the pod makes such
+a caller, and no other pod of the cluster is one.
 """
 
 import re
@@ -19,7 +19,7 @@ Explain = Callable[[str, str], tuple[int, bytes]]
 """Returns (status, JSON) for a namespace and the name of a pod."""
 
 Held = Callable[[], tuple[int, bytes]]
-"""Returns (status, JSON): what is kept for which pod."""
+"""Returns (status, JSON) of the holds by pod."""
 
 _HELD = "/apis/v1/held"
 _EXPLAIN = re.compile(r"/apis/v1/explain/([^/]+)/([^/]+)")
@@ -29,9 +29,7 @@ port-forward to the extender's pod, or ask on its host"}
 
 
 class HealthServer(Listener):
-    """Serves /livez, /readyz, /healthz (as /livez), /metrics, /apis/v1/explain and
-    /apis/v1/held, on threads of its own.
-    """
+    """Serves /livez, /readyz, /healthz (as /livez), /metrics, /apis/v1/explain, /apis/v1/held."""
 
     def __init__(
         self,
@@ -54,10 +52,10 @@ class HealthServer(Listener):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
                     return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
-                asked = _EXPLAIN.fullmatch(path)
+                explained_pod = _EXPLAIN.fullmatch(path)
                 naming = held if path == _HELD else None
-                if explain and asked:
-                    naming = partial(explain, *asked.groups())
+                if explain and explained_pod:
+                    naming = partial(explain, *explained_pod.groups())
                 if naming:
                     status, body = naming() if self.is_near() else (403, _FAR)
                     return status, "application/json", body

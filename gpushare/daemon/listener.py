@@ -1,7 +1,7 @@
-"""A small HTTP listener with threads of its own, so that slow callers of the verbs cannot block it.
+"""A small HTTP listener with separate threads, so that slow callers of the verbs cannot block it.
 
-Standard library only. It answers GET alone. A connection that says nothing is closed after a few
-seconds; when too many are open, the oldest is cut.
+Standard library only. The listener answers GET alone. A silent connection is closed after a few
+seconds; if too many connections are open, the oldest is cut.
 
 Tested in `tests/unit/daemon/test_health.py` and `tests/unit/extender/tell/page/test_server.py`.
 """
@@ -38,12 +38,12 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one connection, by `page`."""
 
     timeout = 3
-    # Head and body are two writes: the kernel would keep the second back until the caller, whose
-    # kernel waits 40 ms for more to acknowledge, has acknowledged the first.
+    # Head and body are two writes: the kernel would delay the second until the kernel of the caller
+    # has acknowledged the first, after 40 ms.
     disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     representations = Representations()
-    """Of all listeners of the process: their paths differ."""
+    """Shared by all listeners of the process: the paths differ."""
     default_request_version = "HTTP/1.0"  # 0.9 has no status line, and a bad request no version
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
@@ -56,9 +56,10 @@ class Handler(BaseHTTPRequestHandler):
         return {}
 
     def is_near(self) -> bool:
-        """Return whether the caller is on this machine, and calls it by an address of loopback.
+        """Return whether the caller is on this machine and uses an address of loopback.
 
-        A page in a browser here is not: it calls by the name that it made resolve to loopback.
+        A page in a browser on this machine uses the name of the page instead, which resolves to
+        loopback.
         """
         peer = str(self.client_address[0]).removeprefix("::ffff:")
         return is_loopback(peer) and _LOOPBACK.allows_host(self.headers.get("Host", ""))
@@ -82,14 +83,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Vary", "Accept-Encoding")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        # In pieces, each with a time-out of its own: the metrics of 5,000 nodes are 20 MB.
+        # In pieces, each with a separate time-out: the metrics of 5,000 nodes are 20 MB.
         for start in range(0, len(body), _PIECE):
             self.wfile.write(body[start : start + _PIECE])
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse; what a caller did wrong is no 5xx, which would be taken for our failure."""
-        refused = {501: 405, 505: 400}.get(code, code)
-        super().send_error(refused, message, explain)
+        """Refuse; an error of the caller is no 5xx, which would look like a failure of gpushare."""
+        status = {501: 405, 505: 400}.get(code, code)
+        super().send_error(status, message, explain)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
         """Log nothing: a probe every second is no news."""
@@ -134,7 +135,7 @@ class Listener(ThreadingHTTPServer):
         self.server_close()
 
     def server_bind(self) -> None:
-        """Bind the socket; [::] takes IPv4 too, if the system does not forbid it."""
+        """Bind the socket; [::] takes IPv4 too, unless the system forbids that."""
         if self.address_family == socket.AF_INET6:
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -145,7 +146,7 @@ class Listener(ThreadingHTTPServer):
         if isinstance(request, socket.socket):
             self._open.append(request)
         if len(self._open) > _MAX_OPEN:
-            with contextlib.suppress(OSError, IndexError):  # it may be closing by itself
+            with contextlib.suppress(OSError, IndexError):  # the connection may be closing
                 self._open.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
@@ -156,7 +157,7 @@ class Listener(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """Return a connection and its address; with TLS, its thread shakes hands as it reads."""
+        """Return (connection, address); with TLS the first read does the handshake."""
         plain, address = super().get_request()
         if self._tls is None:
             return plain, address

@@ -1,12 +1,12 @@
-"""Log lines: a constant message and key=value, in one line whatever the values hold.
+"""Log lines: a constant message and key=value, always in one line.
 
 Names and error texts come from outside: no value may begin a line, forge a key, or send an escape
 sequence to a terminal.
 
 One thread writes the lines from a bounded queue: no caller waits for the reader. A pipe that nobody
-empties (a stopped log collector, a terminal on hold) is full after a few hundred lines, and a write
-to it then waits for ever. Lines without room are dropped and counted, and a line reports them as
-soon as one can be written again.
+empties (a stopped log collector, a terminal on hold) is full after a few hundred lines, and then a
+write waits for ever. Lines without room are dropped and counted, and a line reports the number as
+soon as the reader reads again.
 
 Tested in `tests/unit/daemon/logs`.
 """
@@ -51,7 +51,7 @@ class TextFormatter(logging.Formatter):
     def formatException(  # noqa: N802 -- logging's own name
         self, ei: "logging._SysExcInfoType"
     ) -> str:
-        """Return the traceback; only its line ends are kept unescaped."""
+        """Return the traceback; all but the line ends is escaped."""
         return _CONTROL_IN_LINES.sub(_escaped, super().formatException(ei))
 
 
@@ -86,7 +86,7 @@ class LogWriter(logging.Handler):
         self._descriptor = descriptor
         self._max_waiting = max_waiting
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        # Two counts with one writer each: what waits is their difference.
+        # Two counts with one writer each: the difference is the number of queued bytes.
         self._put = self._written = 0
         self._reported, self._reported_at = 0, 0.0
         self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Write what waits, for at most these seconds, and end the thread."""
+        """Write the queued lines, for at most these seconds, and end the thread."""
         thread = self._thread
         if thread is not None:
             self._thread = None
@@ -111,7 +111,7 @@ class LogWriter(logging.Handler):
         return {"log_lines_dropped_total": self.dropped}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue or write the record, or count it as dropped; called with the handler's lock."""
+        """Queue, write or drop the record; called under the lock of the handler."""
         if self._put - self._written >= self._max_waiting:
             self.dropped += 1
             return
@@ -121,7 +121,7 @@ class LogWriter(logging.Handler):
             # logging would print this, and wait for the reader.
             line = ascii(f"a line cannot be formatted: {traceback.format_exc()}").encode() + b"\n"
         if self._thread is None:
-            with contextlib.suppress(OSError):  # it is closed
+            with contextlib.suppress(OSError):  # the descriptor is closed
                 for start in range(0, len(line), _PIECE):
                     if not select.select((), (self._descriptor,), (), 0)[1]:
                         self.dropped += 1
@@ -148,7 +148,7 @@ class LogWriter(logging.Handler):
                 self._reported, self._reported_at = dropped, now
 
     def _write(self, line: bytes) -> None:
-        """Write it whole, however long that takes; a descriptor that is gone takes nothing."""
+        """Write the whole line, however long that takes; ignore a closed descriptor."""
         # Not by sys.stderr: the interpreter ends in an abort while a thread waits in there.
         with contextlib.suppress(OSError):
             while line:
@@ -163,7 +163,7 @@ def configure(level: str, form: str) -> LogWriter:
     handler = LogWriter(_STDERR)
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
+    for noisy in ("urllib3", "kubernetes"):  # retries log whole URLs
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return handler
 

@@ -22,7 +22,7 @@ class Loop:
         self,
         name: str,
         step: Callable[[], float | None],
-        every: float,
+        interval: float,
         *,
         log: logging.Logger,
         failed: str,
@@ -31,7 +31,7 @@ class Loop:
         event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._step = step
-        self._every = every
+        self._every = interval
         self._log = log
         self._failed = failed
         self._at_once = at_once

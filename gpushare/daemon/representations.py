@@ -1,4 +1,4 @@
-"""How a document goes over the wire: its tag, and its bytes with gzip, made once for each document.
+"""The tag and the gzip bytes of a document, made once for each document.
 
 Both run without Python's lock, so that large documents do not hold up other threads. Standard
 library only. Tested in `tests/unit/daemon/test_representations.py`.
@@ -9,9 +9,9 @@ import zlib
 from dataclasses import dataclass, field
 
 _LEAST = 1024
-"""Bytes of a body from which on gzip is worth its header."""
+"""The least bytes of a body that gzip makes smaller."""
 _MOST_KEPT = 8
-"""Documents of which the last tag and gzip are kept."""
+"""Upper bound of the cached documents."""
 _LEVEL = 1
 """Of zlib: JSON and metrics become 20 to 30 times smaller at the lowest level."""
 _GZIP = 16 + zlib.MAX_WBITS
@@ -29,7 +29,7 @@ def accepts_gzip(header: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Made:
-    """What was made of one body."""
+    """The tag and the gzip bytes of one body."""
 
     body: bytes
     tag: str = ""
@@ -43,33 +43,33 @@ class Representations:
     Any thread may call. A body is recognized by identity. If two threads ask at once, both compute.
     """
 
-    _made: dict[str, _Made] = field(default_factory=dict)
+    _by_name: dict[str, _Made] = field(default_factory=dict)
 
     def tag(self, name: str, body: bytes) -> str:
         """Return the ETag of the document of that name."""
-        made = self._of(name, body)
-        if not made.tag:
-            made.tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-        return made.tag
+        representation = self._of(name, body)
+        if not representation.tag:
+            representation.tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+        return representation.tag
 
     def encoded(self, name: str, body: bytes, accept_encoding: str) -> tuple[bytes, str]:
-        """Return the body as it is sent, and its Content-Encoding, "" for none.
+        """Return (bytes to send, Content-Encoding or "").
 
         accept_encoding: the header of the request.
         """
         if len(body) < _LEAST or not accepts_gzip(accept_encoding):
             return body, ""
-        made = self._of(name, body)
-        if not made.gzip:
+        representation = self._of(name, body)
+        if not representation.gzip:
             compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-            made.gzip = compressor.compress(body) + compressor.flush()
-        return made.gzip, "gzip"
+            representation.gzip = compressor.compress(body) + compressor.flush()
+        return representation.gzip, "gzip"
 
     def _of(self, name: str, body: bytes) -> _Made:
-        made = self._made.get(name)
-        if made is None or made.body is not body:
-            self._made.pop(name, None)
-            made = self._made[name] = _Made(body)
-            for old in list(self._made)[:-_MOST_KEPT]:
-                self._made.pop(old, None)
-        return made
+        representation = self._by_name.get(name)
+        if representation is None or representation.body is not body:
+            self._by_name.pop(name, None)
+            representation = self._by_name[name] = _Made(body)
+            for old in list(self._by_name)[:-_MOST_KEPT]:
+                self._by_name.pop(old, None)
+        return representation

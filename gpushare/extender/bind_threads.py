@@ -1,4 +1,4 @@
-"""The threads behind the binder: binds go on in them after, or beside, the calls of kube-scheduler.
+"""The threads behind the binder: these go on with binds that no call of kube-scheduler waits in.
 
 Tested in `tests/integration/test_gate.py` and `tests/integration/test_bind_faults.py`.
 """
@@ -34,7 +34,7 @@ class GateWriters(Part):
 
 
 class BindKeeper(LoopPart):
-    """Ends waits at the gate when they are due, and settles the charges in doubt."""
+    """Ends due waits at the gate, and settles the charges in doubt."""
 
     def __init__(self, binder: Binder) -> None:
         self._binder = binder

@@ -17,12 +17,12 @@ from gpushare.kube.client import KubeClient
 log = logging.getLogger("gpushare.serve")
 
 NOMINATES_PENDING_PODS = (1, 35)
-"""The first release whose kube-scheduler writes nominatedNodeName for each pod that waits to be
-bound.
-"""
+"""The first release with a kube-scheduler that writes nominatedNodeName for each pod that waits to
+be bound."""
 
 RETRIES_ON_ANNOTATIONS = (1, 30)
-"""The first release whose kube-scheduler tries pods again when the annotations of a node change."""
+"""The first release with a kube-scheduler that tries pods again after a change of annotations of a
+node."""
 
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""

@@ -56,7 +56,9 @@ log = logging.getLogger("gpushare.serve")
 
 
 def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
-    """Return who may call; on loopback only by its addresses, or as kube-scheduler calls it."""
+    """Return the access rules: on loopback only by addresses of loopback or the host in
+    kube-scheduler's file.
+    """
     host, _ = address(settings.listen, "listen")
     hosts = frozenset({endpoint(entry).host}) if is_loopback(host) else None
     return Callers(settings.callers, hosts)
@@ -64,13 +66,13 @@ def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
 
 def certificates(settings: Settings) -> Certificates:
     """Return the certificates to listen with, tried. Raises SettingsError."""
-    tried = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    tried.context()
-    return tried
+    loaded = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    loaded.context()
+    return loaded
 
 
 def connect_client(settings: Settings, pool_size: int) -> KubeClient:
-    """Return a client of the API server; outside a pod it is found as kubectl finds it."""
+    """Return a client of the API server; outside a pod by the kubeconfig, as kubectl does."""
     kubeconfig = settings.kubeconfig or os.environ.get("KUBECONFIG")
     context = settings.context or None
     return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
@@ -93,19 +95,19 @@ def make_managed_resources(
             there_are = ", ".join(name for name in policies if name != AUTO)
             raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
     pod_policies = _pod_policies(settings.pod_policies, policies)
-    managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
-    names = [Names.for_resource(resource) for resource in managed]
-    # Configurations of the original name the count of devices too: it is no memory of its own.
-    # Amounts in percent are in the books of the memory beside them.
-    beside = {own.count for own in names}
-    beside |= {of_amount.resource for own in names for of_amount in own.percents}
-    names = [own for own in names if own.resource not in beside]
-    for own in names:
+    resource_names = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
+    names = [Names.for_resource(resource) for resource in resource_names]
+    # Configurations of the original also name the count of devices: this is no memory resource.
+    # Neither are amounts in percent: the books of the memory resource include these.
+    side_names = {own_names.count for own_names in names}
+    side_names |= {of_amount.resource for own_names in names for of_amount in own_names.percents}
+    names = [own_names for own_names in names if own_names.resource not in side_names]
+    for resource in (own_names.resource for own_names in names):
         for amount in PERCENT_AMOUNTS:
-            if own.resource.endswith(amount.resource_suffix):
-                memory = own.resource.removesuffix(amount.resource_suffix) + MEMORY.resource_suffix
+            if resource.endswith(amount.resource_suffix):
+                memory = resource.removesuffix(amount.resource_suffix) + MEMORY.resource_suffix
                 raise SettingsError(
-                    f"managedResources: {own.resource} is the {amount.noun} of devices, which are"
+                    f"managedResources: {resource} is the {amount.noun} of devices, which are"
                     f" given out by their memory: name {memory} beside it"
                 )
     distinct(names)
@@ -113,21 +115,21 @@ def make_managed_resources(
     return ManagedResources(
         tuple(
             ManagedResource(
-                names=own,
+                names=own_names,
                 ledger=Ledger(Pairing(settings.pairing)),
                 rankings=_rankings(policies),
                 default_policy=settings.policy,
                 candidates=candidates,
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
-                counted_by_scheduler=own.resource not in ignored,
+                counted_by_scheduler=own_names.resource not in ignored,
                 uncounted_percents=tuple(
                     of_amount.resource
-                    for of_amount in own.percents
+                    for of_amount in own_names.percents
                     if of_amount.resource in ignored
                 ),
             )
-            for own in names
+            for own_names in names
         ),
         ExtenderScope(
             frozenset(resource.name for resource in entry.managed_resources),
@@ -143,7 +145,7 @@ def make_managed_resources(
 def claims_service(
     settings: Settings, client: KubeClient, resources: ManagedResources
 ) -> ClaimsService | None:
-    """Return what follows the claims of a driver; None if no driver is named."""
+    """Return the service for the claims of a driver; None if no driver is set."""
     if not settings.claims:
         return None
     return ClaimsService(
@@ -152,13 +154,13 @@ def claims_service(
 
 
 def make_shadow(settings: Settings, resources: ManagedResources) -> Shadow | None:
-    """Return what follows by another policy; None if no one asks. Raises SettingsError."""
+    """Return the shadow policy; None if no policy is set. Raises SettingsError."""
     name = settings.shadow
     if not name:
         return None
-    for managed in resources:
-        if name not in managed.rankings:
-            there_are = ", ".join(sorted(managed.rankings))
+    for resource in resources:
+        if name not in resource.rankings:
+            there_are = ", ".join(sorted(resource.rankings))
             raise SettingsError(f"shadow: {name!r} is no policy; there are: {there_are}")
     return Shadow(resources, name)
 
@@ -176,7 +178,7 @@ def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None
 
 
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
-    """Return a ranking by each policy; `auto` is another one of them from the beginning."""
+    """Return a ranking for each policy; `auto` begins as the ranking of the fallback policy."""
     rankings = {name: Ranking(policy) for name, policy in policies.items()}
     if FALLBACK_POLICY in rankings:
         rankings[AUTO] = rankings[FALLBACK_POLICY]
@@ -186,7 +188,7 @@ def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
 def _policies(default: str) -> dict[str, Policy]:
     """Return all installed policies by name; log those that cannot be made.
 
-    Raises SettingsError if the default is one of them.
+    Raises SettingsError if the default policy cannot be made.
     """
     policies = {default: load_policy(default)}
     for name in policy_names():
@@ -203,7 +205,7 @@ def _policies(default: str) -> dict[str, Policy]:
 def health_server(
     settings: Settings, checks: tuple[Checks, Checks], metrics: Metrics, explainer: Explainer
 ) -> HealthServer:
-    """Return the server of probes and metrics; its port is taken, its thread does not run yet.
+    """Return the server of probes and metrics, with a bound socket and no thread.
 
     checks: of life, of readiness.
     """
@@ -217,7 +219,7 @@ def health_server(
 
 
 def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer:
-    """Return the server of the page; its port is taken, its thread does not run yet."""
+    """Return the server of the page, with a bound socket and no thread."""
     host, port = address(settings.ui_listen, "ui-listen")
     tls, names = None, settings.ui_callers
     if names:
@@ -239,11 +241,11 @@ def watched_sources(
     marks: Shown[Mark],
     room_on: Callable[[str], None],
 ) -> dict[str, Source]:
-    """Return what is listed and watched, by name, each with its handler.
+    """Return the watched collections by name, each with an event handler.
 
-    budgets: None if they are not followed. group_sizes: filled by what says how large groups are,
-    unless nothing is bound here. marks: what nodes say of scale-down. room_on: called
-    with a node whose devices ConfigMaps close or open.
+    budgets: None if budgets are not followed. group_sizes: the handler of objects with the sizes of
+    groups. marks: the annotations of nodes about scale-down. room_on: called with a node after a
+    ConfigMap has closed or opened devices.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(
@@ -265,7 +267,7 @@ def watched_sources(
 
 
 def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
-    """Return the objects that say how many pods a group needs, by name, each with its handler."""
+    """Return the collections of objects with sizes of groups, by name, each with a handler."""
     sources = {}
     for source in SIZE_SOURCES:
         machine = ListWatch(source.path, source.codec, timing=_OF_SIZES)
@@ -278,9 +280,10 @@ def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
 def lease_runner(
     settings: Settings, client: KubeClient, lease: tuple[str, str] | None
 ) -> LeaseRunner | None:
-    """Return what says whether this process leads; None for "off".
+    """Return the runner that decides whether this process leads; None for "off".
 
-    `lease`: that of kube-scheduler. Raises SettingsError if there is none to follow.
+    lease: (namespace, name) of kube-scheduler's Lease. Raises SettingsError if the setting needs
+    this Lease and there is none.
     """
     host = socket.gethostname()
     if settings.leadership == "off":

@@ -1,7 +1,7 @@
 """`gpushare serve`: the composition root. Settings -> objects -> threads -> gunicorn.
 
-One gunicorn worker process, because two would keep two ledgers; its threads start after the fork,
-because threads do not survive one.
+One gunicorn worker process, because two would keep two ledgers. The threads start after the fork,
+because threads do not survive a fork.
 
 Tested in `tests/integration/test_extender.py`.
 """
@@ -25,7 +25,7 @@ from gpushare.yamlfile import read_yaml
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
+    """Serve until a signal comes. Return 2 for a wrong setting, with one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, read_yaml)
         _check_temporary_folder()
@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
 def _check_temporary_folder() -> None:
     """Check that temporary files can be written. Raises SettingsError.
 
-    gunicorn has one for its worker, and the official client one for each certificate that a
-    kubeconfig holds.
+    gunicorn has a temporary file for the worker, the official client for each certificate of a
+    kubeconfig.
     """
     try:
         tempfile.gettempdir()
@@ -72,7 +72,7 @@ def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerSetting
     """Return the settings with the address that kube-scheduler's file calls, and the content of the
     file.
     """
-    # It goes into paths of the API, and a list of ConfigMaps that is refused closes no device.
+    # The namespace goes into paths of the API, and a refused list of ConfigMaps closes no device.
     if NAME.fullmatch(settings.namespace) is None:
         raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
     path = settings.scheduler_config

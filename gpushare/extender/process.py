@@ -1,4 +1,4 @@
-"""One process of the extender: the list of its parts, each with its collaborators.
+"""One process of the extender: the list of parts, each with its collaborators.
 
 Tested in `tests/integration/test_extender.py` and `tests/integration/test_serve_threads.py`.
 """
@@ -56,7 +56,7 @@ log = logging.getLogger("gpushare.serve")
 
 _SWITCH_INTERVAL = 0.001
 _LOG_FLUSH_SECONDS = 2.0
-"""Seconds at the end in which the log may still be written."""
+"""Seconds for the last log lines at the end of the process."""
 
 
 class Extender:
@@ -95,7 +95,7 @@ class Extender:
             settings,
             client,
             resources,
-            # Budgets matter to preemption alone, and take a right of their own to list.
+            # Only preemption needs budgets, and a list of budgets needs a further right.
             budgets if entry.preempt_verb else None,
             PodEventHandler(
                 resources,
@@ -220,7 +220,7 @@ class Extender:
         self._listeners: list[Listener] = [
             factory.health_server(settings, checks, metrics, explainer)
         ]
-        """Probes, metrics and the page; they answer until the process ends."""
+        """Probes, metrics and the page. These answer until the process ends."""
         if last_hour is not None:
             documents = Documents(
                 resources,
@@ -240,7 +240,7 @@ class Extender:
 
         pending_requests: returns the requests that have no answer yet.
         """
-        # Before any thread: each keeps to the CPU of the one that starts it.
+        # Before any thread: a new thread inherits the CPUs of the thread that starts it.
         if not self._settings.any_cpu:
             _keep_to_one_cpu()
         start_logging(self._log_writer)
@@ -251,13 +251,13 @@ class Extender:
         self._connections.start()
         for part in self._parts:
             part.start()
-        resources = ",".join(managed.names.resource for managed in self._managed_resources)
+        resources = ",".join(resource.names.resource for resource in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
         policy = self._settings.policy
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
 
     def stopping(self) -> None:
-        """Answer the binds that wait at the gate: nothing of them is sent."""
+        """Turn back the binds at the gate; none of their Bindings is sent."""
         self._managed_resources.gate.stop()
         self._binder.open_gate()
 
@@ -279,11 +279,11 @@ class Extender:
 
 
 def _keep_to_one_cpu() -> None:
-    """Restrict this thread, and those it starts, to one of the CPUs.
+    """Restrict this thread and all threads that it starts to one CPU.
 
-    The interpreter lock lets one thread run at a time; on several CPUs it is handed from one to
-    another some forty times a bind, and each time another CPU wakes up with cold caches.
+    The interpreter lock lets one thread run at a time. On several CPUs the lock moves to another
+    CPU some forty times a bind, and each time a CPU with cold caches wakes up.
     """
-    allowed = sorted(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError):  # a sandbox may forbid it
-        os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
+    cpus = sorted(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):  # a sandbox may forbid this
+        os.sched_setaffinity(0, {cpus[os.getpid() % len(cpus)]})

@@ -40,24 +40,23 @@ Observe = Callable[[str, str, float], None]
 """Called for every call: verb, outcome (one word), seconds."""
 
 Answer = Callable[[bytes], bytes]
-"""Returns the answer of a verb to a body; where it has a field `Error`, an error stands there."""
+"""Returns the answer of a verb to a body; errors go into the field `Error`, if there is one."""
 
 
 class Service:
     """The extender's verbs.
 
-    `not_ready`: the reason not to answer now, or "". `best_only`: filter answers its best node
-    alone. `bind_slots`: the binds that may be under way at once; they wait for the API server, and
-    would otherwise hold every thread when it is slow. `rejected`: called with the number of nodes
+    `not_ready`: the reason not to answer now, or "". `best_only`: filter answers the best node
+    alone. `bind_slots`: the upper bound of binds under way; binds wait for the API server, and a
+    slow API server would hold every thread. `rejected`: called with the number of nodes
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
-    the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
-    refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
-    answer of filter, once it is made. `claims`: the books of claims, if they are followed.
-    `ranker`: orders nodes for pods with claims. `ranks_all`: filter answers all nodes for them, and
-    prioritize scores them; else filter answers the best node alone.
-    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `wall`: returns seconds since
-    the epoch, by which the grace of pods that are being deleted is judged.
+    the disruption budgets of pods. `refusal_hold`: the wait of filter for changes before a refusal;
+    None: no wait. `promise_wait`: the same before a refusal for a hold of another pod. `last_hour`:
+    counts allocated and refused pods. `shadow`: called with each answer of filter. `claims`: the
+    view of claims, None if claims are not followed. `ranker`: orders nodes for pods with claims.
+    `ranks_all`: for pods with claims filter answers all nodes, and prioritize scores these nodes;
+    else filter answers the best node alone. `kept_nodes`: returns why autoscalers leave nodes
+    alone, by name. `wall`: returns seconds since the epoch, for the grace period of deleted pods.
     """
 
     def __init__(
@@ -129,21 +128,21 @@ class Service:
         self.rank: Answer = partial(self._answer, "rank", rank.answer)
         self._bind = bind.answer
         self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)
-        """Raises MessageError or NotReady: it has no field for errors."""
+        """Raises MessageError or NotReady: the answer has no field for errors."""
         self.preempt: Answer = partial(self._answer, "preempt", preempt.answer)
         """Raises MessageError or NotReady, as prioritize does."""
 
     def bind(self, body: bytes) -> bytes:
-        """Return the answer of bind to a body; for a pod that waits for its group, once it is made.
-
-        Only another thread can end such a wait.
+        """Return the answer of bind to a body. For a member of a group this blocks until another
+        thread ends the wait at the gate.
         """
         answer = self.begin_bind(body)
         return answer if isinstance(answer, bytes) else answer.result()
 
     def begin_bind(self, body: bytes) -> bytes | Future[bytes]:
-        """Return the answer of bind to a body, or the future of the answer for a pod that waits for
-        its group. The caller does not cancel the future.
+        """Return the answer of bind to a body, or for a pod at the gate the future of the answer.
+
+        The caller does not cancel the future.
         """
         start = time.perf_counter()
         future: Future[bytes] = Future()
@@ -163,33 +162,37 @@ class Service:
         return answer.body
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
-        """Return the inspect document of one node, or of all as it was a few seconds ago at most.
+        """Return the inspect document of one node, or of all nodes, a few seconds old at most.
 
-        Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
-        ledger is filled, or if too many requests wait.
+        Raises UnknownNode for an unknown node or resource, NotReady before the ledger is filled, or
+        if too many requests wait.
         """
         if not_ready := self._why_not_ready():
             raise NotReady(not_ready)
-        managed = self._resources.find(resource) if resource else next(iter(self._resources))
+        managed_resource = (
+            self._resources.find(resource) if resource else next(iter(self._resources))
+        )
         users = None
         if self._claims is not None and resource == self._claims.source.names.resource:
-            managed, users = self._claims.source, self._claims.users()
-        if managed is None:
+            managed_resource, users = self._claims.source, self._claims.users()
+        if managed_resource is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         if node is not None:
-            return encode_inspect(managed.ledger.dump(node), users, self._kept_nodes()).encode()
-        ledger = managed.ledger
+            return encode_inspect(
+                managed_resource.ledger.dump(node), users, self._kept_nodes()
+            ).encode()
+        ledger = managed_resource.ledger
         return self._documents.get(
-            managed.names.resource,
+            managed_resource.names.resource,
             lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
         )
 
     def called(self, uid: str) -> bool:
-        """Return whether filter was called for the pod and it has not been bound since."""
+        """Return whether filter was called for the pod and no bind has succeeded since."""
         return uid in self._tickets
 
     def _answer(self, verb: str, work: Callable[[bytes], VerbAnswer], body: bytes) -> bytes:
-        """Return what the verb answers; note how it went, and how long it took."""
+        """Return the answer of the verb; count and log the outcome and the seconds."""
         start = time.perf_counter()
         outcome, line = "failed", _NO_VALUES
         try:
@@ -215,7 +218,7 @@ class Service:
         start: float,
         waited: float = 0.0,
     ) -> None:
-        """Count and log a call that began at `start`; waited: seconds in which it did no work."""
+        """Count and log a call that began at `start`. waited: seconds without work."""
         seconds = max(time.perf_counter() - start - waited, 0.0)
         self._observe(verb, outcome, seconds)
         level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO

@@ -1,4 +1,4 @@
-"""The thread `settle`: it calls `tick` of each part of the process once a second.
+"""The thread `settle`, which calls `tick` of each part of the process once a second.
 
 Tested in `tests/unit/extender/test_settler.py` and `tests/integration/test_serve_threads.py`.
 """
@@ -18,7 +18,7 @@ _EVERY = 1.0
 
 
 class Settler(LoopPart):
-    """Calls `tick` of the parts, in their order. not_ready: why this process must not answer."""
+    """Calls `tick` of the parts in order. not_ready: why this process must not answer, or ""."""
 
     def __init__(self, parts: Sequence[Part], not_ready: Callable[[], str]) -> None:
         self._parts = parts
@@ -36,5 +36,5 @@ class Settler(LoopPart):
             try:
                 part.tick(not self._not_ready())
             except Exception:
-                # The other parts must go on: without them a charge in doubt would stay for ever.
+                # The other parts must go on: else a charge in doubt would stay for ever.
                 log.exception(Line("settling failed", part=type(part).__name__))

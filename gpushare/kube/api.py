@@ -1,7 +1,7 @@
 """The interface of an API server: one call and one stream; and a list by such calls, page by page.
 
-The real one is `gpushare.kube.client.KubeClient`; a simulation has another. It knows not what the
-objects of a list mean.
+`gpushare.kube.client.KubeClient` implements the interface; simulations have other implementations.
+Knows nothing of the meaning of objects.
 
 Tested in `tests/unit/kube/test_reflector.py` and `tests/unit/kube/test_pages.py`.
 """
@@ -18,7 +18,7 @@ LIMIT = 500
 
 
 class Lines(Protocol):
-    """An open watch: its lines as they come."""
+    """An open watch: yields the lines as they come."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Return the lines; ends when the server ends cleanly, raises ApiUnavailable when cut."""
@@ -30,7 +30,7 @@ class Lines(Protocol):
 
 
 class Getter(Protocol):
-    """What gets objects and lists from the API server."""
+    """Gets objects and lists from the API server."""
 
     def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
         """Return the body of a 2xx answer. Raises ApiError."""
@@ -38,7 +38,7 @@ class Getter(Protocol):
 
 
 class Calls(Protocol):
-    """HTTP calls whose failures are `gpushare.errors.ApiError`, and nothing else."""
+    """HTTP calls; each failure is a `gpushare.errors.ApiError`."""
 
     def request(
         self,
@@ -70,12 +70,12 @@ class Api(Calls, Protocol):
         connect_timeout: float,
         read_timeout: float,
     ) -> AbstractContextManager[Lines]:
-        """Return an open watch; time-outs: seconds until the answer, and of silence after it."""
+        """Return an open watch; time-outs: seconds until the answer, and of silence afterwards."""
         ...
 
 
 class Part(Protocol):
-    """A page as far as it says how to go on."""
+    """The continue token of a page."""
 
     @property
     def continue_token(self) -> str:
@@ -95,17 +95,17 @@ def pages(
     timeout: float,
     limit: int = LIMIT,
 ) -> Iterator[_PartT]:
-    """Yield the pages; one that has too many bytes is asked for again with half as many objects.
+    """Yield the pages; request a page with too many bytes again, with half as many objects.
 
-    For who reads once; a reflector has its own (listwatch.py), which goes on where a page failed.
-    timeout: seconds for one page. Raises ApiError, ApiTooLarge for an object too large by itself;
-    and what decode raises.
+    For a single list; a reflector has other pages (listwatch.py), which go on after a failed page.
+    timeout: seconds for one page. Raises ApiError, ApiTooLarge for a single object that is too
+    large, and the errors of decode.
     """
     token: dict[str, str] = {}
     while True:
-        asked = {**(query or {}), "limit": str(limit), **token}
+        page_query = {**(query or {}), "limit": str(limit), **token}
         try:
-            body = api.request("GET", path, query=asked, timeout=timeout)
+            body = api.request("GET", path, query=page_query, timeout=timeout)
         except ApiTooLarge:
             if limit == 1:
                 raise

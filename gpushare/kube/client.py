@@ -1,10 +1,10 @@
 """HTTP with the API server: bytes in, bytes out, failures as `gpushare.errors.Api*`.
 
-Knows nothing of what the bytes mean. It must not know nodes, pods or the ledger.
+Knows nothing of the meaning of the bytes: no nodes, pods or ledger.
 
-The calls go to the official client's urllib3 pool directly. Its own call path validates typed
-models (a successful Binding raises there, since the server answers with a Status), retries behind
-our back (connect errors three times, 429 after Retry-After), and costs more.
+The calls go to the urllib3 pool of the official client directly. The call path of the official
+client validates typed models (a successful Binding raises there, since the server answers with a
+Status), retries unseen (connect errors three times, 429 after Retry-After), and costs more.
 """
 
 import logging
@@ -29,7 +29,7 @@ from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
 
-# How long a client that found no credentials goes without before it looks again.
+# Seconds until a client without credentials looks for credentials again.
 _ANONYMOUS_SECONDS = 5.0
 # For the rest of all answers' bodies, when connections are warmed.
 _BODY_READ_SECONDS = 1.0
@@ -37,7 +37,7 @@ _BODY_READ_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call as it goes out."""
+    """One call."""
 
     method: str
     path: str
@@ -45,15 +45,15 @@ class _Call:
     step_timeout: float
     """Seconds for the connection, and then for the answer's head."""
     deadline: float
-    """The monotonic time by which all of it ends."""
+    """The monotonic time of the end of the call."""
     not_after: float
-    """The monotonic time from which on it is not sent."""
+    """The monotonic time after which the call is not sent any more."""
     body: bytes | None = None
     content_type: str | None = None
 
     @property
     def where(self) -> str:
-        """How messages name it; without the query, which may hold a long continue token."""
+        """The name of the call in messages; without the query, which may have a long token."""
         return f"{self.method} {self.path}"
 
 
@@ -120,8 +120,8 @@ class KubeClient:
     ) -> Iterator[responses.LineStream]:
         """Return the lines of a watch while the `with` lasts; errors as of `request`.
 
-        `connect_timeout` bounds the connection, and then the wait for the answer's head (the API
-        server sends it before the first event); `read_timeout` is the silence allowed after that.
+        `connect_timeout` bounds the connection, and then the wait for the head of the answer (the
+        API server sends the head before the first event); `read_timeout` bounds later silence.
         """
         deadline = time.monotonic() + 2 * connect_timeout
         call = _Call("GET", path, query, connect_timeout, deadline, deadline)
@@ -157,14 +157,14 @@ class KubeClient:
         call = _Call("GET", "/version", None, timeout, deadline, deadline)
         try:
             while len(answers) < count:
-                # Holding each answer makes the pool open another connection for the next. Any
-                # status will do: what counts is the connection.
+                # An answer that is held makes the pool open another connection for the next call.
+                # The status does not matter.
                 answers.append(self._send(call))
         except ApiError:
             if not answers:
                 raise
         finally:
-            # What is in time has its body here already.
+            # An answer in time has read the body already.
             deadline = time.monotonic() + _BODY_READ_SECONDS
             warmed = sum(responses.return_to_pool(answer, deadline) for answer in answers)
         return warmed
@@ -174,8 +174,10 @@ class KubeClient:
         self._session.pool.close()
 
     def _send(self, call: _Call) -> responses.Response:
-        """Return the answer with its body unread: the answer to a second try if credentials or
-        certificates may be out of date, and the first try cannot have done anything.
+        """Return the answer with an unread body.
+
+        A second try follows if credentials or certificates may be out of date, and the first try
+        cannot have had an effect.
         """
         started = time.monotonic()
         session = self._session
@@ -229,11 +231,11 @@ class KubeClient:
             raise responses.no_response_error(call.where, error) from error
 
     def _reload(self, since: float) -> Session:
-        """Return a session whose credentials were read after `since`, reading them if need be.
+        """Return a session with credentials read after `since`; read the credentials if need be.
 
-        Old connections end with the old session: a client certificate belongs to its connection.
-        Credentials are never replaced by none: the official client does not report a plug-in that
-        fails or a token file that is empty, and an anonymous call gets no 401 that would help.
+        Old connections end with the old session: a connection keeps its client certificate. No
+        credentials never replace credentials: the official client reports neither a failing plug-in
+        nor an empty token file, and an anonymous call gets no 401.
         """
         with self._reload_lock:
             if self._loaded_at < since:

@@ -1,29 +1,29 @@
 """Leadership by a Lease: the document, and two step machines; answers and a time in, calls out.
 
 Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them, and no
-sockets, threads, clocks or randomness. Times in the document are the writer's wall clock; who may
-lead is decided by the local monotonic clock. A machine decides whether this process may bind; it
-must not know what binding is.
+sockets, threads, clocks or randomness. Times in the document are the wall clock of the writer; the
+local monotonic clock decides on leadership. A machine decides whether this process may bind, and
+knows nothing about binding.
 
-`Elector` leads by a Lease of our own. Why not the official client's elector: a dropped connection
-ends its thread while the work that it should stop goes on. What is promised here, for any loss,
-delay or order of calls:
+`Elector` leads by a Lease of gpushare. The elector of the official client does not do: a dropped
+connection ends its thread while the work of the leader goes on. The promises, for any loss, delay
+or order of calls:
 
-- Two processes never lead at one time. Ours ends `renew_deadline` after a renewal was *sent*;
-  another begins `duration` after it *saw* the last renewal, at the earliest.
-- Between the end of one term and the begin of the next by another process lies `bind_budget`: what
-  the old leader sent at the last moment has landed, or never will.
-- Only times of the local monotonic clock count. Those in the Lease are other machines' wall clocks.
+- Two processes never lead at one time. A term ends `renew_deadline` after the last renewal was
+  *sent*; another process begins `duration` after it *saw* the last renewal, at the earliest.
+- Between the end of one term and the begin of the next by another process lies `bind_budget`: the
+  last writes of the old leader have landed, or never will.
+- Only times of the local monotonic clock count. The times in the Lease are foreign wall clocks.
 
-A process that was paused (SIGSTOP, a stalled machine) does not know it. So a bind asks `Term.until`
-right before its call, and the term must outlast the call.
+A process does not notice a pause (SIGSTOP, a stalled machine). So a bind reads `Term.until` right
+before its call, and the term must outlast the call.
 
-`SchedulerLease` only reads the Lease of kube-scheduler. It is for an extender that the
-kube-scheduler of its own host calls over loopback: a Lease of our own could be held by another host
-than the scheduler's. So this process leads exactly while the scheduler of *this* host holds the
-scheduler's Lease. kube-scheduler names itself `HOST_UUID` (os.Hostname, an underscore, a UUID,
-which has none). It exits when it cannot renew, and another takes over a `leaseDurationSeconds`
-after the last renewal.
+`SchedulerLease` only reads the Lease of kube-scheduler. This is for an extender that the
+kube-scheduler of the same host calls over loopback: another host could hold a separate Lease of
+gpushare. So this process leads exactly while the kube-scheduler of *this* host holds the Lease of
+kube-scheduler. kube-scheduler names itself `HOST_UUID` (os.Hostname, an underscore, a UUID without
+underscores). A kube-scheduler that cannot renew exits, and another takes over
+`leaseDurationSeconds` after the last renewal.
 """
 
 import json
@@ -37,7 +37,7 @@ from gpushare.errors import ApiConflict, ApiError, SettingsError, WireError
 NEVER = float("-inf")
 
 RELEASED_DURATION = 1.0
-"""The duration that its holder writes as it gives a Lease away, as client-go does."""
+"""The duration that a holder writes to release a Lease, as client-go does."""
 
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
@@ -47,11 +47,10 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A Lease as read or to be written: who holds it, for how many seconds after a renewal, and the
-    document it came from, whose other fields a PUT must give back.
+    """A Lease to read or write: the holder, the seconds of a renewal, and the document, since a PUT
+    must keep all other fields.
 
-    `renewed` and `acquired` are the document's texts, compared but, for leading, never computed
-    with.
+    `renewed` and `acquired` are texts of the document: compared, but never computed with to lead.
     """
 
     holder: str
@@ -75,14 +74,14 @@ class Lease:
 
     @property
     def released(self) -> bool:
-        """Whether its last holder released it; one that was removed by hand may still lead."""
+        """Whether the last holder released the Lease; a holder removed by hand may still lead."""
         return not self.holder and self.duration == RELEASED_DURATION
 
     def held_by(self, holder: str, wall: float, duration: float) -> bytes:
-        """Return the document to PUT: `holder` ("" releases) holds it from now on.
+        """Return the document to PUT: `holder` ("" releases) holds the Lease from now on.
 
-        It names the resourceVersion read, so that the API server refuses it (409) when somebody
-        else wrote meanwhile. A change of holder counts as a transition, as client-go counts it.
+        The document has the resourceVersion of the read, so the API server answers 409 if another
+        client wrote meanwhile. A change of holder counts as a transition, as in client-go.
         """
         document: dict[str, Any] = json.loads(self.document)
         now = stamp(wall)
@@ -115,7 +114,7 @@ def new_lease(namespace: str, name: str, holder: str, wall: float, duration: flo
 
 
 def read_lease(body: bytes) -> Lease:
-    """Return the Lease in an answer. Raises WireError if it cannot be one."""
+    """Return the Lease in an answer. Raises WireError for another document."""
     try:
         document: dict[str, Any] = json.loads(body)
         if document.get("kind") != "Lease":
@@ -139,7 +138,7 @@ def read_lease(body: bytes) -> Lease:
 
 
 def seconds_of(stamp: str) -> float:
-    """Return the wall seconds of a time in a Lease; not a number if it is no time."""
+    """Return the wall seconds of a time in a Lease; NaN for another text."""
     try:
         when = datetime.fromisoformat(stamp)
     except ValueError:
@@ -166,14 +165,14 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """POST it; answer with `on_written` or `on_error`."""
+    """POST the body; answer with `on_written` or `on_error`."""
 
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """PUT it; answer with `on_written` or `on_error`."""
+    """PUT the body; answer with `on_written` or `on_error`."""
 
     body: bytes
 
@@ -194,7 +193,7 @@ class Term:
     end: float = NEVER
 
     def until(self, now: float) -> float:
-        """Return until when this process may bind; not later than `now` when it may not."""
+        """Return the end of the time in which this process may bind; `now` or earlier: no bind."""
         return self.end if now >= self.begin else NEVER
 
 
@@ -208,7 +207,7 @@ class ElectionTiming:
     spread: float = 1.2
 
     def __post_init__(self) -> None:
-        """Refuse times by which a leader would outlast its Lease or have no second try."""
+        """Check that no leader outlasts the Lease and that a renewal has a second try."""
         if not 0 < self.retry < self.renew_deadline < self.duration:
             raise SettingsError("election: need 0 < retry < renew deadline < lease duration")
 
@@ -217,10 +216,10 @@ class ElectionTiming:
 class Elector:
     """The state of one candidate.
 
-    `identity` should belong to this process alone (host name and a random part), for those who read
-    the Lease; what makes it ours is the time at which we took it. `bind_budget` is how many seconds
-    a call sent at the end of a term may take to land. `term` is replaced whole, so other threads
-    may read it at any time.
+    `identity` should belong to this process alone (host name and a random part), for readers of the
+    Lease; the acquire time decides whether this process holds the Lease. `bind_budget`: seconds
+    that a call sent at the end of a term may take to land. `term` is replaced whole, so other
+    threads may read `term` at any time.
     """
 
     namespace: str
@@ -232,7 +231,7 @@ class Elector:
     _lease: Lease | None = None
     _changed_at: float = NEVER
     _lease_is_current: bool = False
-    # The acquire time that we last wrote to take the Lease; "": it was another's since.
+    # The acquire time of our last take-over; "": another process has held the Lease since.
     _acquire_time: str = ""
     # The renew time that we last wrote.
     _renew_time: str = ""
@@ -241,25 +240,25 @@ class Elector:
     _next_at: float = NEVER
     _stopping: bool = False
     _releasing: bool = False
-    _done: bool = False
+    _is_done: bool = False
 
     def release(self) -> None:
-        """Stop leading, and give the Lease away with the next step.
+        """Stop leading, and release the Lease with the next step.
 
         Only to be called when every call of this process has been answered: the next leader will
-        not wait. Otherwise end without it, and let the Lease run out.
+        not wait. Otherwise the Lease must run out.
         """
         self.term = Term()
         self._stopping = True
 
     def tick(self, now: float, wall: float, jitter: float) -> Action:
-        """Return what to do. `wall` is for the Lease's readers; `jitter` in [0, 1)."""
+        """Return the next step. wall: for the readers of the Lease; jitter: in [0, 1)."""
         if self._stopping:
             lease = self._lease
             # Within our fence an earlier leader's calls may still land: the next must wait too.
-            known = self._lease_is_current and now >= self._fence
-            if self._done or not known or lease is None or not self._is_ours(lease):
-                self._done = True
+            may_write = self._lease_is_current and now >= self._fence
+            if self._is_done or not may_write or lease is None or not self._is_ours(lease):
+                self._is_done = True
                 return Done()
             self._sent_at = now
             self._releasing = True
@@ -277,8 +276,8 @@ class Elector:
         Raises WireError if the body is no Lease.
         """
         lease = read_lease(body) if body is not None else None
-        changed = lease is None or self._lease is None or not lease.same_term(self._lease)
-        if changed:
+        is_new_term = lease is None or self._lease is None or not lease.same_term(self._lease)
+        if is_new_term:
             self._changed_at = now
         self._lease = lease
         self._lease_is_current = True
@@ -290,11 +289,11 @@ class Elector:
     def on_written(self, body: bytes, now: float) -> None:
         """Take the answer to an accepted write.
 
-        Raises WireError if it does not show the Lease as written: an older one, from a cache on
-        the way, renews nothing.
+        Raises WireError if the answer has another Lease than the written one: an older Lease, of a
+        cache on the way, renews nothing.
         """
         if self._releasing:
-            self._done = True
+            self._is_done = True
             return
         lease = read_lease(body)
         if not self._is_ours(lease):
@@ -310,7 +309,7 @@ class Elector:
     def on_error(self, error: ApiError | WireError, now: float) -> None:
         """Handle a refused or unanswered call: the Lease must be read again."""
         if self._releasing:
-            self._done = True
+            self._is_done = True
             return
         self._lease_is_current = False
         # After a conflict there is news to be read; still never in a hot loop.
@@ -322,7 +321,7 @@ class Elector:
         lease = self._lease
         duration = self.timing.duration
         if lease is None:
-            # Somebody may have deleted the Lease of a leader who does not know it yet.
+            # The Lease may have been deleted, and the last leader may not know yet.
             self._acquire(now, wall, fence=now + duration + self.bind_budget)
             self._renew_time = stamp(wall)
             return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
@@ -334,7 +333,7 @@ class Elector:
                 self._next_at = min(now + pause, expiry)
                 return Wait(self._next_at - now)
             self._acquire(now, wall, fence=now if lease.released else expiry + self.bind_budget)
-            lease = replace(lease, holder="")  # it changes hands, though it may be in our name
+            lease = replace(lease, holder="")  # a transition, though the identity may be ours
         self._sent_at = now
         self._renew_time = stamp(wall)
         return Update(lease.held_by(self.identity, wall, duration))
@@ -348,20 +347,18 @@ class Elector:
         self._sent_at = now
 
     def _is_ours(self, lease: Lease) -> bool:
-        """Return whether it has our identity and was acquired by this process, not by one before
-        it.
-        """
+        """Return whether this process, not an earlier one of the same identity, holds the Lease."""
         return lease.holder == self.identity and lease.acquired == self._acquire_time != ""
 
 
 @dataclass(slots=True)
 class SchedulerLease:
-    """The state of one follower of its scheduler.
+    """The state of one follower of the kube-scheduler of this host.
 
-    `host` is the name the scheduler of this host has for itself. A renewal counts from when the
-    Lease *before* it was asked for, which was surely earlier; so leading needs two looks, and a
-    renewal between them. `bind_budget` is how many seconds a call sent at the end of a term may
-    take to land. `term` is replaced whole, so other threads may read it at any time.
+    `host`: the host name in the identity of the kube-scheduler of this host. A renewal counts from
+    the request of the Lease *before* the renewal, which was surely earlier; so leading needs two
+    reads with a renewal between the reads. `bind_budget`: seconds that a call sent at the end of a
+    term may take to land. `term` is replaced whole, so other threads may read `term` at any time.
     """
 
     host: str
@@ -375,7 +372,7 @@ class SchedulerLease:
     _requested_wall: float = NEVER
     _next_at: float = NEVER
     _fence: float = NEVER
-    # The last Lease seen that our scheduler held; None once another was seen to hold it.
+    # The last Lease of the kube-scheduler of this host; None after a Lease of another holder.
     _last_own: Lease | None = None
     _stopping: bool = False
 
@@ -385,7 +382,7 @@ class SchedulerLease:
         self._stopping = True
 
     def tick(self, now: float, wall: float, jitter: float) -> Action:
-        """Return what to do. `wall` is the clock of this host; `jitter` in [0, 1)."""
+        """Return the next step. wall: the clock of this host; jitter: in [0, 1)."""
         if self._stopping:
             return Done()
         if now < self._next_at:
@@ -402,7 +399,7 @@ class SchedulerLease:
         """
         lease = read_lease(body) if body is not None else None
         before, read_before = self._lease, self._read_at
-        # Another's term, seen to its end without a renewal, came right before.
+        # The term of another holder, which ended without a renewal, came right before.
         others_expired = (
             lease is not None
             and before is not None
@@ -425,10 +422,10 @@ class SchedulerLease:
             self.term = Term(self._fence, read_before + lease.duration)
 
     def on_written(self, body: bytes, now: float) -> None:
-        """Do nothing: it never writes."""
+        """Do nothing: a follower never writes."""
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """Take the failure of a read: the term runs on to its end."""
+        """Take the failure of a read: the term goes on to the end."""
         self._next_at = max(self._next_at, now + self.poll / 2)
 
     def _observe_own(
@@ -436,13 +433,13 @@ class SchedulerLease:
     ) -> None:
         """Set the fence when the Lease may have come to our host from elsewhere."""
         last = self._last_own
-        # A restart of our scheduler is one transition, so no other held it in between.
+        # A restart of this host's kube-scheduler is one transition: no other holder in between.
         restarts = 0 if last is None or lease.holder == last.holder else 1
         if last is None or lease.transitions_since(last) != restarts:
-            # By the clock of this host, which is the clock that wrote it, and may have been set
-            # since. An earlier holder may have given it away.
-            held = self._requested_wall - seconds_of(lease.acquired)
-            held = 0.0 if math.isnan(held) else min(max(0.0, held), now - read_before)
-            remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
+            # By the wall clock of this host, which also wrote the time, and may have been set
+            # since. An earlier holder may have released the Lease.
+            age = self._requested_wall - seconds_of(lease.acquired)
+            age = 0.0 if math.isnan(age) else min(max(0.0, age), now - read_before)
+            remaining = 0.0 if others_expired else max(0.0, lease.duration - age)
             self._fence = now + remaining + self.bind_budget
         self._last_own = lease

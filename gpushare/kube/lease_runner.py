@@ -1,4 +1,4 @@
-"""The thread around `Elector` or `SchedulerLease`: it sends the calls that they ask for.
+"""The thread around `Elector` or `SchedulerLease`: it sends the calls of the step machine.
 
 Knows paths of Leases and `gpushare.kube.api.Calls`. Every decision is the machine's; here are the
 clocks, the jitter, the thread and the log.
@@ -58,26 +58,26 @@ class LeaseRunner:
         self._thread: threading.Thread | None = None
 
     def leads_until(self, now: float) -> float:
-        """Return until when this process may bind (monotonic seconds); not later than `now` when it
-        may not. A bind begins only if this outlasts all the time it may take.
+        """Return the end of the time in which this process may bind, in monotonic seconds; `now` or
+        earlier: no bind. A bind begins only if this is later than the longest end of the bind.
         """
         return election.NEVER if self._halted else self._machine.term.until(now)
 
     def fenced_until(self) -> float:
-        """Return when the calls of every leader before us have landed: only a list begun later
-        shows them. NEVER (the far past) when there was no such leader.
+        """Return the time when all calls of earlier leaders have landed: only a later list shows
+        these calls. NEVER (the far past) without an earlier leader.
         """
         return self._machine.term.begin
 
     def start(self) -> None:
-        """Run in a thread of its own."""
+        """Start the thread."""
         # Made here and not in the constructor: a thread object made before a fork counts as ended
-        # in the child, whatever it does there.
+        # in the child.
         self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
         self._thread.start()
 
     def run(self) -> None:
-        """Follow the machine until it is done."""
+        """Follow the machine until its end."""
         while not self._ended:
             if self._stopping:
                 self._machine.release()
@@ -108,7 +108,7 @@ class LeaseRunner:
         return self._thread is None or not self._thread.is_alive()
 
     def alive(self, now: float) -> bool:
-        """Return whether the thread runs and is not overdue in what it does."""
+        """Return whether the thread runs and is not overdue."""
         return self._thread is not None and self._thread.is_alive() and now <= self._due
 
     def _do(self, action: election.Action) -> None:
@@ -130,16 +130,15 @@ class LeaseRunner:
                             answer = self._request("PUT", self._path, body)
                             self._machine.on_written(answer, self._clock())
                         case election.Read():
-                            found = None
+                            answer_body = None
                             with suppress(ApiNotFound):
-                                found = self._request("GET", self._path, None)
-                            self._machine.on_lease(found, self._clock())
+                                answer_body = self._request("GET", self._path, None)
+                            self._machine.on_lease(answer_body, self._clock())
                 except (ApiError, WireError) as error:
                     log.warning(Line("lease call failed", lease=self._path, error=error))
                     self._machine.on_error(error, self._clock())
                 leads = self.leads_until(self._clock()) > self._clock()
-                # Compared with what was said, as it may begin and end between two calls, by the
-                # clock.
+                # Compared with the last log line: a term may begin and end between two calls.
                 if leads != self._logged_leading:
                     self._logged_leading = leads
                     log.info(Line("leadership changed", lease=self._path, leading=leads))

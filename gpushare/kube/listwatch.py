@@ -1,21 +1,23 @@
 """List and watch as a step machine: answers and a time in, the next request out.
 
-Knows the rules by which a client follows a collection of the API server, and nothing of sockets,
-threads, clocks, randomness or the objects' meaning; decoding is handed in. So one seed replays it.
+Knows the rules for a client that follows a collection of the API server, and nothing of sockets,
+threads, clocks, randomness or the meaning of objects; the caller passes a decoder. So one seed
+replays a run.
 
-`next` says what to do, one of the `on_...` methods takes what came of it. The rules:
+`next` returns the next request, and one of the `on_...` methods takes the outcome. The rules:
 
-- A list is asked for in pages, without a resourceVersion: a read of the latest state. A page with
-  a token is half a list; only a whole one is delivered, and 410 between pages starts it again, as
-  does a page that fails for long.
-- A watch goes on from the last version seen, for a time the server ends. Cut or ended, it resumes;
-  one that had fallen silent is followed by a list: a server may be behind our version, or send no
-  bookmarks, and what lies between may cut each watch before its first word.
-- 410, as status or as an ERROR event, means that versions are gone: list again, never reuse them.
-- A page that has too many bytes is asked for again with half as many objects, down to one; later
-  pages have as many as would be few bytes if objects stayed as large as the last ones.
-- Whatever fails is tried again later each time, until it has been healthy for a while. Nothing a
-  server answers makes this ask in a hot loop.
+- A list comes in pages, without a resourceVersion: a read of the latest state. A page with a token
+  is a part of a list; only a whole list is delivered. 410 between pages starts the list again, and
+  so does a page that fails for long.
+- A watch goes on from the last seen version, and the server ends the watch after some time. After a
+  cut or an end the watch resumes. A list follows a silent watch: a server may be behind our
+  version, or send no bookmarks, and a proxy may cut each watch before its first event.
+- 410, as status or as an ERROR event, means that versions are gone: list again, never reuse a
+  version.
+- A page with too many bytes is requested again with half as many objects, down to one; later pages
+  have as many objects as fit by the size of the last objects.
+- Each failure in a row makes the pause before the next try longer, until a healthy while has
+  passed. No answer of a server causes a hot loop.
 """
 
 from collections import Counter
@@ -31,7 +33,7 @@ Query = tuple[tuple[str, str], ...]
 
 
 class Page(Protocol):
-    """A decoded page of a list; its objects are for the event handler."""
+    """A decoded page of a list; the objects are for the event handler."""
 
     @property
     def resource_version(self) -> str:
@@ -141,7 +143,7 @@ class Timing:
     # Bytes of a page that are aimed at, once objects have shown to be large.
     page_bytes: int = 8 << 20
     list_timeout: float = 30.0
-    # How long a page may fail, however often it is tried, until its list is begun again.
+    # Seconds that a page may fail until the list starts again.
     page_retry_for: float = 60.0
     connect_timeout: float = 10.0
     # Soon enough for a list before the ledger is taken for old, if nothing was said meanwhile.
@@ -149,13 +151,13 @@ class Timing:
     watch_longest: float = 110.0
     # Beyond the server's own end of the watch; a connection that died without a word ends here.
     watch_grace: float = 15.0
-    # A watch that ends when its last word is as old as this is followed by a list.
+    # A list follows a watch that ends this many seconds after the last event.
     quiet_after: float = 30.0
     pause: float = 0.1
     longest_pause: float = 30.0
-    # Less than the time after which load balancers cut what is idle: 20 s and more.
+    # Less than the time after which load balancers cut idle connections: 20 s and more.
     healthy_after: float = 15.0
-    # A watch that ended cleanly sooner than this counts as a failure, or it would be a hot loop.
+    # A watch with a clean end earlier than this counts as a failure: else there is a hot loop.
     short_watch: float = 1.0
     relist_spacing: float = 1.0
 
@@ -176,7 +178,7 @@ class ListWatch(Generic[PageT, EventT]):
     listed_at: float = NEVER
     """When the last list that was taken over was begun."""
     relists: int = 0
-    """Lists taken over; it only grows, like the next two."""
+    """The number of delivered lists; like the next two, this only grows."""
     decode_errors: int = 0
     """Lines, pages and single objects that could not be read."""
     restarts: Counter[str] = field(default_factory=Counter)
@@ -193,7 +195,7 @@ class ListWatch(Generic[PageT, EventT]):
     _pause: float = 0.0
     _pause_from: float = NEVER
     _failures: int = 0
-    _gone: int = 0
+    _gone_count: int = 0
     _bad_lines: int = 0
     _healthy_since: float | None = None
     _opened: bool = False
@@ -203,15 +205,15 @@ class ListWatch(Generic[PageT, EventT]):
         self._relist_wanted = True
 
     def next(self, now: float, jitter: float) -> Action:
-        """Return what to do; `jitter` in [0, 1) spreads what many clients would do at once."""
+        """Return the next request; `jitter` in [0, 1) spreads the requests of many clients."""
         self.watching = False
         if self._pause:
             self._not_before = self._pause_from + self._pause * (1 - jitter / 2)
             self._pause = 0.0
         if self._relist_wanted and self.version:
-            # A list under way is ended first, or frequent requests would keep it from ever ending.
+            # A list under way ends first: else frequent requests would restart the list for ever.
             self._forget_place()
-            # Asked for often, it is still done no more often than this.
+            # The spacing bounds the rate of frequent requests.
             spaced = self._list_started + self.timing.relist_spacing
             self._not_before = max(self._not_before, spaced)
         opened, self._opened = self._opened, False
@@ -224,9 +226,9 @@ class ListWatch(Generic[PageT, EventT]):
     def on_page(
         self, body: bytes, now: float, trim: Callable[[PageT], PageT] | None = None
     ) -> Replace[PageT] | None:
-        """Return the whole list when this was its last page; to be answered with `on_delivered`.
+        """Return the whole list after the last page; to be answered with `on_delivered`.
 
-        trim: returns what is kept of a page until then; None: all.
+        trim: returns a smaller page to keep until the last page; None: keep the page.
         """
         try:
             page = self.decoder.decode_list(body)
@@ -250,14 +252,12 @@ class ListWatch(Generic[PageT, EventT]):
         if not token:
             return self._complete()
         if not page.items:
-            # The API allows it (ListOptions.limit: all objects of the page were filtered out).
+            # The API allows an empty page (ListOptions.limit: all objects were filtered out).
             self._pause, self._pause_from = self.timing.pause, now
         return None
 
     def on_delivered(self, whole: Replace[PageT]) -> None:
-        """Record that the handler holds the whole list now, for a long list long after its last
-        page.
-        """
+        """Record that the handler holds the whole list now; a long list takes a while."""
         self.relists += 1
         self.listed_at = whole.started
         self.synced = True
@@ -269,7 +269,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._healthy_since = now
 
     def on_line(self, line: bytes, now: float) -> EventT | None:
-        """Return the event to deliver, if it is one; ask `watching` whether to read on."""
+        """Return the event to deliver, if any; `watching` says whether to read on."""
         try:
             event = self.decoder.decode_event(line)
         except Exception:  # as above
@@ -293,7 +293,7 @@ class ListWatch(Generic[PageT, EventT]):
         return event
 
     def on_end(self, now: float) -> None:
-        """Take the clean end of a watch, or its close for a relist."""
+        """Take the clean end of a watch, or the close for a relist."""
         self.watching = False
         if self._relist_wanted:
             self.restarts["asked"] += 1
@@ -316,13 +316,13 @@ class ListWatch(Generic[PageT, EventT]):
             # The server will not have this watch; the same again would be refused again.
             self._fail("refused", now, relist=True)
         else:
-            # It may never again have what a page's token asks for: etcd can be set back.
+            # The server may never again have the version of the token: etcd can be set back.
             stuck = not was_watch and now >= self.last_contact + self.timing.page_retry_for
             reason = f"http-{error.status}" if error.status else "no-answer"
             self._fail(reason, now, relist=stuck)
 
     def on_handler_error(self, now: float) -> None:
-        """Take a failure of the handler: what it holds is in doubt until the next list."""
+        """Take a failure of the handler: its state is in doubt until the next list."""
         self.synced = False
         self._fail("sink", now, relist=True)
 
@@ -353,7 +353,7 @@ class ListWatch(Generic[PageT, EventT]):
 
     def _complete(self) -> Replace[PageT]:
         whole = Replace(self._pages, self._list_started)
-        # All pages of a list bear one version, its first page's; older is safe, newer is not.
+        # All pages of a list have the version of the first page; older is safe, newer is not.
         self.version = self._pages[0].resource_version
         self._pages = ()
         self._bad_lines = 0
@@ -372,10 +372,10 @@ class ListWatch(Generic[PageT, EventT]):
     def _versions_gone(self, now: float) -> None:
         """List again: the first time at once, as versions age in any cluster."""
         self._reset_failures_after_health(now)
-        self._gone += 1
+        self._gone_count += 1
         self.restarts["gone"] += 1
         self._forget_place()
-        self._pause, self._pause_from = self._backoff(self._gone - 1), now
+        self._pause, self._pause_from = self._backoff(self._gone_count - 1), now
 
     def _fail(self, reason: str, now: float, *, relist: bool = False) -> None:
         self._reset_failures_after_health(now)
@@ -390,7 +390,7 @@ class ListWatch(Generic[PageT, EventT]):
         self.watching = False
         since = self._healthy_since
         if since is not None and now - since >= self.timing.healthy_after:
-            self._failures = self._gone = 0
+            self._failures = self._gone_count = 0
         self._healthy_since = None
 
     def _backoff(self, failures: int) -> float:

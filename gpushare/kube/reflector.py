@@ -1,7 +1,7 @@
 """The thread around `ListWatch`: it sends the calls, and delivers objects to an event handler.
 
-Knows sockets only as `gpushare.kube.api.Api`. Every decision is the machine's; here are the clock,
-the jitter, the thread, and the log. It must not know what the objects are.
+Knows sockets only as `gpushare.kube.api.Api`. The machine makes every decision; this module has the
+clock, the jitter, the thread, and the log. Knows nothing of the meaning of objects.
 """
 
 import logging
@@ -33,15 +33,14 @@ _EventT_contra = TypeVar("_EventT_contra", contravariant=True)
 _DELIVERY_SECONDS = 30.0
 _AFTER_BUG_SECONDS = 1.0
 _REFUSALS = (403, 404)
-"""Statuses by which the API server says that we have no right to a collection, or that it has none.
-"""
+"""Statuses for a missing right to a collection, or a missing collection."""
 
 
 class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
-    """What takes the objects of a collection.
+    """Takes the objects of a collection.
 
-    It is called by one thread; after an exception everything is listed again. It may have a method
-    `trim(page)` that returns the page with less in it: what is kept until the list is whole.
+    One thread calls the handler; after an exception the collection is listed again. A handler may
+    have a method `trim(page)` that returns a smaller page to keep until the list is whole.
     """
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
@@ -49,7 +48,7 @@ class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
         ...
 
     def apply(self, event: _EventT_contra) -> None:
-        """Take over one change, later than all before it; the same one may come again."""
+        """Take over the next change; the same change may come again."""
         ...
 
 
@@ -69,8 +68,8 @@ class Reflector(Generic[PageT, EventT]):
     ) -> None:
         """Make the reflector; `start` starts it.
 
-        optional: many clusters do not have this API or do not give us the right to it, so that the
-        server refuses it is logged once, and not at each further try.
+        optional: many clusters lack this API or the right to list the collection, so the first
+        refusal is logged, and no further one.
         """
         self._api = api
         self._optional = optional
@@ -85,7 +84,7 @@ class Reflector(Generic[PageT, EventT]):
         self._lines: Lines | None = None
         self._due = NEVER
         self.last_resource_version = ""
-        """The resourceVersion up to which all was delivered; "" if it is not known."""
+        """The last delivered resourceVersion; "" if unknown."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -94,9 +93,9 @@ class Reflector(Generic[PageT, EventT]):
         return self._machine
 
     def start(self) -> None:
-        """Run in a thread of its own."""
+        """Start the thread."""
         # Made here and not in the constructor: a thread object made before a fork counts as ended
-        # in the child, whatever it does there.
+        # in the child.
         name = f"reflector {self._machine.path}"
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()
@@ -124,15 +123,15 @@ class Reflector(Generic[PageT, EventT]):
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
     def request_relist(self) -> None:
-        """Ask for a new list soon; `status.listed_at` shows when it has come."""
+        """Ask for a new list soon; `status.listed_at` shows the time of the last list."""
         self._relist = True
         self._interrupt()
 
     def stop(self, timeout: float = 1.0) -> bool:
         """Return whether the thread has ended within `timeout` seconds.
 
-        It ends at once out of a watch or a pause. A call under way is not waited for; what it
-        brings is not delivered any more.
+        A watch or a pause ends at once. A call under way may last longer; its answer is not
+        delivered any more.
         """
         self._stopped = True
         self._interrupt()
@@ -144,7 +143,7 @@ class Reflector(Generic[PageT, EventT]):
         return not thread.is_alive()
 
     def alive(self, now: float) -> bool:
-        """Return whether the thread runs and is not overdue in what it does."""
+        """Return whether the thread runs and is not overdue."""
         return self._thread is not None and self._thread.is_alive() and now <= self._due
 
     def _interrupt(self) -> None:
@@ -162,7 +161,7 @@ class Reflector(Generic[PageT, EventT]):
         except ApiError as error:
             self._failed("list", error)
             return
-        # A page is read, and what its objects are too large for is dropped, before the next one.
+        # Each page is read and trimmed before the next one.
         trim = getattr(self._handler, "trim", None)
         whole = self._machine.on_page(body, self._clock(), trim)
         del body
@@ -212,7 +211,7 @@ class Reflector(Generic[PageT, EventT]):
             log.warning(Line("watch broken off", resource=self._machine.path, so_far=restarts))
 
     def _deliver(self, delivery: Callable[[], None]) -> bool:
-        """Return whether the handler has taken it."""
+        """Return whether the handler succeeded."""
         if self._stopped:
             return False
         self._set_due(0.0)
@@ -234,5 +233,5 @@ class Reflector(Generic[PageT, EventT]):
         self._machine.on_error(error, self._clock())
 
     def _set_due(self, seconds: float) -> None:
-        """Set the time by which the loop must turn again."""
+        """Set the time of the next sign of life of the loop."""
         self._due = self._clock() + seconds + _DELIVERY_SECONDS

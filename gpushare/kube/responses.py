@@ -1,12 +1,12 @@
 """Responses, read in time: bodies whole or not at all, watches line by line, refusals as errors.
 
-Knows urllib3's answers and their sockets, and of what the bytes mean only the Status document. Only
-a Status is the API server's own word: whatever else comes with a status of 4xx may be a proxy's,
-and says nothing of what was done. Which class of `gpushare.errors.Api*` a Status becomes is decided
-by the HTTP status alone; its words are for people to read.
+Knows urllib3's answers with their sockets, and of all documents only the Status. Only a Status
+comes from the API server: another body with a status of 4xx may be of a proxy, and does not tell
+the outcome of the call. The HTTP status alone decides on the class of `gpushare.errors.Api*`; the
+message is for people.
 
-A watch is one JSON document a line; the network may cut it anywhere, and what is left without a
-line end when the stream ends was cut off, so it is never delivered.
+A watch is one JSON document a line; the network may cut the stream anywhere. A rest without a line
+end at the end of the stream was cut off, and is never delivered.
 
 Tested in `tests/unit/kube/test_client_in_time.py`, `tests/unit/kube/test_client.py` and
 `tests/unit/kube/test_line_splitter.py`.
@@ -33,66 +33,66 @@ BODY_LIMIT = 64 << 10
 # is not a watch, and must not fill our memory.
 LINE_LIMIT = 16 << 20
 MOST_BYTES = 16 << 20
-"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so that a
-list of few objects is less whatever stands in them, and 500 usual pods are a third of it."""
+"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so a list
+of few objects always fits, and 500 usual pods have a third of these bytes."""
 
 _CHUNK = 256 << 10
 _BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 _TOO_MANY_REQUESTS = 429
-"""kube-apiserver says this in plain text (its filters for requests in flight), before it begins."""
+"""The plain text of kube-apiserver's filters for requests in flight, which had no effect."""
 
 Response = urllib3.BaseHTTPResponse
 
 
 @dataclass(slots=True, eq=False)
 class LineSplitter:
-    """Cuts a stream of chunks into lines, without their ends; empty lines are dropped."""
+    """Cuts a stream of chunks into lines without line ends; empty lines are dropped."""
 
     limit: int = LINE_LIMIT
     """Bytes of a line."""
     _parts: list[bytes] = field(default_factory=list)
-    _held: int = 0
+    _held_bytes: int = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the lines completed by `chunk`, in order.
 
         Raises ValueError when a line grows past the limit (bytes).
         """
-        head, *rest = chunk.split(b"\n")
+        head, *later_parts = chunk.split(b"\n")
         self._hold(head)
-        if not rest:
+        if not later_parts:
             return []
-        lines = [b"".join(self._parts), *rest[:-1]]
+        lines = [b"".join(self._parts), *later_parts[:-1]]
         self._parts = []
-        self._held = 0
-        self._hold(rest[-1])
+        self._held_bytes = 0
+        self._hold(later_parts[-1])
         return [line for line in lines if line.strip()]
 
     def _hold(self, part: bytes) -> None:
         """Keep a piece of a line; pieces are joined once, so a line cut often costs no more."""
         if part:
             self._parts.append(part)
-            self._held += len(part)
-        if self._held > self.limit:
+            self._held_bytes += len(part)
+        if self._held_bytes > self.limit:
             raise ValueError(f"a line of the stream is longer than {self.limit} bytes")
 
 
 class LineStream:
     """The lines of an open watch; `close` may come from another thread.
 
-    silence: seconds between two of them that are allowed. Raises OSError if its socket is gone.
+    silence: upper bound of the seconds between two lines. Raises OSError for a closed socket.
     """
 
-    def __init__(self, response: Response, where: str, silence: float) -> None:
+    def __init__(self, response: Response, call_name: str, silence: float) -> None:
         live = getattr(response.connection, "live", None)
         if not isinstance(live, socket.socket):
             raise OSError("the connection has no socket any more")
         live.settimeout(silence)
         self._response = response
-        self._where = where
+        self._where = call_name
         self._closed = False
-        # A duplicate of our own: shutting it down wakes a reader blocked on the other, for TLS too,
-        # and its number cannot be given to another file meanwhile.
+        # A duplicate of the socket: its shutdown wakes a blocked reader, for TLS too, and no other
+        # file can get its number meanwhile.
         self._handle = socket.socket(fileno=os.dup(live.fileno()))
         self._lock = threading.Lock()
 
@@ -138,7 +138,7 @@ def read_all(response: Response, deadline: float) -> bytes:
     """
     length = response.headers.get("Content-Length", "")
     if not (response.chunked or length.isdigit() or response.status == 204):
-        # http.client takes an answer cut within its head for one that ends with the connection.
+        # http.client takes an answer with a cut head for an answer that ends with the connection.
         raise OSError("the answer does not say where it ends")
     parts, size = [], 0
     plain = "Content-Encoding" not in response.headers
@@ -185,7 +185,7 @@ def return_to_pool(response: Response, deadline: float) -> bool:
     return True
 
 
-def response_error(where: str, status: int, body: bytes) -> ApiError:
+def response_error(call_name: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer with `status`: ApiNotFound, ApiConflict, ApiGone, and plain
     ApiError for any other definite refusal.
 
@@ -195,7 +195,7 @@ def response_error(where: str, status: int, body: bytes) -> ApiError:
     text = body[:TEXT_LIMIT].decode(errors="replace") if message is None else message
     definite = 400 <= status < 500 and (message is not None or status == _TOO_MANY_REQUESTS)
     error_class = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
-    return error_class(f"{where}: {status} {one_line(text)}".rstrip(), status)
+    return error_class(f"{call_name}: {status} {one_line(text)}".rstrip(), status)
 
 
 def _message(body: bytes) -> str | None:
@@ -209,9 +209,9 @@ def _message(body: bytes) -> str | None:
         return None
 
 
-def no_response_error(where: str, cause: Exception) -> ApiUnavailable:
+def no_response_error(call_name: str, cause: Exception) -> ApiUnavailable:
     """Return the error for a call that got no whole answer."""
-    return ApiUnavailable(f"{where}: {one_line(cause) or type(cause).__name__}", 0)
+    return ApiUnavailable(f"{call_name}: {one_line(cause) or type(cause).__name__}", 0)
 
 
 def one_line(text: object) -> str:

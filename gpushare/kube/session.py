@@ -1,10 +1,10 @@
-"""One reading of the credentials, and the connections that are opened with them.
+"""One reading of the credentials, and the connections with these credentials.
 
 Knows the official client, which reads kubeconfigs, credentials and certificates and configures the
-connection pool; makes no calls itself. That client is imported with the first session: it takes as
-long as all else of a command that ends without one.
+connection pool; makes no calls. The first session imports the official client: the import takes as
+long as the rest of a command.
 
-The connections that urllib3 opens send a call in one piece, in time or not at all.
+The connections of urllib3 send a call in one piece, in time or not at all.
 
 Tested in `tests/unit/kube/test_client_credentials.py` and `tests/unit/kube/test_client_in_time.py`.
 """
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-# How long a token is used before the official client checks again whether it has expired.
+# Seconds until the official client checks again whether the token has expired.
 _TOKEN_CHECK_SECONDS = 5.0
-# What urllib3 would read at each connection.
+# The files that urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
-# In the path of an address, what is left as it is.
+# The characters that stay unquoted in the path of an address.
 _SAFE = "/:@!$&'()*+,;=~%"
 
 
 class TooLateError(HTTPError):
-    """A call was not sent: its send deadline is over."""
+    """A call was not sent: the send deadline is over."""
 
     def __init__(self) -> None:
         super().__init__("not sent: its time was over before it could be")
 
 
 class SendDeadline(threading.local):
-    """The deadline of the call that this thread makes, and whether any byte of it was sent.
+    """The deadline of the call of this thread, and whether any byte of the call was sent.
 
-    `not_after` is monotonic. It is kept per thread, since urllib3 passes no values of ours to its
-    connections.
+    `not_after`: monotonic seconds. There is one per thread, since urllib3 passes no further values
+    to connections.
     """
 
     not_after: float = math.inf
     sent: bool = False
 
     def mark_sent(self) -> None:
-        """Record that the call is sent now. Raises TooLateError if its deadline is over."""
+        """Record that the call is sent now. Raises TooLateError after the deadline."""
         if time.monotonic() > self.not_after:
             raise TooLateError
         self.sent = True
@@ -74,14 +74,14 @@ send_deadline = SendDeadline()
 
 
 class OneWriteConnection(HTTPConnection):
-    """A connection that sends head and body in one write, and keeps its socket.
+    """A connection that sends head and body in one write, and keeps the socket.
 
-    http.client sends them apart, and at each system call another thread may take the interpreter
-    lock (and over TLS, each would be a record of its own). It also drops the socket when the answer
-    says `close`.
+    http.client sends head and body apart, and at each system call another thread may take the
+    interpreter lock (and over TLS, each would be a separate record). http.client also drops the
+    socket when the answer says `close`.
 
-    The deadline is checked last, when it is connected: a name server that does not answer, say,
-    holds `connect` for 5 s, whatever its time-out.
+    The check of the deadline comes last, after the connect: a name server that does not answer,
+    say, holds `connect` for 5 s, whatever the time-out.
     """
 
     live: socket.socket | None = None
@@ -118,7 +118,7 @@ class TlsConnection(OneWriteConnection, HTTPSConnection):
 
 
 class Session:
-    """One reading of the credentials, and the connections that were opened with them."""
+    """One reading of the credentials, and the connections with these credentials."""
 
     def __init__(self, settings: "Configuration", user_agent: str) -> None:
         from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415 -- see above
@@ -134,8 +134,8 @@ class Session:
         proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
         # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
         self.prefix = settings.host.rstrip("/") if proxied else quote(host.path, _SAFE).rstrip("/")
-        read = {"ssl_context": context, **dict.fromkeys(_FILES)}
-        self.pool = manager.connection_from_url(settings.host, read)
+        pool_options = {"ssl_context": context, **dict.fromkeys(_FILES)}
+        self.pool = manager.connection_from_url(settings.host, pool_options)
         self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
         self._fixed_headers = {
@@ -146,17 +146,18 @@ class Session:
 
     @property
     def anonymous(self) -> bool:
-        """Whether its calls have no identity: it has no token and no certificate.
+        """Whether calls have no identity: there is no token and no certificate.
 
-        kube-apiserver takes them for system:anonymous, so it answers 403 and not 401.
+        kube-apiserver treats such calls as system:anonymous, and answers 403 and not 401.
         """
         return not (self._authorization or self._settings.cert_file)
 
     def headers(self, content_type: str | None) -> dict[str, str]:
         """Return the headers of a call; ask the official client for a new token when one is due.
 
-        In a cluster it reads the token file again each minute; an exec plug-in runs when its token
-        has expired. If that fails, the old token is used, and the server answers 401 if it is bad.
+        In a cluster the official client reads the token file again each minute; an exec plug-in
+        runs after the token has expired. After a failure the old token stays, and the server
+        answers 401 to a bad one.
         """
         with self._lock:
             if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
@@ -178,29 +179,29 @@ class Session:
 def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str) -> Session:
     """Return a session with one cluster. Raises SettingsError with one line."""
     if kubeconfig:
-        where = _kubeconfig_name(kubeconfig, context)
+        source = _kubeconfig_name(kubeconfig, context)
     elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
-        where = "the service account of this pod"
+        source = "the service account of this pod"
     else:
         raise SettingsError("no kubeconfig given, and no service account of a pod found here")
     try:
         return Session(_read_settings(kubeconfig, context, pool_size), user_agent)
     except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
-        raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
+        raise SettingsError(f"{source} cannot be used: {one_line(error)}") from error
 
 
 def usual_kubeconfig() -> str:
     """Return the kubeconfig that kubectl would use; "" in a pod without one."""
-    named = os.environ.get("KUBECONFIG")
+    variable = os.environ.get("KUBECONFIG")
     usual = Path.home() / ".kube" / "config"
-    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
-        return named or ""
+    if variable or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
+        return variable or ""
     return str(usual)
 
 
 def _authorization(token: str | None) -> str:
-    """Return the value of the header; "" if there is no single token after `Bearer`: its file is
-    just being written, or holds something else (which http.client would repeat in its error).
+    """Return the value of the header; "" without a single token after `Bearer`: the token file is
+    just being written, or has other text (which http.client would repeat in an error).
     """
     return token.strip() if token and len(token.split()) == 2 else ""
 
@@ -213,7 +214,7 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
 
     settings = Configuration(host="")
     if kubeconfig:
-        kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
+        kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # no annotations there
             kubeconfig, context, client_configuration=settings, persist_config=False
         )
     else:
@@ -261,12 +262,12 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
     for file in files:
         try:
-            # From Python 3.14 on `Path.exists` says no where it cannot be looked for.
+            # From Python 3.14 on `Path.exists` returns False for an unreadable folder.
             file.expanduser().stat()
             break
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, RuntimeError) as error:  # no right to its folder; no such home
+        except (OSError, RuntimeError) as error:  # no right to the folder; no such home
             raise SettingsError(
                 f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}"
             ) from error

@@ -119,11 +119,11 @@ class Store:
 
     def entries(self, *phases: Phase) -> dict[str, Entry]:
         """Return the charges in these phases, by uid; without a phase, all charges."""
-        first, *others = phases or CHARGED
-        charged = self.by_phase[first].copy()
-        for phase in others:
-            charged |= self.by_phase[phase]
-        return cast(dict[str, Entry], charged)
+        first, *more_phases = phases or CHARGED
+        entries_by_uid = self.by_phase[first].copy()
+        for phase in more_phases:
+            entries_by_uid |= self.by_phase[phase]
+        return cast(dict[str, Entry], entries_by_uid)
 
     def entries_on(self, node: str) -> list[Entry]:
         """Return the charges on the node."""
@@ -146,13 +146,13 @@ class Store:
 
     def set_spec(self, spec: NodeSpec) -> None:
         """Take over a node as it is shown."""
-        known = self.nodes.get(spec.name)
-        if known is not None and known.spec == spec:
+        record = self.nodes.get(spec.name)
+        if record is not None and record.spec == spec:
             # The very object: an audit knows by it whether the node was told again.
-            self.nodes[spec.name] = replace(known, spec=spec)
+            self.nodes[spec.name] = replace(record, spec=spec)
             return
         self.pins.serves_by_identity(spec.name, spec.serves_by_identity)
-        self._reshape(spec, (known.past if known else _NO_HISTORY).updated(spec))
+        self._reshape(spec, (record.past if record else _NO_HISTORY).updated(spec))
 
     def drop_node(self, name: str) -> None:
         """Close a node. Its pods stay charged."""
@@ -163,26 +163,26 @@ class Store:
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
         """Take over which devices of the node are reported unhealthy."""
-        known, before = self.nodes.get(node), self.unhealthy.pop(node, frozenset())
+        record, before = self.nodes.get(node), self.unhealthy.pop(node, frozenset())
         if devices:
             self.unhealthy[node] = devices
-        if devices != before and known is not None:
-            self._reshape(known.spec, known.past)
+        if devices != before and record is not None:
+            self._reshape(record.spec, record.past)
 
     def lend(self, node: str) -> None:
         """Close all devices of the node from now on: they are given out in other books."""
         if node not in self.lent:
             self.lent.add(node)
-            known = self.nodes.get(node)
-            if known is not None:
-                self._reshape(known.spec, known.past)
+            record = self.nodes.get(node)
+            if record is not None:
+                self._reshape(record.spec, record.past)
 
     def recount(self, node: str) -> None:
         """Count the node again, if that leaves less free; see NodeArrays.recount."""
-        known = self.nodes.get(node)
-        if known is not None:
-            self._resolve(known.shape)
-            self.arrays.recount(known.shape, self.charges_on(node))
+        record = self.nodes.get(node)
+        if record is not None:
+            self._resolve(record.shape)
+            self.arrays.recount(record.shape, self.charges_on(node))
         elif node in self.arrays.row:
             self.arrays.remove_node(node)
 
@@ -231,8 +231,8 @@ class Store:
                 )
                 or (entry.request.alone and used[device] > units_held)
             ):
-                why = "was given to others" if usable else "was closed"
-                raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
+                cause = "was given to others" if usable else "was closed"
+                raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")
         self.pins.check(entry.ref.uid, entry.request, allocation)
         return allocation, spec.capacity[devices[0]]
 
@@ -318,10 +318,10 @@ class LedgerView:
     @property
     def typical_units(self) -> int:
         """The size of the typical request (core/stranded.py); a split pod asks for each part."""
-        bound = (entry.request for entry in self.entries.values())
-        waiting = (pod.request for pod in self.waiting)
+        bindings = (entry.request for entry in self.entries.values())
+        pending = (pod.request for pod in self.waiting)
         return typical_units(
-            units for request in chain(bound, waiting) for units in {*request.parts}
+            units for request in chain(bindings, pending) for units in {*request.parts}
         )
 
 
@@ -355,7 +355,7 @@ class Reader:
             snapshot, nodes = self.snapshot(), dict(self._store.nodes)
             entries = self._store.entries()
             uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
-        shapes = {name: known.shape for name, known in nodes.items()}
+        shapes = {name: node_record.shape for name, node_record in nodes.items()}
         return LedgerView(snapshot, shapes, entries, _waiting(uncharged))
 
     def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
@@ -372,13 +372,13 @@ class Reader:
 
     def _node_books(self, node: str) -> NodeBooks | None:
         with self._lock:
-            known, arrays = self._store.nodes.get(node), self._store.arrays
-            if known is None or not known.spec.capacity:
+            node_record, arrays = self._store.nodes.get(node), self._store.arrays
+            if node_record is None or not node_record.spec.capacity:
                 return None
             entries, used = self._store.entries_on(node), arrays.used(node)
             percents, (cpu, memory) = arrays.percents(node), arrays.host_free(node)
         by_name = tuple(sorted(entries, key=_by_name))
-        return NodeBooks(known.shape, used, by_name, cpu, memory, percents)
+        return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents)
 
     def taken(self, node: str) -> Amounts:
         """Return what the pods of a node take of it, by resource; added up once for each change."""
@@ -386,9 +386,9 @@ class Reader:
             arrays, memo = self._store.arrays, self._store.taken
             if node not in arrays.row:
                 return {}
-            version, known = arrays.changed(node), memo.get(node)
-            if known is not None and known[0] == version:
-                return known[1]
+            version, kept_amounts = arrays.changed(node), memo.get(node)
+            if kept_amounts is not None and kept_amounts[0] == version:
+                return kept_amounts[1]
             charges = self._store.charges_on(node)
         sums: Counter[str] = Counter()
         for charge in charges:
@@ -433,9 +433,9 @@ class Reader:
         with self._lock:
             nodes = dict(self._store.nodes)
         return {
-            name: frozenset(device for device, ok in enumerate(known.shape.healthy) if not ok)
-            for name, known in nodes.items()
-            if not all(known.shape.healthy)
+            name: frozenset(device for device, ok in enumerate(node_record.shape.healthy) if not ok)
+            for name, node_record in nodes.items()
+            if not all(node_record.shape.healthy)
         }
 
     def waiting(self) -> tuple[Waiting, ...]:
@@ -465,8 +465,8 @@ class Reader:
     def serves(self, node: str) -> bool:
         """Return whether the node has devices here, or pods that hold some."""
         with self._lock:
-            known = self._store.nodes.get(node)
-            has_devices = known is not None and bool(known.spec.capacity)
+            node_record = self._store.nodes.get(node)
+            has_devices = node_record is not None and bool(node_record.spec.capacity)
             return has_devices or bool(self._store.entries_on(node))
 
     def can_still_bind(self, uid: str) -> bool:
@@ -513,7 +513,7 @@ class Reader:
         """Return (the charges by uid, the nodes by name), both as last shown."""
         with self._lock:
             entries, nodes = self._store.entries(), dict(self._store.nodes)
-        return entries, {name: known.spec for name, known in nodes.items()}
+        return entries, {name: node_record.spec for name, node_record in nodes.items()}
 
     def differing_nodes(self) -> list[str]:
         """Return the nodes whose arrays are not what their charges sum to.
@@ -526,8 +526,10 @@ class Reader:
             nodes, unhealthy = dict(self._store.nodes), dict(self._store.unhealthy)
             lent = set(self._store.lent)
         shapes = {
-            name: shape_of(known.spec, known.past, unhealthy.get(name), lent=name in lent)
-            for name, known in nodes.items()
+            name: shape_of(
+                node_record.spec, node_record.past, unhealthy.get(name), lent=name in lent
+            )
+            for name, node_record in nodes.items()
         }
         charges = [charge for record in records if (charge := record.charge) is not None]
         astray = {
@@ -547,8 +549,8 @@ class Reader:
 
 
 def _waiting(uncharged: Iterable[Record]) -> tuple[Waiting, ...]:
-    asking = (pod for pod in uncharged if isinstance(pod, Waiting) and pod.request.devices)
-    return tuple(sorted(asking, key=lambda pod: (pod.created, pod.uid)))
+    pending_pods = (pod for pod in uncharged if isinstance(pod, Waiting) and pod.request.devices)
+    return tuple(sorted(pending_pods, key=lambda pod: (pod.created, pod.uid)))
 
 
 def _by_name(entry: Entry) -> tuple[str, str, str]:

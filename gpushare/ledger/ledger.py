@@ -84,11 +84,11 @@ class Ledger(Reader):
 
         keep: names of nodes that are in the list but could not be read; they stay as they were.
         """
-        listed = {spec.name: spec for spec in specs}
+        specs_by_name = {spec.name: spec for spec in specs}
         with self._lock:
-            for spec in listed.values():
+            for spec in specs_by_name.values():
                 self._store.set_spec(spec)
-            for name in self._store.nodes.keys() - listed.keys() - set(keep):
+            for name in self._store.nodes.keys() - specs_by_name.keys() - set(keep):
                 self._store.drop_node(name)
 
     def node_changed(self, spec: NodeSpec) -> None:
@@ -130,17 +130,17 @@ class Ledger(Reader):
         the list was begun, from which on such a pod is in doubt; without it no read frees one.
         """
         changes = Changes()
-        listed: set[str] = set()
-        waiting: list[str] = []
+        listed_uids: set[str] = set()
+        pending: list[str] = []
         chunks = iter(pods)
         while chunk := list(islice(chunks, self.CHUNK)):
-            listed.update(pod.ref.uid for pod in chunk)
-            waiting += [pod.ref.uid for pod in chunk if not pod.node]
+            listed_uids.update(pod.ref.uid for pod in chunk)
+            pending += [pod.ref.uid for pod in chunk if not pod.node]
             with self._lock:
                 for pod in chunk:
                     self._shown(pod, changes)
         with self._lock:
-            for uid in self._store.records.keys() - listed - set(keep):
+            for uid in self._store.records.keys() - listed_uids - set(keep):
                 before = self._store.records[uid]
                 self._listed(uid, Event.NOT_LISTED)
                 changes.note(before, self._store.records.get(uid))
@@ -148,7 +148,7 @@ class Ledger(Reader):
                 self._shown_unreadable(uid)
             for uid in self._store.entries(*ASSUMED):
                 self._listed(uid, Event.LISTED)
-            for uid in waiting:
+            for uid in pending:
                 self._listed(uid, Event.LISTED_UNBOUND, started)
         return changes
 
@@ -209,10 +209,12 @@ class Ledger(Reader):
             if seen is not None and self._store.arrays.changed(node) > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
             uuids = self._store.nodes[node].spec.uuids
-            named = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
-            allocation = replace(allocation, uuids=named)
-            sent = Sent(stamp, now, next(self._tokens))
-            entry = records.assumed(before, ref, request, allocation, sent, at_gate=at_gate)
+            device_uuids = (
+                tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
+            )
+            allocation = replace(allocation, uuids=device_uuids)
+            binding = Sent(stamp, now, next(self._tokens))
+            entry = records.assumed(before, ref, request, allocation, binding, at_gate=at_gate)
             self._store.put(ref.uid, entry)
             return allocation
 
@@ -225,8 +227,8 @@ class Ledger(Reader):
             before = self._store.records.get(uid)
             if records.next_phase(before, Event.LET_THROUGH) is None:
                 return False
-            sent = Sent(stamp, now, next(self._tokens))
-            after = records.answered(before, Event.LET_THROUGH, sent)
+            binding = Sent(stamp, now, next(self._tokens))
+            after = records.answered(before, Event.LET_THROUGH, binding)
             self._store.put(uid, after)
             return after is not before
 
@@ -261,7 +263,7 @@ class Ledger(Reader):
             self._store.put(uid, records.sent_again(entry, Sent(stamp, now, next(self._tokens))))
             return resumed
 
-    def settle(self, uid: str, token: int, seen: ObservedPod | None, now: float) -> None:
+    def settle(self, uid: str, token: int, pod: ObservedPod | None, now: float) -> None:
         """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
 
         seen None: no pod of that name exists. A read that shows the pod bound makes its charge
@@ -270,7 +272,7 @@ class Ledger(Reader):
         it was known to be bound, an alarm tells it.
         """
         with self._lock:
-            step = records.read(self._store.records.get(uid), seen, token, now)
+            step = records.read(self._store.records.get(uid), pod, token, now)
             self._store.put(uid, step.record, step.alarm)
 
     # -- what an audit does -----------------------------------------------------------------------
@@ -281,13 +283,13 @@ class Ledger(Reader):
             for node in nodes:
                 self._store.recount(node)
 
-    def reshape(self, known: NodeSpec, spec: NodeSpec) -> bool:
-        """Replace the node's spec, if the watch has not changed it since `known`; return whether it
-        was replaced.
+    def reshape(self, last_spec: NodeSpec, spec: NodeSpec) -> bool:
+        """Replace the node's spec unless the watch has changed the spec since `last_spec`; return
+        whether the spec was replaced.
         """
         with self._lock:
-            node = self._store.nodes.get(known.name)
-            unchanged = node is not None and node.spec is known
+            node = self._store.nodes.get(last_spec.name)
+            unchanged = node is not None and node.spec is last_spec
             if unchanged:
                 self._store.set_spec(spec)
             return unchanged
@@ -324,5 +326,5 @@ class Ledger(Reader):
 
     def _answered(self, uid: str, event: Event, stamp: str, now: float = 0.0) -> None:
         with self._lock:
-            record, sent = self._store.records.get(uid), Sent(stamp, now, next(self._tokens))
-            self._store.put(uid, records.answered(record, event, sent))
+            record, binding = self._store.records.get(uid), Sent(stamp, now, next(self._tokens))
+            self._store.put(uid, records.answered(record, event, binding))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.model import ANY_CARD, MAX_UNITS, Cards, Request, Shares
 from gpushare.errors import AnnotationError, MessageError
 from gpushare.wire.annotations import (
@@ -122,7 +122,7 @@ def device_request(
         models=models,
         inits=sums.inits,
         resources=host.resources,
-        percents=percents_of(percent // devices for percent in sums.percents),
+        percents=tuple([percent // devices for percent in sums.percents]),
         percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, of_one_device
 from gpushare.core.model import (
     HOST_BOUND,
     MAX_UNITS,
@@ -169,8 +169,9 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         names.uuids: uuid * request.devices,
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
-    percents = zip(names.percents, request.percents, strict=False)
-    max_bytes |= {of_amount.allocation: grants for of_amount, percent in percents if percent}
+    for of_amount, percent in zip(names.percents, request.percents, strict=False):
+        if percent:
+            max_bytes[of_amount.allocation] = grants
     # As the API server counts annotations.
     present_bytes = sum(
         len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -199,17 +200,21 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
     """Return (total GPU units, `containers` and `inits` of the Request). Raises QuantityError."""
     spec = pod.spec or PodSpec()
     regular = [gpu_units(container, resource) for container in spec.containers or ()]
-    inits = [
-        (gpu_units(container, resource), container.restart_policy)
-        for container in spec.init_containers or ()
-    ]
-    total = peak([sum(regular)], inits) if inits else sum(regular)
-    if total > MAX_UNITS:
-        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+    total = sum(regular)
+    init_units: tuple[int, ...] = ()
+    if spec.init_containers:
+        inits = [
+            (gpu_units(container, resource), container.restart_policy)
+            for container in spec.init_containers
+        ]
+        total = peak([total], inits)
+        init_units = tuple([units for units, _ in inits if units])
     if not total:
         return 0, (), ()
-    containers = tuple((index, count) for index, count in enumerate(regular) if count)
-    return total, containers, tuple(count for count, _ in inits if count)
+    if total > MAX_UNITS:
+        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+    containers = tuple([(index, units) for index, units in enumerate(regular) if units])
+    return total, containers, init_units
 
 
 def percent_sums(
@@ -217,22 +222,24 @@ def percent_sums(
 ) -> tuple[Percents, tuple[Shares, ...]]:
     """Return (the percents over all devices, `percent_containers` of the Request).
 
-    Raises QuantityError; if not `strict`, an amount that cannot be read is a whole device, which
-    may be what the pod asks for.
+    Raises QuantityError; if not `strict`, an unreadable amount is a whole device, which may be the
+    request of the pod.
     """
-    totals: list[int] = []
-    by_container: list[Shares] = []
-    for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
-        try:
-            total, containers, _ = device_sums(pod, of_amount.resource)
-        except QuantityError:
-            if strict:
-                raise
-            total, containers = amount.whole, ()
-        totals.append(total)
-        by_container.append(containers)
-    percents = percents_of(totals)
-    return percents, tuple(by_container) if percents else ()
+    sums = [_percent_sum(pod, index, names, strict=strict) for index in range(len(names.percents))]
+    percents = tuple([total for total, _ in sums])
+    if not any(percents):
+        return (), ()
+    return percents, tuple([containers for _, containers in sums])
+
+
+def _percent_sum(pod: Pod, index: int, names: Names, *, strict: bool) -> tuple[int, Shares]:
+    try:
+        total, containers, _ = device_sums(pod, names.percents[index].resource)
+    except QuantityError:
+        if strict:
+            raise
+        return PERCENT_AMOUNTS[index].whole, ()
+    return total, containers
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:

@@ -34,7 +34,7 @@ def _hang(*_: object) -> None:
 
 if __name__ == "__main__":
     fate = sys.argv[1]
-    hurried = functools.partial(Auditor, every=0.2, pause=0.0)
+    hurried = functools.partial(Auditor, interval=0.2, pause=0.0)
     impatient = functools.partial(UnansweredRequests, max_looks=int(STUCK))
     mock.patch.multiple(process, Auditor=hurried, UnansweredRequests=impatient).start()
     mock.patch.object(settler, "STUCK", STUCK).start()

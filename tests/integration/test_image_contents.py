@@ -35,7 +35,7 @@ LACKS = {
     "gpushare": ("demo", "simulate"),
 }
 _STARTS = {"extender": "gpushare.", "device-plugin": "gpushare.device_plugin."}
-"""The prefixes of the modules for which an image is made."""
+"""The prefixes of an image's modules."""
 
 _ALONE = """
 import sys
@@ -95,7 +95,7 @@ class Image:
 
 @cache
 def walked(image: Image) -> "subprocess.CompletedProcess[str]":
-    """The names of all modules for which the image is made, imported."""
+    """The names of all modules of the image, imported."""
     return image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
 
 

@@ -73,7 +73,7 @@ def test_after_a_restart_pods_that_run_are_known_and_count_once(
 def test_a_small_cluster_that_fills_is_used_by_default_as_by_device_bestfit(
     cluster: Cluster, start_extender: StartExtender
 ) -> None:
-    """4 nodes of 4 cards of 16, for which no pod was seen: 256 GiB."""
+    """4 nodes of 4 cards of 16, without any pod: 256 GiB."""
     extender = start_extender()
     extender.wait_ready()
 

@@ -1,4 +1,4 @@
-"""README.md and docs/start.md, done as they are printed, in a fresh clone."""
+"""README.md and docs/start.md, done as printed, in a fresh clone."""
 
 import os
 import re
@@ -29,7 +29,7 @@ VARIES = (
     (r"\bweb-\w{10}-\w{5}\b", "web-TEMPLATE-POD"),
     (r"(?m)^(web-TEMPLATE-POD +default +6 +)\S.*", r"\1REASON"),
 )
-"""What differs each time: the hour, which of two equal pods came first, names that are made, and
+"""The parts that differ each time: the hour, the order of two equal pods, generated names, and
 how full the nodes were when a pod was last looked at.
 """
 
@@ -59,7 +59,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def clone(folder: Path) -> Path:
-    """A clone with what is changed here, and the environment of this test as what was installed.
+    """A clone with the present changes, and this test's environment for the installed packages.
 
     Installing takes half a minute and the network, and the environment has the same packages.
     """
@@ -98,7 +98,7 @@ def clone(folder: Path) -> Path:
 
 
 def printed(expected: Block, output: str) -> None:
-    """Must hold: the output has what the page shows of it."""
+    """Must hold: the output has the lines that the page shows."""
 
     def alike(text: str) -> str:
         for pattern, word in VARIES:
@@ -134,7 +134,7 @@ def test_the_page_works_as_it_is_printed(page: str, shell: Shell, tmp_path: Path
 def figures(block: Block, shell: Shell) -> None:
     """Must come to hold soon: the first line's command prints the rest.
 
-    A pod whose bind came too late has another reason for a moment, until it is tried again.
+    A pod whose bind came too late has another reason for a moment, until the next try.
     """
     command = block.text.splitlines()[0].removeprefix("$ ")
     deadline = time.monotonic() + PATIENCE
@@ -151,7 +151,7 @@ def figures(block: Block, shell: Shell) -> None:
 
 
 def follow(block: Block, shell: Shell, folder: Path, output: str) -> str:
-    """Do what stands there; what the last commands printed."""
+    """Do the steps of the block; return the output of the last commands."""
     if block.kind == "not run":
         return output
     if block.kind == "output":

@@ -1,4 +1,4 @@
-"""docs/scheduler-tour.md: each stage runs as it is shown there, and so do the sample plug-ins."""
+"""docs/scheduler-tour.md: each stage runs as shown there, and so do the sample plug-ins."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ SAMPLES = ROOT / "docs/samples/scheduler-plugins"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samples, as pip leaves an editable installation of them."""
+    """The samples, as pip leaves an editable installation."""
     project = tomllib.loads((SAMPLES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = tmp_path / "sample_scheduler_plugins-1.dist-info"
     info.mkdir()

@@ -265,7 +265,7 @@ class Replica:
             not_ready=self.readiness.not_ready,
             watch_version=self.readiness.last_resource_version,
             clock=tasks.clock,
-            every=shape.audit,
+            interval=shape.audit,
             page=shape.page_limit,
             event=wake,
         )

@@ -168,9 +168,9 @@ class Entry:
         One whose cards have moved holds them back too: its device plug-in still goes by what is
         written. See pairing.py for when one does not any more.
         """
-        written, pinned = self.cover.written, None
-        if written is not None and not self.running and not (self.assigned and self.started > 0):
-            pinned = tuple(device for device, _ in written)
+        shares, pinned = self.cover.written, None
+        if shares is not None and not self.running and not (self.assigned and self.started > 0):
+            pinned = tuple(device for device, _ in shares)
         return Charge(self.node, self.request, self.placement, pinned)
 
     @property
@@ -192,10 +192,10 @@ class Entry:
         Counted as written: of a pod that may be on one of several devices each is charged, and one
         whose card has gone charges nothing that is there.
         """
-        asked = self.request.total
+        total = self.request.total
         if self.cover.written is None:
-            return asked, asked
-        return min(sum([units for _, units in self.cover.written]), asked), asked
+            return total, total
+        return min(sum([units for _, units in self.cover.written]), total), total
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,9 @@ def is_counted(record: Record | None) -> bool:
     if record is None:
         return False
     assumption = record.assumption
-    waiting = assumption.waiting if assumption is not None else record
-    if isinstance(waiting, Waiting):
-        return waiting.counted
+    pending = assumption.waiting if assumption is not None else record
+    if isinstance(pending, Waiting):
+        return pending.counted
     return assumption is None or assumption.unbound
 
 
@@ -127,21 +127,21 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         cpu_only = CpuOnly(pod.node, pod.request, pod.ref.namespace)
         return Step(record if record == cpu_only else cpu_only)
     if event is _WAITING:
-        counted = is_counted(record) or not pod.gated
-        waiting = Waiting(
+        is_counted_pod = is_counted(record) or not pod.gated
+        pending = Waiting(
             pod.ref,
             pod.request,
             pod.created,
             pod.gated,
             pod.crowded,
-            counted,
+            is_counted_pod,
             pod.priority,
             pod.demands,
             pod.served,
         )
         if entry is None or assumption is None:
-            return Step(waiting)
-        return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
+            return Step(pending)
+        return Step(replace(entry, assumption=replace(assumption, waiting=pending)))
     if entry is None:
         return Step(_bound(pod, _cover(pod)))
     if assumption is None:
@@ -159,8 +159,8 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
         return None
     assumption = record.assumption
     if assumption is None:
-        sent = (record.node, record.cover, frozenset[str]())
-        assumption = Assumption(phase, token, *sent, now, due=True, unbound=True)
+        binding = (record.node, record.cover, frozenset[str]())
+        assumption = Assumption(phase, token, *binding, now, due=True, unbound=True)
     elif event is Event.NOT_LISTED:
         assumption = replace(assumption, waiting=None)
     else:
@@ -168,7 +168,7 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
     return replace(record, assumption=assumption)
 
 
-def read(record: Record | None, seen: ObservedPod | None, token: int, now: float) -> Step:
+def read(record: Record | None, pod: ObservedPod | None, token: int, now: float) -> Step:
     """Return the record after a read of the pod, made since it was given the token.
 
     seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
@@ -177,17 +177,17 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
     assumption = record.assumption if record else None
     if not isinstance(record, Entry) or assumption is None or assumption.token != token:
         return Step(record)
-    if seen is None or seen.ref.uid != record.ref.uid or seen.ended:
+    if pod is None or pod.ref.uid != record.ref.uid or pod.ended:
         return Step(record if next_phase(record, Event.READ_GONE) is None else assumption.waiting)
     late = now >= assumption.since + HOLD
     unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
-    phase = next_phase(record, Event.READ_BOUND if seen.node else unbound)
+    phase = next_phase(record, Event.READ_BOUND if pod.node else unbound)
     if phase is None:
         return Step(record)
-    if seen.node:
-        cover, sure, alarm = _cover_when_bound(record, assumption, seen)
+    if pod.node:
+        cover, sure, alarm = _cover_when_bound(record, assumption, pod)
         landed = replace(assumption, phase=phase, since=now, due=False, sure=sure)
-        return Step(_bound(seen, cover, landed), alarm)
+        return Step(_bound(pod, cover, landed), alarm)
     alarm = None
     if not assumption.lost and (assumption.phase is Phase.LANDED or assumption.unbound):
         alarm = Alarm("binding_lost", record.ref, record.node)
@@ -214,7 +214,7 @@ def assumed(
     ref: PodRef,
     request: Request,
     allocation: Allocation,
-    sent: Sent,
+    binding: Sent,
     *,
     at_gate: bool = False,
 ) -> Entry:
@@ -223,37 +223,41 @@ def assumed(
     if phase is None:
         raise InvariantError(f"pod {ref}: it is charged already")
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
-    waiting = record if isinstance(record, Waiting) else None
-    stamps = frozenset([sent.stamp])
-    assumption = Assumption(phase, sent.token, node, cover, stamps, sent.now, waiting=waiting)
+    pending = record if isinstance(record, Waiting) else None
+    stamps = frozenset([binding.stamp])
+    assumption = Assumption(phase, binding.token, node, cover, stamps, binding.now, waiting=pending)
     return Entry(ref, request, node, cover.written, assumption, cover=cover)
 
 
-def sent_again(entry: Entry, sent: Sent) -> Entry:
+def sent_again(entry: Entry, binding: Sent) -> Entry:
     """Return the charge whose Binding is sent once more."""
     was, phase = entry.assumption, next_phase(entry, Event.SENT_AGAIN)
     if was is None or phase is None:
         return entry
-    stamps = was.stamps | {sent.stamp}
-    again = replace(was, phase=phase, token=sent.token, since=sent.now, stamps=stamps)
+    stamps = was.stamps | {binding.stamp}
+    again = replace(was, phase=phase, token=binding.token, since=binding.now, stamps=stamps)
     return replace(entry, assumption=again)
 
 
-def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
+def answered(record: Record | None, event: Event, binding: Sent) -> Record | None:
     """Return the record after the answer to a Binding, or after the gate has let the pod through.
 
     The answer is ignored if the charge of that Binding has ended: its pod may have been seen bound,
     and gone, before the answer came, and another bind of the same uid may be under way.
     """
     phase, assumption = next_phase(record, event), record.assumption if record else None
-    if not isinstance(record, Entry) or assumption is None or sent.stamp not in assumption.stamps:
+    if (
+        not isinstance(record, Entry)
+        or assumption is None
+        or binding.stamp not in assumption.stamps
+    ):
         return record
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
     sure = assumption.sure or event is Event.ACCEPTED
-    assumption = replace(assumption, phase=phase, since=sent.now, sure=sure)
+    assumption = replace(assumption, phase=phase, since=binding.now, sure=sure)
     if event is Event.NO_ANSWER:
-        assumption = replace(assumption, due=True, token=sent.token)
+        assumption = replace(assumption, due=True, token=binding.token)
     return replace(record, assumption=assumption)
 
 
@@ -316,6 +320,6 @@ def _cover(pod: ObservedPod) -> Cover:
     return Cover(pod.placement, pod.uuids, given=pod.given)
 
 
-def _same(one: Cover, other: Cover) -> bool:
+def _same(one: Cover, second: Cover) -> bool:
     """Return whether both say the same, whatever has been learned of either."""
-    return (one.written, one.uuids) == (other.written, other.uuids)
+    return (one.written, one.uuids) == (second.written, second.uuids)

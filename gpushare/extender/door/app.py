@@ -1,11 +1,11 @@
-"""HTTP: who may call, the verbs, and what people read.
+"""HTTP: access control, the verbs, and the documents for people.
 
-kube-scheduler calls the verbs for each pod that it places, so they are answered in front of flask:
-what a web framework does for each request takes as long as a verb (docs/research/performance.md).
-All that is no POST to a verb's path is flask's behind it.
+kube-scheduler calls the verbs for each pod, so this module answers the verbs in front of Flask: the
+work of a web framework for a request takes as long as a verb (docs/research/performance.md). Every
+other request goes to the Flask application.
 
-kube-scheduler drops the body of every answer that is not 200, so filter and bind answer 200 and say
-what was wrong in `Error`; prioritize and preempt have no such field and use 4xx and 503.
+kube-scheduler drops the body of every answer other than 200, so filter and bind answer 200 with the
+error in `Error`; prioritize and preempt have no such field and use 4xx and 503.
 """
 
 import json
@@ -49,7 +49,7 @@ _FAILED = "The extender failed to answer; its log says why"
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where the verbs are served: what the scheduler's configuration calls."""
+    """The paths of the verbs, as in the configuration of kube-scheduler."""
 
     prefix: str = "/gpushare-scheduler"
     filter: str = "filter"
@@ -62,7 +62,8 @@ class Routes:
 def build_app(service: Service, routes: Routes, body_limit: int, callers: Callers) -> Flask:
     """Return the WSGI application. callers: who is let in."""
     app = Flask("gpushare", static_folder=None)
-    # A path is served as it is, or not: a redirect would keep its request as _forget_no_route says.
+    # No redirects for doubled slashes: a redirect would create the reference cycle that
+    # `_forget_no_route` breaks.
     app.url_map.merge_slashes = False
     prefix = routes.prefix
     paths = {
@@ -70,7 +71,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         "prioritize": f"{prefix}/{routes.prioritize}",
         "bind": f"{prefix}/{routes.bind}",
         "preempt": f"{prefix}/{routes.preempt}",
-        # Of an entry of its own, without managedResources, for pods with claims.
+        # For a second extender entry without managedResources, for pods with claims.
         "rank": f"{prefix}/{routes.rank}",
         "inspect": f"{prefix}/inspect",
         "inspect_node": f"{prefix}/inspect/{{node}}",
@@ -92,8 +93,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         if request.headers.get("If-None-Match") == tag:
             return Response(status=304, headers={"ETag": tag})
         accepted = request.headers.get("Accept-Encoding", "")
-        sent, coding = representations.encoded(path, body, accepted)
-        answer = _json(sent)
+        payload, coding = representations.encoded(path, body, accepted)
+        answer = _json(payload)
         answer.headers.update({"ETag": tag, "Vary": "Accept-Encoding"})
         if coding:
             answer.headers["Content-Encoding"] = coding
@@ -134,13 +135,13 @@ class AccessControl:
     def refusal(self, environ: "WSGIEnvironment") -> str:
         """Return why the caller may not call, for an answer of 403; "" for one that may."""
         callers = self.callers
-        # If one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
+        # If one CA signs everything, as with kubeadm, the signature alone admits every kubelet.
         if callers.names and not callers.allows_certificate(
             names := names_of(environ["gunicorn.socket"].getpeercert())
         ):
-            refused = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
-            self._log_once(certificate=refused, wanted=", ".join(sorted(callers.names)))
-            return f"a certificate of {refused} may not call (--tls-client-names)"
+            caller_names = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
+            self._log_once(certificate=caller_names, wanted=", ".join(sorted(callers.names)))
+            return f"a certificate of {caller_names} may not call (--tls-client-names)"
         host = environ.get("HTTP_HOST", "")
         if not callers.allows_host(host):
             self._log_once(host=host)
@@ -148,7 +149,7 @@ class AccessControl:
                 f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
                 " or what urlPrefix names"
             )
-        # What is only read no page can read either: nothing here allows it to.
+        # A page of another site cannot read an answer either: no header here allows that.
         header = next((name for key, name in BROWSERS.items() if key in environ), "")
         if header and environ["REQUEST_METHOD"] not in _SAFE_METHODS:
             self._log_once(header=header)
@@ -156,7 +157,7 @@ class AccessControl:
         return ""
 
     def _log_once(self, **values: str) -> None:
-        """Log it once: kube-scheduler drops the answer's text, and calls for each pod."""
+        """Log a refusal once: kube-scheduler drops the answer's text, and calls for each pod."""
         line = Line("caller refused", **values)
         if str(line) not in self._logged and len(self._logged) < _MAX_LOGGED_CALLERS:
             self._logged.add(str(line))
@@ -165,7 +166,7 @@ class AccessControl:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """The handler of a path: from the body of a request to the body of its answer."""
+    """The handler of a path: from the body of a request to the body of the answer."""
 
     answer: Callable[[bytes], bytes | Future[bytes]]
     """Returns a future for an answer that is made later. Raises MessageError or NotReady."""
@@ -175,7 +176,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verbs:
-    """A WSGI application for the verbs, and for all else the one behind it."""
+    """A WSGI application for the verbs; other requests go to the next application."""
 
     verbs: Mapping[str, Verb]
     """By path."""
@@ -221,13 +222,13 @@ class Verbs:
         return status, json.dumps({"error": text}).encode()
 
     def _body(self, environ: "WSGIEnvironment") -> bytes:
-        """Return the request's body.
+        """Return the body of the request.
 
-        Raises MessageError if it is too large or says it is not JSON.
+        Raises MessageError for a body that is too large or has another content type than JSON.
         """
-        # Read the whole body even if it is refused: gunicorn closes a connection with an unread
-        # body, and the caller's next request on it is lost. The worker has the body already, and
-        # limits its size.
+        # Read the whole body even of a refused request: gunicorn closes a connection with an unread
+        # body, and the next request of the caller is lost. The worker has the body already, and
+        # limits the size.
         whole = environ.get("wsgi.input_terminated")
         size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
         body: bytes = environ["wsgi.input"].read(size)

@@ -1,7 +1,7 @@
-"""The TLS context that the service listens with; a new one is made when its files have changed.
+"""The TLS context of the service; a change of the files makes a new context.
 
-Knows ssl and files. Making one takes milliseconds, and the loop that all connections share asks for
-it for each connection, before the first byte has come.
+Knows ssl and files. A new context takes milliseconds, and the loop that all connections share gets
+the context for each connection, before the first byte has come.
 """
 
 import logging
@@ -17,12 +17,12 @@ from gpushare.logline import Line
 log = logging.getLogger("gpushare.serve")
 
 _State = tuple[tuple[int, int, int, int] | None, ...]
-"""What identifies the content of each file; None for one that cannot be looked at."""
+"""The identity of the content of each file; None for an unreadable file."""
 
 
 @dataclass
 class Certificates:
-    """Our certificate, its key, and the CA that callers' certificates must be signed by.
+    """The certificate and key of the service, and the CA that must sign certificates of callers.
 
     `loads` counts how often the files were loaded.
     """
@@ -35,7 +35,7 @@ class Certificates:
     _state: _State = field(default=(), init=False, repr=False)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the files as they are now.
+        """Return the context of the current files.
 
         If the files cannot be used, the last context stays in use, and the log says so once for
         each change. Raises SettingsError if there is no last one.
@@ -49,7 +49,7 @@ class Certificates:
                 content = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
             state += (content,)
         if self._context is None or state != self._state:
-            # The state of before the reading: what changes meanwhile is read again.
+            # The state before the read: a change during the read causes another read.
             self._state = state
             try:
                 self._context = self._read()

@@ -1,11 +1,10 @@
-"""One connection of a client, which may send and receive as slowly as it likes.
+"""One connection of a client; a slow client costs memory, but no thread.
 
-It costs memory, but no thread. Knows gunicorn's connections (27.x); not what is served, nor the
-worker (worker.py).
+Knows gunicorn's connections (27.x), and neither the application nor the worker (worker.py).
 
-The end of a request is found from its head in one pass, stricter than a server has to be: a head
-that two readers could take for two different requests is refused, so that the parser behind this
-one (gunicorn's) can only agree.
+One pass over the head finds the end of a request. The pass is stricter than HTTP demands: it
+refuses a head that two parsers could read differently, so that gunicorn's parser behind this pass
+can only agree.
 
 Tested in `tests/unit/extender/door/test_worker.py` and `tests/unit/extender/door/test_framing.py`.
 """
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
 CHUNK = 256 * 1024
-"""Bytes read from a client, or sent to it, at once."""
+"""Bytes of one read from a client, or of one write to a client."""
 
 HEAD_END = b"\r\n\r\n"
 
@@ -88,11 +87,11 @@ def body_length(head: bytes) -> int:
 
 
 class Outbox:
-    """A client's socket as gunicorn sees it: never blocking, and an answer leaves in large pieces.
+    """The socket of a client for gunicorn: never blocking, and an answer leaves in large pieces.
 
-    Whatever goes to the kernel lets another thread take the interpreter lock, and one has to wait
-    to get it back: head and body sent apart, and a change of blocking before and after, were half
-    of what a request handed over (64 binds at once: 60 changes of thread a bind, now 40).
+    Each system call lets another thread take the interpreter lock, and this thread then waits for
+    the lock. Separate writes of head and body, and a change of blocking before and after, caused
+    half of the changes of thread (64 binds at once: 60 changes a bind, now 40).
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -108,26 +107,26 @@ class Outbox:
         return sum(map(len, self._parts))
 
     def setblocking(self, flag: bool) -> None:
-        """Do nothing: it stays as it is."""
+        """Do nothing: the socket never blocks."""
 
     def sendall(self, data: bytes) -> None:
         """Keep the data for `flush`."""
         if self._parts and len(self._parts[-1]) + len(data) <= CHUNK:
             data = bytes(self._parts.pop()) + data
-        if data:  # a large one is not copied: it may be one that many clients are sent
+        if data:  # no copy of a large body: many clients may get the same one
             self._parts.append(memoryview(data))
 
     def flush(self, pieces: int = sys.maxsize) -> bool:
-        """Send at most this many pieces of what was kept; return whether nothing is left.
+        """Send at most this many queued pieces; return whether the queue is empty.
 
-        Stops when the client takes no more for now. Raises OSError if it is gone.
+        Stops when the client takes no more for now. Raises OSError if the client is gone.
         """
         try:
             for _ in range(pieces):
                 if not self._parts:
                     break
-                sent = self._sock.send(self._parts[0][:CHUNK])
-                self._parts[0] = self._parts[0][sent:]
+                byte_count = self._sock.send(self._parts[0][:CHUNK])
+                self._parts[0] = self._parts[0][byte_count:]
                 if not self._parts[0]:
                     del self._parts[0]
         except (BlockingIOError, ssl.SSLWantWriteError):
@@ -139,7 +138,7 @@ class Outbox:
 
 
 class Connection(TConn):
-    """One client: its socket, the received part of a request, the unsent part of an answer."""
+    """One client: the socket, the received part of a request, the unsent part of an answer."""
 
     max_head = 32 * 1024
     max_body = 16 * 1024 * 1024
@@ -162,14 +161,14 @@ class Connection(TConn):
         self.received = bytearray()
         self._scanned = self._body = self._end = 0
         self.parsed = 0
-        """Bytes of the request that came whole last, as long as they are held."""
-        # The cached WSGI environment of the head that is here; None: gunicorn has to parse it.
+        """Bytes of the last complete request, while the request is held."""
+        # The cached WSGI environment of the last head; None: gunicorn has to parse the head.
         self._known: dict[str, Any] | None = None
-        # The head of the request that came whole last, if gunicorn parses it, and else all of it.
+        # Head of the last complete request, for gunicorn's parser; else the complete request.
         self.head = b""
         self.environ: WSGIEnvironment | None = None
-        """That request's; None if gunicorn's parser has it."""
-        # gunicorn asks it what came behind a request.
+        """The body of the last complete request; None if gunicorn's parser has the body."""
+        # gunicorn takes the bytes behind a request from this parser.
         self.parser = http.get_parser(cfg, iter(()), client)
         self.refused = self.closed = False
         # handle() would otherwise wait for data, and make a parser that reads from the socket.
@@ -177,12 +176,12 @@ class Connection(TConn):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a request that is not answered yet, and of what came behind it."""
+        """Bytes of the unanswered request, and of the next requests."""
         return self.parsed + len(self.received)
 
     def next_request_within(self, seconds: float) -> bool:
         """Return whether the next request is complete within these seconds; raises as receive()."""
-        if self._request_complete():  # it came along with the last one
+        if self._request_complete():  # came together with the last request
             return True
         something = select.poll()
         something.register(self.sock, select.POLLIN)
@@ -203,9 +202,9 @@ class Connection(TConn):
         return self._request_complete()
 
     def _request_complete(self) -> bool:
-        """Return whether a request is whole, and then give it to gunicorn's parser, alone.
+        """Return whether a request is complete, and then pass this request to gunicorn's parser.
 
-        What came behind it stays, and is looked at as a request of its own.
+        Later bytes stay for the next request.
         """
         try:
             if not self._end and not self._find_end():
@@ -215,8 +214,8 @@ class Connection(TConn):
             return False
         if len(self.received) < self._end:
             return False
-        with memoryview(self.received) as seen:
-            head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
+        with memoryview(self.received) as view:
+            head, body = bytes(view[: self._body]), bytes(view[self._body : self._end])
         if self._known is not None:
             client, server = cast(Address, self.client), cast(Address, self.server)
             self.environ = self._known | {
@@ -230,7 +229,7 @@ class Connection(TConn):
             }
         else:
             self.head = head
-            # Popped: a connection that stays idle must not hold on to the body that it has brought.
+            # Popped: an idle connection must not keep the body of its last request.
             parts = [b"", body, head]
             self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
         del self.received[: self._end]
@@ -275,7 +274,7 @@ class Connection(TConn):
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self, graceful: bool = False) -> None:
-        """Close at once; the request was read to its end, so nothing may linger."""
+        """Close at once; the request was read to the end, so the socket need not linger."""
         del graceful
         self.closed = True
         util.close(self.sock)

@@ -1,6 +1,6 @@
-"""The body of an answer that is made later: the request waits, and no thread waits with it.
+"""The body of a later answer: the request waits, and no thread waits.
 
-Knows WSGI; nothing of what is served. Tested in `tests/unit/extender/door/test_deferred.py`.
+Knows WSGI, not the application. Tested in `tests/unit/extender/door/test_deferred.py`.
 """
 
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from concurrent.futures import Future
 
 
 class DeferredBody:
-    """A body that a WSGI application returns before it is there.
+    """A body that a WSGI application returns before the answer exists.
 
-    Any WSGI server may iterate over it, and waits. The worker of this package (worker.py) looks at
-    the future, and gives its thread to other requests meanwhile.
+    A WSGI server that iterates over the body waits. The worker of this package (worker.py) looks at
+    the future instead, and gives the thread to other requests meanwhile.
     """
 
     def __init__(self, future: Future[bytes]) -> None:
         self.future = future
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the body once it is there."""
+        """Wait for the answer, and yield the body."""
         yield self.future.result()

@@ -1,7 +1,7 @@
 """A cache of documents that anybody may ask for: callers at nearly the same time share one.
 
 Standard library only. Callers that ask all the time must not cost the verbs more than a share of
-the interpreter, and must not hold their threads.
+the interpreter, and must not hold threads of the verbs.
 """
 
 import threading
@@ -16,15 +16,15 @@ _CHEAP_SECONDS = 0.005
 _MAX_AGE = 15.0
 """Seconds that a document is kept at most."""
 _COST_FACTOR = 30
-"""A document is kept for this many times what it cost: the page, `inspect` and metrics together
-take a tenth of the interpreter at most."""
+"""A document is kept for this many times the seconds of making it: the page, `inspect` and metrics
+together take a tenth of the interpreter at most."""
 _MAX_WAITING = 4
 """How many may wait for a document that is not cheap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DocumentCache:
-    """Documents by name; each is kept for thirty times as long as it took to make."""
+    """Documents by name; a document is kept for thirty times the seconds of making it."""
 
     _slots: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_WAITING)

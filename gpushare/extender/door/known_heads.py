@@ -1,10 +1,10 @@
 """A cache of the request heads that gunicorn has parsed: kube-scheduler always sends the same few.
 
 A head that is byte for byte a cached one gets the cached WSGI environment. Only the digits of
-Content-Length may differ. What is not a plain POST on a connection that stays open is never cached:
-gunicorn parses it each time.
+Content-Length may differ. Only the head of a plain POST on a connection that stays open is cached;
+gunicorn parses every other head.
 
-Knows gunicorn (27.x) and WSGI; nothing of what is served.
+Knows gunicorn (27.x) and WSGI, not the application.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,19 +31,19 @@ _MAX_HEAD = 2048
 MAX_HEADS = 64
 _SPECIAL = ("EXPECT", "UPGRADE", "CONNECTION")
 _OF_THE_CONNECTION = ("gunicorn.socket", "wsgi.early_hints", "wsgi.input")
-"""Keys of an environment that lead to one connection: they must not be kept."""
+"""Keys of an environment with a reference to one connection: never cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A head without the digits of its Content-Length, and the length as a number."""
+    """A head without the digits of the Content-Length, and the length as a number."""
 
     text: bytes
     length: int
 
 
 def form_of(head: bytes) -> Form | None:
-    """Return the form of a head; None if it cannot be cached."""
+    """Return the form of a head; None for a head that is never cached."""
     start = head.find(_LENGTH) + len(_LENGTH)
     end = head.find(b"\r\n", start)
     digits = head[start:end]
@@ -54,13 +54,13 @@ def form_of(head: bytes) -> Form | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownHeads:
-    """WSGI environments; the oldest goes first. Any thread may use them."""
+    """A cache of WSGI environments; the oldest is evicted first. For any thread."""
 
     environs: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """By the text of a form; each without connection, body and length."""
 
     def add(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
-        """Add the WSGI environment of a request on a TConn, if it may be used again."""
+        """Add the WSGI environment of a request on a TConn, if its head may be cached."""
         form = form_of(head)
         plain = req.method == "POST" and req.version == (1, 1) and not req.should_close()
         special = any(name in _SPECIAL for name, _ in req.headers)
@@ -75,7 +75,7 @@ class KnownHeads:
 
 @dataclass(slots=True)
 class CachedRequest:
-    """A request as gunicorn's hook `pre_request` sees it."""
+    """A request for gunicorn's hook `pre_request`."""
 
     path: str
     method: str = "POST"
@@ -89,8 +89,8 @@ class CachedRequest:
 def answer(
     app: Callable[..., Iterable[bytes]], environ: "WSGIEnvironment", keep: bool
 ) -> tuple[bytes, bytes] | Future[bytes]:
-    """Return (head, body) of the application's answer, as gunicorn would write it; the future of
-    both, joined, if the answer is made later.
+    """Return (head, body) of the answer of the application, as gunicorn writes both; for a later
+    answer the future of head and body, joined.
 
     keep: whether the connection stays open after it.
     """
@@ -121,7 +121,7 @@ def answer(
 
 
 def _head(status: str, headers: list[tuple[str, str]], keep: bool, length: int) -> bytes:
-    """Return the head of an answer whose body has this length in bytes."""
+    """Return the head of an answer with a body of this length in bytes."""
     connection = "keep-alive" if keep else "close"
     lines = [f"HTTP/1.1 {status}", f"Server: {SERVER}", f"Date: {_date(int(time()))}"]
     lines += [f"Connection: {connection}", *(f"{name}: {value}" for name, value in headers)]

@@ -1,6 +1,6 @@
-"""gunicorn: how the application is served. docs/decisions/http.md has the reasons for its settings.
+"""gunicorn serves the application. docs/decisions/http.md has the reasons for the options.
 
-Knows gunicorn and what it is handed; reads no setting and no environment.
+Knows gunicorn; reads no setting and no environment.
 
 Tested in `tests/integration/test_extender.py` and `tests/integration/test_stalled_clients.py`.
 """
@@ -17,7 +17,7 @@ from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.door.worker import BufferedThreadWorker, PendingRequest
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
-"""Signals at which gunicorn starts a worker beside the one there is: two would keep two ledgers."""
+"""Signals that make gunicorn start a second worker: two workers would keep two ledgers."""
 
 
 class Server(BaseApplication):
@@ -26,8 +26,8 @@ class Server(BaseApplication):
     `listen`: HOST:PORT. `drain`: seconds for requests under way at the end. `tls`: the certificates
     to listen with, None for plain HTTP. `not_ready`: why nothing can be answered now, or "". `log`:
     takes gunicorn's own lines. `start`, `stopping` and `stop` are called in the worker: after the
-    fork, when it takes no more connections, and after the last answer. `start` is given a function
-    that returns the requests without an answer.
+    fork, when the worker takes no more connections, and after the last answer. The argument of
+    `start` is a function that returns the requests without an answer.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class Server(BaseApplication):
         stop: Callable[[], None],
     ) -> None:
         # As many clients as the file descriptors allow, at most 2048.
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        clients = 2048 if most == resource.RLIM_INFINITY else max(64, min(2048, most - 256))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        clients = (
+            2048 if hard_limit == resource.RLIM_INFINITY else max(64, min(2048, hard_limit - 256))
+        )
         self._app = app
         self._options: dict[str, object] = {
             "bind": listen,
@@ -65,13 +67,13 @@ class Server(BaseApplication):
             "forwarded_allow_ips": "",
             "forwarder_headers": "",
             "secure_scheme_headers": {},
-            # The one whose view of where a request ends is compared with ours (connection.py).
+            # The parser that connection.py agrees with about the end of a request.
             "http_parser": "python",
             "preload_app": False,
             "max_requests": 0,
             "loglevel": "warning",
             "accesslog": None,
-            # Behind a Service another replica may be ready: only a new connection comes to it.
+            # Behind a Service another replica may be ready: only a new connection reaches that one.
             "pre_request": lambda _worker, request: request.force_close() if not_ready() else None,
             "on_starting": lambda _server: _take_over_log(log),
             "when_ready": lambda _server: _keep_one_worker(),
@@ -88,7 +90,7 @@ class Server(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Give gunicorn all options; nothing comes from its environment."""
+        """Set all options of gunicorn; no option comes from the environment."""
         for name, value in self._options.items():
             self.cfg.set(name, value)
 
@@ -102,7 +104,7 @@ def _start_in_worker(
     start: Callable[[Callable[[], Iterable[PendingRequest]]], None],
     stopping: Callable[[], None],
 ) -> None:
-    """Start in the worker, once gunicorn has set its signal handlers to their defaults."""
+    """Start in the worker, after gunicorn has set the default signal handlers."""
     _keep_one_worker()
     worker.on_stop = stopping
     start(worker.pending_requests)

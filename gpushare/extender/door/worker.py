@@ -1,12 +1,12 @@
-"""A gunicorn worker in which a slow client holds a socket and never a thread.
+"""A gunicorn worker with slow clients that hold a socket and never a thread.
 
-Knows gunicorn's gthread worker (27.x); nothing of what is served. A request is connection.py's.
+Knows gunicorn's gthread worker (27.x), not the application. connection.py has the requests.
 
-gunicorn's own gthread worker lets a pool thread read the request with no deadline: a client that
-sent one byte holds that thread for good, and as many such clients as there are threads stop the
-service. It also lingers up to 2 s in its only accept loop for every connection that it closes.
-Here that loop collects each request, a thread gets it when its last byte has come, and what the
-client does not take of the answer at once is the loop's again.
+In gunicorn's own gthread worker a pool thread reads the request without a deadline: a client that
+sent one byte holds the thread for good, and as many such clients as threads stop the service. That
+worker also lingers up to 2 s in the only accept loop for every closed connection. In this worker
+the loop collects each request, a thread gets a request after the last byte, and the loop sends the
+part of an answer that the client does not take at once.
 """
 
 import errno
@@ -32,17 +32,17 @@ from gpushare.extender.door.connection import CHUNK, Connection
 _HEAD_END = re.compile(rb"\r\n\r?\n")
 
 _PARKED = object()
-"""The result of a request whose answer is made later: no thread works on it meanwhile."""
+"""The result of a request with a later answer: no thread works on the request meanwhile."""
 
 MAX_LOOKS = 60
-"""Observations at which a request may be there before it counts as stuck."""
+"""Observations of the same request until the request counts as stuck."""
 
 PendingRequest = tuple[int, float]
-"""A request that waits for a thread or is being answered: its connection, and since when."""
+"""A request that waits for a thread or for its answer: (connection, time of the request)."""
 
 
 class BufferedThreadWorker(ThreadWorker):
-    """gunicorn's gthread worker, whose threads never wait for a client to send or to take bytes."""
+    """gunicorn's gthread worker, with threads that never wait for the bytes of a client."""
 
     # accept() makes no other connections, hence the narrower types here and below.
     pending_conns: deque[Connection]  # type: ignore[assignment]
@@ -50,9 +50,9 @@ class BufferedThreadWorker(ThreadWorker):
 
     connection_class = Connection
     request_deadline = 5.0
-    """Seconds from a request's first byte to its last; then the connection is closed."""
+    """Seconds from the first to the last byte of a request; then the connection is closed."""
     answer_deadline = 5.0
-    """Seconds a client has to take its answer; then the connection is closed."""
+    """Seconds for a client to take an answer; then the connection is closed."""
     linger = 0.1
     """Seconds a thread that has answered waits for the client's next request.
 
@@ -61,23 +61,23 @@ class BufferedThreadWorker(ThreadWorker):
     linger_crowded = 0.01
     """The same if more than half of the threads are taken."""
     max_held = 64 * 1024 * 1024
-    """Bytes of requests held at once, unfinished or unanswered; beyond it the oldest is dropped."""
+    """Bytes of unfinished and unanswered requests; beyond this the oldest request is dropped."""
     max_unsent = 64 * 1024 * 1024
-    """Bytes of answers that clients have yet to take; beyond it the oldest is given up."""
+    """Bytes of answers that clients have not taken; beyond this the oldest answer is dropped."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- as the base class
         """Begin without connections.
 
-        A connection that no thread works on waits in one of four queues, oldest first: silent_conns
-        until its first byte ever, pending_conns while a request comes, answering_conns while an
-        answer is taken, keepalived_conns between the two.
+        A connection without a thread waits in one of four queues, oldest first: silent_conns before
+        the first byte, pending_conns while a request comes, answering_conns while the client takes
+        an answer, keepalived_conns between the two.
         """
         super().__init__(*args, **kwargs)
         self.silent_conns: deque[Connection] = deque()
         self.answering_conns: deque[Connection] = deque()
         self._pending_since: dict[Connection, float] = {}
         self.parked_conns: set[Connection] = set()
-        """Connections whose answers are made later."""
+        """Connections that wait for a later answer."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called once when the worker begins to stop: answers that wait have to be made."""
         self._heads = known_heads.KnownHeads()
@@ -92,7 +92,7 @@ class BufferedThreadWorker(ThreadWorker):
 
     def pending_requests(self) -> list[PendingRequest]:
         """Return the requests that wait for a thread or are being answered; for any thread."""
-        # In one step of the interpreter: others change it meanwhile.
+        # In one step of the interpreter: other threads change the set meanwhile.
         return [(id(conn), since) for conn, since in self._pending_since.copy().items()]
 
     def accept(self, listener: socket.socket) -> None:
@@ -112,11 +112,11 @@ class BufferedThreadWorker(ThreadWorker):
             conn = self.connection_class(
                 self.cfg, client_sock, client, listener.getsockname(), self._heads
             )
-        except OSError:  # TLS: it was gone before the handshake
+        except OSError:  # TLS: the client was gone before the handshake
             self.nr_conns -= 1
             client_sock.close()
             return
-        # Until its first byte it is what an idle kept-alive connection is: Go keeps spare ones too.
+        # Before the first byte like an idle kept-alive connection: Go opens spare ones, too.
         conn.set_timeout()
         self.silent_conns.append(conn)
         first = partial(self._begin_request, self.silent_conns, conn)
@@ -125,17 +125,17 @@ class BufferedThreadWorker(ThreadWorker):
     def on_client_socket_readable(  # type: ignore[override]
         self, conn: Connection, client: socket.socket
     ) -> None:
-        """Collect what has come of a connection's next request: its first bytes."""
+        """Collect the first bytes of the next request of a connection."""
         self._begin_request(self.keepalived_conns, conn, client)
 
     def _begin_request(
-        self, waiting: deque[Connection], conn: Connection, client: socket.socket
+        self, connections: deque[Connection], conn: Connection, client: socket.socket
     ) -> None:
         del client
-        if conn.closed:  # dropped for another one whose event came in the same turn of the loop
+        if conn.closed:  # dropped for another connection in the same turn of the loop
             return
-        waiting.remove(conn)
-        conn.timeout = time.monotonic() + self.request_deadline  # murder_pending() closes it then
+        connections.remove(conn)
+        conn.timeout = time.monotonic() + self.request_deadline  # for murder_pending()
         self.pending_conns.append(conn)
         if self._collect(conn):
             more = partial(self.on_pending_socket_readable, conn)
@@ -144,7 +144,7 @@ class BufferedThreadWorker(ThreadWorker):
     def on_pending_socket_readable(  # type: ignore[override]
         self, conn: Connection, client: socket.socket
     ) -> None:
-        """Collect what has come: more of a request."""
+        """Collect more bytes of a request."""
         del client
         if not conn.closed:
             self._collect(conn)
@@ -167,7 +167,7 @@ class BufferedThreadWorker(ThreadWorker):
         return not (whole or conn.closed)
 
     def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
-        """Give a connection whose request is whole to the next thread that is free."""
+        """Give a connection with a complete request to the next free thread."""
         self._pending_since[conn] = time.monotonic()
         super().enqueue_req(conn)
 
@@ -182,10 +182,10 @@ class BufferedThreadWorker(ThreadWorker):
                 if keep is _PARKED:  # the connection may be in another thread already
                     return _PARKED
                 conn.parsed = 0
-                taken = conn.outbox.flush()
+                is_flushed = conn.outbox.flush()
                 pending = len(self._pending_since)
                 # While other requests wait for a thread, this one must not wait.
-                if pending > self.cfg.threads or not (taken and keep and self.alive):
+                if pending > self.cfg.threads or not (is_flushed and keep and self.alive):
                     return keep
                 crowded = 2 * pending > self.cfg.threads
                 if not conn.next_request_within(self.linger_crowded if crowded else self.linger):
@@ -201,11 +201,11 @@ class BufferedThreadWorker(ThreadWorker):
         addr: Any,  # noqa: ANN401 -- as the base class
         exc: Exception,
     ) -> None:
-        """Answer a request that gunicorn refuses, or that failed, and log it."""
+        """Answer and log a request that gunicorn refuses, or that failed."""
         super().handle_error(req, cast(socket.socket, _WholeHead(client)), addr, exc)
 
     def handle_request(self, req: Request, conn: Connection) -> object:  # type: ignore[override]
-        """Answer a request that gunicorn has parsed, and cache its head."""
+        """Answer a request from gunicorn's parser, and cache the head."""
         if req.method != "POST":
             return bool(super().handle_request(req, conn))
         environ = dict(wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)[1])
@@ -214,7 +214,7 @@ class BufferedThreadWorker(ThreadWorker):
         return self._answer(conn, environ, closing=req.should_close())
 
     def _keepalive_after(self, conn: Connection, keepalive: object) -> object:
-        # A verb has read its whole body.
+        # A verb has read the whole body.
         return _PARKED if keepalive is _PARKED else super()._keepalive_after(conn, keepalive)  # type: ignore[misc]
 
     def _answer(
@@ -249,14 +249,14 @@ class BufferedThreadWorker(ThreadWorker):
     def _unpark(self, conn: Connection, answer: Future[bytes], keep: bool) -> None:
         """Send an answer that was made later."""
         self.parked_conns.discard(conn)
-        done: Future[object] = Future()
+        result: Future[object] = Future()
         try:
             conn.outbox.sendall(answer.result())
             conn.outbox.flush()
-            done.set_result(keep and self.alive)
+            result.set_result(keep and self.alive)
         except OSError:
-            done.set_result(False)
-        self.finish_request(conn, done)
+            result.set_result(False)
+        self.finish_request(conn, result)
 
     def finish_request(self, conn: Connection, fs: Future[object]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""
@@ -293,20 +293,20 @@ class BufferedThreadWorker(ThreadWorker):
     def _finish(self, conn: Connection, fs: Future[object]) -> None:
         super().finish_request(conn, cast("Future[bool]", fs))
         kept_alive = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
-        if kept_alive and (conn.received or conn.refused):  # it has begun another request
+        if kept_alive and (conn.received or conn.refused):  # the next request has begun
             self.on_client_socket_readable(conn, conn.sock)
 
     def murder_pending(self) -> None:
-        """Close the connections whose deadline is over."""
+        """Close the connections past their deadline."""
         now = time.monotonic()
-        for waiting in (self.silent_conns, self.pending_conns):
-            while waiting and cast(float, waiting[0].timeout) <= now:
-                self._drop(waiting[0], waiting)
+        for connections in (self.silent_conns, self.pending_conns):
+            while connections and cast(float, connections[0].timeout) <= now:
+                self._drop(connections[0], connections)
         while self.answering_conns and cast(float, self.answering_conns[0].timeout) <= now:
             self._give_up(self.answering_conns[0])
 
     def _cap_keepalive(self, deadline: float) -> None:
-        # gunicorn calls it once, when it begins to stop.
+        # gunicorn calls this once, at the begin of the stop.
         self.on_stop()
         super()._cap_keepalive(deadline)  # type: ignore[misc]
         for conn in self.silent_conns:
@@ -320,26 +320,26 @@ class BufferedThreadWorker(ThreadWorker):
             self.answering_conns,
             self.keepalived_conns,
         )
-        for waiting in queues:
-            if waiting:
-                self._drop(waiting[0], waiting)
+        for connections in queues:
+            if connections:
+                self._drop(connections[0], connections)
                 return
 
     def _give_up(self, conn: Connection) -> None:
         self.log.warning("client took no answer client=%s", conn.client)
         self._drop(conn, self.answering_conns)
 
-    def _drop(self, conn: Connection, waiting: deque[Connection]) -> None:
-        waiting.remove(conn)
+    def _drop(self, conn: Connection, connections: deque[Connection]) -> None:
+        connections.remove(conn)
         self.poller.unregister(conn.sock)
         self.nr_conns -= 1
         conn.close()
 
 
 class _WholeHead:
-    """A client to whom gunicorn writes an error page: its head ends as HTTP has it.
+    """The client of an error page of gunicorn; the head of the page ends as HTTP demands.
 
-    gunicorn makes it with textwrap.dedent, which from Python 3.14 on leaves no CR in an empty line.
+    gunicorn uses textwrap.dedent, which from Python 3.14 on leaves no CR in an empty line.
     """
 
     def __init__(self, client: socket.socket) -> None:
@@ -355,12 +355,12 @@ class _WholeHead:
 
 @dataclass(slots=True)
 class UnansweredRequests(Part):
-    """Counts the observations in a row at which each request was there, to find those that hang.
+    """Counts the observations in a row of each request, to find hanging requests.
 
     A verb ends within seconds: bind has a budget, filter a limited hold, an answer a deadline. A
-    request that runs for a minute hangs for ever, and one that waits a minute for a thread waits
-    for those that hang; only a restart helps. Knows no time: the settle thread observes once a
-    second, so a process that was stopped for an hour has no stuck requests.
+    request that runs for a minute hangs for ever, and a request that waits a minute for a thread
+    waits for hanging requests; only a restart helps. Knows no time: the settle thread observes once
+    a second, so a process that was stopped for an hour has no stuck requests.
     """
 
     max_looks: int = MAX_LOOKS

@@ -1,19 +1,19 @@
-"""The audit of the ledger once a minute: what it is compared with, and what is done about findings.
+"""The audit once a minute: it compares the ledger with lists, and corrects the ledger.
 
 A list and the watch show different moments. So a difference between ledger and list counts only
-when the next audit finds it again and the watch has meanwhile reached the version of the first
-list. Before each list the ledger is copied, and before that the version of the watch is read: so
-what was bound or gone in the first list must be in the copy. Differences within the ledger count at
-once.
+when the next audit repeats the difference and the watch has reached the version of the first list.
+The audit reads the version of the watch, then copies the ledger, then lists: so every pod that the
+first list shows bound or gone must be so in the second copy. Differences within the ledger count
+at once.
 
-Only device memory is compared, since that is what is promised: not CPU and host memory, nor which
-cards a pod names (users may edit annotations; the ledger keeps what it saw first, and an alarm
-reports the edit). Which cards a node has, and in which order, is compared: by that the ledger finds
-the devices that a charge counts on.
+The audit compares device memory only, since the ledger promises nothing else: not CPU and host
+memory, and not the cards in the annotations of a pod (users may edit annotations; the ledger keeps
+the first value, and an alarm reports the edit). The audit also compares the cards of a node and
+their order: the ledger needs both to find the devices of a charge.
 
-An audit heals only towards less free memory: a pod that is not charged gets charged, a node is
-narrowed, sums grow. A charge without a pod stays, and is reported, until somebody ends this
-process: an audit that frees memory would need as much trust as the ledger.
+An audit heals only towards less free memory: it charges a pod without a charge, narrows a node, and
+raises sums. A charge without a pod stays, and is reported, until the process ends: an audit that
+frees memory would need as much trust as the ledger.
 
 Tested in `tests/unit/extender/follow/test_auditor.py` and `tests/integration/test_audit.py`.
 """
@@ -69,17 +69,17 @@ class Finding:
     what: str
     """One of the texts above."""
     node: str = ""
-    """Where it is in the ledger, else on the API server."""
+    """The node in the ledger, else the node that the API server shows."""
     pod: PodRef | None = None
-    """The pod concerned, if it is not about a node."""
+    """The pod; None for a finding about a node."""
     detail: str = ""
-    """What differs."""
+    """The two values that differ, as text."""
     uid: str = ""
-    """Of the node that was listed, if one was."""
-    seen: NodeSpec | None = field(default=None, compare=False)
-    """The node as it was listed."""
-    known: NodeSpec | None = field(default=None, compare=False)
-    """The node as the ledger had it, None if it did not."""
+    """The uid of the listed node, "" if no node was listed."""
+    listed_spec: NodeSpec | None = field(default=None, compare=False)
+    """The listed node."""
+    ledger_spec: NodeSpec | None = field(default=None, compare=False)
+    """The node in the ledger, None if the ledger has no such node."""
 
     def __str__(self) -> str:
         """Return the finding as the end of a sentence."""
@@ -88,23 +88,23 @@ class Finding:
 
 
 ListedPod = tuple[str, int, str, str]
-"""A bound pod as listed: its node, the units it asks for, its namespace and name.
+"""A listed bound pod: (node, requested units, namespace, name).
 
 A tuple of plain values costs the garbage collector nothing; there may be ten thousands.
 """
 
 
 ListedNode = tuple[str, NodeSpec]
-"""A node as listed: its uid, and what it offers."""
+"""A listed node: (uid, devices of the node)."""
 
 
 class UnconfirmedFindings:
     """Differences between ledger and list that may still be only a delay.
 
-    A node that changes, or goes and comes, differs each time in the same way. So one that the
-    ledger has counts as found again only if neither watch nor list has replaced it meanwhile:
-    its spec is the very same object. One that the ledger does not have counts only if the list
-    had the very same node, by its uid.
+    A node that changes again and again may differ in the same way each time. So a difference of a
+    node in the ledger counts as repeated only if the spec in the ledger is still the same object:
+    neither watch nor list has replaced the spec. A node that the ledger lacks counts as repeated
+    only if both lists show the same uid.
     """
 
     def __init__(self) -> None:
@@ -132,75 +132,79 @@ class UnconfirmedFindings:
 
     def _was_found_before(self, finding: Finding) -> bool:
         before = self._unconfirmed.get(finding)
-        return before is not None and before.known is finding.known
+        return before is not None and before.ledger_spec is finding.ledger_spec
 
 
 @dataclass(slots=True)
 class Listed(Generic[_T]):
-    """What a list has: by name or uid, and the names or uids of what cannot be read."""
+    """The items of a list by name or uid, and the names or uids of unreadable items."""
 
-    read: dict[str, _T] = field(default_factory=dict)
+    items_by_key: dict[str, _T] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
 
 
-def _is_at(watch_version: str, listed: str) -> bool:
-    """Return whether the first resourceVersion is not before the second: of one API server they are
-    numbers.
-    """
-    return watch_version.isdecimal() and listed.isdecimal() and int(watch_version) >= int(listed)
+def _is_at(watch_version: str, list_version: str) -> bool:
+    """Return whether the first resourceVersion is at or after the second; both are numbers."""
+    return (
+        watch_version.isdecimal()
+        and list_version.isdecimal()
+        and int(watch_version) >= int(list_version)
+    )
 
 
 def add_nodes(
-    page: Decoded[Node], managed: ManagedResource, unit: str, listed: Listed[ListedNode]
+    page: Decoded[Node], resource: ManagedResource, unit: str, listed_nodes: Listed[ListedNode]
 ) -> None:
     """Add the nodes of a page."""
-    listed.unread.update(bad.ref.name for bad in page.bad)
+    listed_nodes.unread.update(bad.ref.name for bad in page.bad)
     for node in page.items:
-        spec = node_spec(node, managed.names, unit)
-        listed.read[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
+        spec = node_spec(node, resource.names, unit)
+        listed_nodes.items_by_key[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
 
 
-def add_pods(page: Decoded[Pod], managed: ManagedResource, listed: Listed[ListedPod]) -> None:
+def add_pods(
+    page: Decoded[Pod], managed_resource: ManagedResource, listed_pods: Listed[ListedPod]
+) -> None:
     """Add the bound pods of a page that ask for the resource."""
-    listed.unread.update(bad.ref.uid for bad in page.bad)
-    resource = managed.names.resource
+    listed_pods.unread.update(bad.ref.uid for bad in page.bad)
+    resource = managed_resource.names.resource
     for pod in page.items:
         meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
         try:
             units = units_of(pod, resource)
         except WireError:
-            listed.unread.add(meta.uid or "")
+            listed_pods.unread.add(meta.uid or "")
             continue
         if units and node:
             holder = (node, units, meta.namespace or "", meta.name or "")
-            listed.read[meta.uid or ""] = holder
+            listed_pods.items_by_key[meta.uid or ""] = holder
 
 
 def compare_pods(
     resource: str,
     entries: Mapping[str, Entry],
-    listed: Mapping[str, ListedPod],
+    listed_pods: Mapping[str, ListedPod],
     unread: Collection[str],
 ) -> Iterator[Finding]:
     """Yield the differences between the charges and the bound pods that ask for devices, both by
     uid.
 
-    unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
-    charge that is not listed is a bind under way.
+    unread: uids of listed pods that are unreadable; their charges stay. An assumed charge without a
+    listed pod is a bind under way.
     """
-    for uid, (node, units, namespace, name) in listed.items():
+    for uid, (node, units, namespace, name) in listed_pods.items():
         entry = entries.get(uid)
         if entry is None:
             yield Finding(resource, MISSING, node, PodRef(namespace, name, uid))
             continue
-        least, most = entry.charged
-        if entry.node != node or least < units:
-            detail = f"{least} units, on node {node} it asks for {units}"
+        lower_bound, upper_bound = entry.charged
+        if entry.node != node or lower_bound < units:
+            detail = f"{lower_bound} units, on node {node} it asks for {units}"
             yield Finding(resource, MISPLACED, entry.node, entry.ref, detail)
-        elif most > units:
-            detail = f"{most} units, it asks for {units}"
+        elif upper_bound > units:
+            detail = f"{upper_bound} units, it asks for {units}"
             yield Finding(resource, OVERCHARGED, entry.node, entry.ref, detail)
-    for uid in entries.keys() - listed.keys() - set(unread):
+    for uid in entries.keys() - listed_pods.keys() - set(unread):
         entry = entries[uid]
         if entry.phase is Phase.BOUND:
             yield Finding(resource, LEAKED, entry.node, entry.ref)
@@ -208,35 +212,37 @@ def compare_pods(
 
 def compare_nodes(
     resource: str,
-    known: Mapping[str, NodeSpec],
-    listed: Mapping[str, ListedNode],
+    ledger_specs: Mapping[str, NodeSpec],
+    listed_nodes: Mapping[str, ListedNode],
     unread: Collection[str],
 ) -> Iterator[Finding]:
     """Yield the differences between the shapes of nodes, by name, in the ledger and as listed."""
     nothing = NodeSpec("")
     nobody = ("", nothing)
-    for name in sorted((known.keys() | listed.keys()) - set(unread)):
-        ours, (uid, theirs) = known.get(name, nothing), listed.get(name, nobody)
-        if _devices(ours) != _devices(theirs):
-            detail = f"books {_describe(ours)}, API server {_describe(theirs)}"
-            seen = replace(theirs, name=name)
-            yield Finding(resource, SHAPE, name, None, detail, uid, seen, known.get(name))
+    for name in sorted((ledger_specs.keys() | listed_nodes.keys()) - set(unread)):
+        ledger_spec, (uid, spec) = ledger_specs.get(name, nothing), listed_nodes.get(name, nobody)
+        if _devices(ledger_spec) != _devices(spec):
+            detail = f"books {_describe(ledger_spec)}, API server {_describe(spec)}"
+            listed_spec = replace(spec, name=name)
+            yield Finding(
+                resource, SHAPE, name, None, detail, uid, listed_spec, ledger_specs.get(name)
+            )
 
 
-def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
-    """Return the node as it was listed, but with nothing free that was not free in the ledger."""
-    pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
-    healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
-    wider = max(known, seen, key=lambda spec: len(spec.capacity))
-    # Cards are where they were seen last; an index that is gone has none.
-    uuids = seen.uuids + ("",) * (len(pairs) - len(seen.uuids))
+def narrowed(ledger_spec: NodeSpec, listed_spec: NodeSpec) -> NodeSpec:
+    """Return the listed node, with nothing free that is not free in the ledger."""
+    pairs = list(zip_longest(ledger_spec.capacity, listed_spec.capacity, fillvalue=0))
+    healthy = zip_longest(ledger_spec.healthy, listed_spec.healthy, fillvalue=False)
+    wider = max(ledger_spec, listed_spec, key=lambda spec: len(spec.capacity))
+    # The list has the latest place of each card; an index that is gone has no card.
+    uuids = listed_spec.uuids + ("",) * (len(pairs) - len(listed_spec.uuids))
     return replace(
         wider,
         capacity=tuple(min(pair) for pair in pairs),
         healthy=tuple(all(pair) for pair in healthy),
         uuids=uuids,
-        closed=known.closed or seen.closed,
-        serves_by_identity=known.serves_by_identity and seen.serves_by_identity,
+        closed=ledger_spec.closed or listed_spec.closed,
+        serves_by_identity=ledger_spec.serves_by_identity and listed_spec.serves_by_identity,
     )
 
 
@@ -254,16 +260,15 @@ def _describe(spec: NodeSpec) -> str:
 
 
 Report = Callable[[Finding, bool], None]
-"""Called with each new finding, and whether it has been healed."""
+"""Called with (new finding, whether the auditor corrected the ledger)."""
 
 
 class Auditor(LoopPart):
     """Audits the ledgers of all managed resources: `audit` once, a started auditor every minute.
 
-    `unit`: the memory unit of the cluster. `not_ready`: why not to audit now (the ledger is being
-    filled or out of date, another process leads), or "". `watch_version`: up to which
-    resourceVersion the ledger holds a collection ("nodes", "pods"). `report`: called with each new
-    finding.
+    unit: the memory unit of the cluster. not_ready: why not to audit now (the ledger is not filled
+    or out of date, another process leads), or "". watch_version: returns the last resourceVersion
+    in the ledger of a collection ("nodes", "pods"). report: called with each new finding.
     """
 
     def __init__(
@@ -276,7 +281,7 @@ class Auditor(LoopPart):
         watch_version: Callable[[str], str],
         report: Report,
         clock: Callable[[], float] = time.monotonic,
-        every: float = AUDIT_INTERVAL,
+        interval: float = AUDIT_INTERVAL,
         pause: float = PAGE_PAUSE,
         page: int = LIMIT,
         event: Callable[[], threading.Event] = threading.Event,
@@ -288,7 +293,7 @@ class Auditor(LoopPart):
         self._watch_version = watch_version
         self._report = report
         self._clock = clock
-        self._every = every
+        self._every = interval
         self._pause = pause
         self._page = page
         self._nodes = UnconfirmedFindings()
@@ -299,7 +304,7 @@ class Auditor(LoopPart):
         self.loop = Loop(
             "audit",
             self._audit_in_thread,
-            every,
+            interval,
             log=log,
             failed="audit failed",
             clock=clock,
@@ -308,12 +313,12 @@ class Auditor(LoopPart):
 
     def start(self) -> None:
         """Start the thread."""
-        # gunicorn's master made this object, perhaps long before it forked this worker.
+        # gunicorn's master made this object, perhaps long before the fork.
         self._last = self._clock()
         super().start()
 
     def liveness(self) -> dict[str, str]:
-        """Return whether the thread is long overdue."""
+        """Return the problem of an audit that is long overdue."""
         is_stuck = self.loop.seconds_since_progress() > self._every + _STUCK
         return {"audit": "its thread is stuck" if is_stuck else ""}
 
@@ -340,9 +345,9 @@ class Auditor(LoopPart):
             self._nodes, self._pods = UnconfirmedFindings(), UnconfirmedFindings()
             return
         sums = frozenset(
-            Finding(managed.names.resource, ARRAYS, node)
-            for managed in self._resources
-            for node in managed.ledger.differing_nodes()
+            Finding(resource.names.resource, ARRAYS, node)
+            for resource in self._resources
+            for node in resource.ledger.differing_nodes()
         )
         self._heal_new("sums", sums)
         self._heal_new("lists", self._compare_with_api_server())
@@ -352,18 +357,18 @@ class Auditor(LoopPart):
     def _heal_new(self, part: str, findings: frozenset[Finding]) -> None:
         """Heal the findings that are new, and report each once.
 
-        Raises ApiError if a pod could not be read for that. Its finding is left to the next
-        audit; so are the others, unless the API server answers.
+        Raises ApiError if the read of a pod failed. The next audit handles the finding of this pod;
+        also all other findings, if the API server does not answer.
         """
-        self._open[part] = known = self._open.get(part, frozenset()) & findings
-        refused: ApiError | None = None
-        for finding in sorted(findings - known, key=str):
+        self._open[part] = repeated = self._open.get(part, frozenset()) & findings
+        api_error: ApiError | None = None
+        for finding in sorted(findings - repeated, key=str):
             try:
                 healed = self._heal(finding)
             except (ApiUnavailable, ApiUnreachable):
                 raise
             except ApiError as error:
-                refused = error
+                api_error = error
                 continue
             self._open[part] |= {finding}
             self._findings += 1
@@ -381,38 +386,47 @@ class Auditor(LoopPart):
             )
             self._report(finding, healed)
         try:
-            if refused is not None:
-                raise refused
+            if api_error is not None:
+                raise api_error
         finally:
-            del refused  # or the error would hold this frame, and this frame the error
+            del api_error  # or the error would hold this frame, and this frame the error
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
-        # First: what the watch shows from here on must not count as in the copy.
+        # First: the copy of the ledger may lack events that the watch shows from here on.
         watch_version = {name: self._watch_version(name) for name in ("nodes", "pods")}
         entries_and_specs = [
-            (managed, *managed.ledger.entries_and_specs()) for managed in self._resources
+            (resource, *resource.ledger.entries_and_specs()) for resource in self._resources
         ]
         specs = [Listed[ListedNode]() for _ in entries_and_specs]
         pods = [Listed[ListedPod]() for _ in entries_and_specs]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
-            for (managed, *_), listed in zip(entries_and_specs, specs, strict=True):
-                add_nodes(nodes, managed, self._unit, listed)
+            for (resource, *_), listed_nodes in zip(entries_and_specs, specs, strict=True):
+                add_nodes(nodes, resource, self._unit, listed_nodes)
         for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
             pods_at = pods_at or page.resource_version
-            for (managed, *_), seen in zip(entries_and_specs, pods, strict=True):
-                add_pods(page, managed, seen)
+            for (resource, *_), listed_pods in zip(entries_and_specs, pods, strict=True):
+                add_pods(page, resource, listed_pods)
         findings = [
             finding
-            for (managed, _, known), listed in zip(entries_and_specs, specs, strict=True)
-            for finding in compare_nodes(managed.names.resource, known, listed.read, listed.unread)
+            for (resource, _, ledger_specs), listed_nodes in zip(
+                entries_and_specs, specs, strict=True
+            )
+            for finding in compare_nodes(
+                resource.names.resource,
+                ledger_specs,
+                listed_nodes.items_by_key,
+                listed_nodes.unread,
+            )
         ]
         confirmed = self._nodes.confirm(findings, watch_version["nodes"], nodes_at)
         findings = [
             finding
-            for (managed, entries, _), seen in zip(entries_and_specs, pods, strict=True)
-            for finding in compare_pods(managed.names.resource, entries, seen.read, seen.unread)
+            for (resource, entries, _), listed_pods in zip(entries_and_specs, pods, strict=True)
+            for finding in compare_pods(
+                resource.names.resource, entries, listed_pods.items_by_key, listed_pods.unread
+            )
         ]
         return confirmed | self._pods.confirm(findings, watch_version["pods"], pods_at)
 
@@ -430,34 +444,36 @@ class Auditor(LoopPart):
 
     def _heal(self, finding: Finding) -> bool:
         """Return whether the ledger was corrected, or at least put on the safe side."""
-        managed = self._resources.find(finding.resource)
-        if managed is None:
+        resource = self._resources.find(finding.resource)
+        if resource is None:
             return False
-        ledger = managed.ledger
+        ledger = resource.ledger
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
             return finding.node not in ledger.differing_nodes()
-        if finding.known is not None and finding.seen is not None:
-            return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
+        if finding.ledger_spec is not None and finding.listed_spec is not None:
+            return ledger.reshape(
+                finding.ledger_spec, narrowed(finding.ledger_spec, finding.listed_spec)
+            )
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
-            return self._charge(managed, finding.pod)
+            return self._charge(resource, finding.pod)
         return False
 
-    def _charge(self, managed: ManagedResource, ref: PodRef) -> bool:
-        """Charge the pod as it is, then read it again: the watch may have shown its end since."""
-        with contextlib.suppress(WireError):  # the watch could not read it either
+    def _charge(self, resource: ManagedResource, ref: PodRef) -> bool:
+        """Charge the pod, then read the pod again: the watch may have shown the end of the pod."""
+        with contextlib.suppress(WireError):  # the watch could not decode the pod either
             pod = self._read(ref)
             if pod is None:
                 return False
-            managed.ledger.correct(observe_pod(pod, managed.names))
-            with contextlib.suppress(ApiError):  # it stays charged, which is the safe side
+            resource.ledger.correct(observe_pod(pod, resource.names))
+            with contextlib.suppress(ApiError):  # the charge stays: the safe side
                 if self._read(ref) is None:
-                    managed.ledger.pod_gone(ref.uid)
+                    resource.ledger.pod_gone(ref.uid)
             return True
         return False
 
     def _read(self, ref: PodRef) -> Pod | None:
-        """Return the pod as it is now; None if it is gone or holds nothing any more."""
+        """Return the pod from the API server; None if the pod is gone or has ended."""
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
         try:
             body = self._api.request("GET", path, timeout=_TIMEOUT)

@@ -1,6 +1,6 @@
 """PodDisruptionBudgets as the watch shows them: which pods are protected from eviction.
 
-Knows the wire type and the entries of the ledger; no I/O. Without the right to list budgets it
+Knows the wire type and the entries of the ledger; no I/O. Without the right to list budgets this
 stays empty, and preemption takes less care.
 
 Tested in `tests/unit/extender/verbs/test_preempt.py`.
@@ -16,7 +16,7 @@ from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PodDisruptionBudget
 
 _MAX_CACHED = 10_000
-"""Sets of labels whose budgets are remembered: pods of one controller share theirs."""
+"""Sets of labels with cached budgets: the pods of one controller share their labels."""
 
 Key = tuple[str, str]
 _Read = tuple[Key, DisruptionBudget]
@@ -29,13 +29,13 @@ class DisruptionBudgets:
         self._index = _BudgetIndex({})
 
     def trim(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
-        """Return what is kept of a page: selectors may be large."""
+        """Return the page with small records instead of budgets: selectors may be large."""
         return page.with_items([_read(item) for item in page.items])
 
     def replace(
         self, pages: Sequence[Decoded[PodDisruptionBudget] | Decoded[_Read]], started: float
     ) -> None:
-        """Take over all budgets; one that cannot be read stays as it was."""
+        """Set all budgets; an unreadable budget stays as before."""
         del started
         unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
         before = {key: budget for key, budget in self._index.budgets.items() if key in unread}
@@ -56,7 +56,7 @@ class DisruptionBudgets:
             key, budget = (event.bad.ref.namespace, event.bad.ref.name), None
         else:
             return
-        budgets = {other: index for other, index in self._index.budgets.items() if other != key}
+        budgets = {name: index for name, index in self._index.budgets.items() if name != key}
         if event.kind != "DELETED" and budget is not None:
             budgets[key] = budget
         # A new value, never a changed one: readers take no lock.

@@ -1,8 +1,7 @@
 """The pods of each group, as the API server shows them, and the places that a group still needs.
 
-Not every member needs a device, and not all need the same: a launcher has none, workers have. So
-the need of a group is counted from its pods, and only pods that do not exist yet are taken to be
-like the pod that filter is called for.
+A launcher needs no device, its workers do. So this module counts the need of a group from the pods
+of the group. Only pods that do not exist yet count like the pod of the filter call.
 
 Tested in `tests/unit/extender/follow/test_group_members.py`.
 """
@@ -28,20 +27,20 @@ class Need(NamedTuple):
     resource: str
     """The managed resource."""
     request: Request
-    """As `kind_of` returns it."""
+    """The kind of request, of `kind_of`."""
     demands: Demands = NO_DEMANDS
     has_volumes: bool = False
-    """It has volumes or claims, which may restrict its nodes."""
+    """Whether the pod has volumes or claims: these may restrict the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod of a group that exists: it has neither ended nor is it marked deleted."""
+    """A pod of a group that has not ended and is not marked deleted."""
 
     ref: PodRef
     is_bound: bool = False
     need: Need | None = None
-    """None: it has its place, or needs no device."""
+    """None: the pod has a place, or needs no device."""
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch, 0 if unknown."""
@@ -63,7 +62,7 @@ class GroupMembers:
         self._older: set[str] = set()
 
     def put(self, group_key: str, member: Member) -> None:
-        """Take over a pod of the group, whose key is not ""."""
+        """Add or replace a pod of the group; `group_key` is not ""."""
         uid = member.ref.uid
         if uid in self._group_of:
             self._take_out(uid)
@@ -81,7 +80,7 @@ class GroupMembers:
         return self._group_of.get(uid, "")
 
     def remove(self, uid: str, *, deleted: bool) -> None:
-        """Forget a pod. deleted: it is marked deleted; else a bound pod has ended."""
+        """Forget a pod. deleted: the pod is marked deleted; else a bound pod has ended."""
         group_key = self._group_of.get(uid)
         if group_key is None:
             return
@@ -89,7 +88,7 @@ class GroupMembers:
         if member.is_bound and not deleted:
             self._ended.setdefault(group_key, set()).add(uid)
         if not self._bound_counts[group_key]:
-            # Its name is used again, or all of its pods are made anew.
+            # The name of the group is used again, or all pods of the group are recreated.
             self._ended.pop(group_key, None)
             self._older.discard(group_key)
 
@@ -115,29 +114,30 @@ class GroupMembers:
         return group_key in self._older
 
     def needs(
-        self, uid: str, need: Need, group_key: str, size: int, placed: Set[str]
+        self, uid: str, need: Need, group_key: str, size: int, uids_with_place: Set[str]
     ) -> Counter[Request]:
-        """Return how many places like that of this pod its group lacks, its own first, by request.
+        """Return the number of places that the group lacks, by request; first that of this pod.
 
-        Members that demand other nodes than this pod, or have volumes, are not counted: the nodes
-        that kube-scheduler offers to this pod are not theirs. placed: members that are not bound
-        and have a place: they wait at the gate, their Bindings are sent, or filter holds a place.
-        Members that do not exist yet count as this one. Of the others no more count than the group
-        lacks, the smallest first.
+        Members with other demands on nodes than this pod, or with volumes, do not count:
+        kube-scheduler offers other nodes to them. uids_with_place: unbound members at the gate,
+        with a Binding under way, or with a hold. A member that does not exist yet counts like this
+        pod. Pending members count up to the size of the group, the smallest first.
         """
         members = self.of(group_key)
-        waiting = [
+        pending_needs = [
             member.need
             for other, member in members.items()
             if member.need is not None
             and not member.is_bound
             and other != uid
-            and other not in placed
+            and other not in uids_with_place
         ]
-        existing = len(members.keys() | placed | {uid}) + len(self._ended.get(group_key, ()))
+        existing = len(members.keys() | uids_with_place | {uid}) + len(
+            self._ended.get(group_key, ())
+        )
         unknown = max(size - existing, 0)
-        lacking = max(size - (existing - 1 - len(waiting)) - 1 - unknown, 0)
-        smallest = sorted(waiting, key=lambda other: other.request.total)[:lacking]
+        lacking = max(size - (existing - 1 - len(pending_needs)) - 1 - unknown, 0)
+        smallest = sorted(pending_needs, key=lambda other: other.request.total)[:lacking]
         needed = Counter({need.request: 1 + unknown})
         needed.update(
             other.request
@@ -161,6 +161,6 @@ class GroupMembers:
 
 
 def kind_of(request: Request) -> Request:
-    """Return the part of the request that says on which devices it fits."""
+    """Return the part of the request that decides on the devices where the pod fits."""
     units, devices, _, _, models, percents, cards, split = request.kind
     return Request(units, devices, models=models, percents=percents, cards=cards, split=split)

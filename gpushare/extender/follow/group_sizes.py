@@ -1,9 +1,9 @@
-"""How many pods each group needs at once, where an object says it: PodGroups, LeaderWorkerSets and
-JobSets as their watches show them.
+"""The sizes of groups from PodGroups, LeaderWorkerSets and JobSets: how many pods a group needs at
+once.
 
-Knows the wire types; no I/O. Of an object it keeps a key and a number. Each kind is read if its API
-is there and the right to read it is given; without them its groups have the size that their pods
-say, or none: then such a group is no gang, and each of its pods is bound by itself.
+Knows the wire types; no I/O. A size is a key and a number. If the API of a kind is missing, or the
+right to read the kind, groups of that kind have the size that their pods name. A group without a
+size is no gang: each pod is bound by itself.
 
 Tested in `tests/unit/extender/follow/test_group_sizes.py`.
 """
@@ -32,11 +32,11 @@ from gpushare.wire.objects import (
 )
 
 MOST_OBJECTS = 50_000
-"""Objects of one kind whose sizes are kept; groups of further ones have no size."""
+"""Upper bound of the sizes of one kind; groups of further objects have no size."""
 
 SizingObject = PodGroup | LeaderWorkerSet | JobSet
 _Size = tuple[str, int]
-"""The key of an object (`Group.sized_by`), and the pods that its groups need at once."""
+"""(key of an object as `Group.sized_by`, pods that a group of the object needs at once)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +106,31 @@ class SizeHandler:
     """Takes the objects of one kind from a reflector; for one thread."""
 
     def __init__(self, kind: str, sizes: dict[str, int]) -> None:
-        """sizes: the sizes of all kinds by key, of which this handler writes those of its kind."""
+        """sizes: the sizes of all kinds by key; this handler writes the sizes of one kind."""
         self._kind = kind
         self._sizes = sizes
         self._keys: set[str] = set()
 
     def trim(self, page: Decoded[SizingObject]) -> Decoded[_Size]:
-        """Return what is kept of a page."""
+        """Return the page with sizes instead of objects."""
         return page.with_items([sized_object(self._kind, item) for item in page.items])
 
     def replace(
         self, pages: Sequence[Decoded[SizingObject] | Decoded[_Size]], started: float
     ) -> None:
-        """Take over all objects; the size of one that cannot be read stays as it was."""
+        """Set the sizes of all objects; the size of an unreadable object stays."""
         del started
         unread = {
             f"{self._kind} {bad.ref.namespace}/{bad.ref.name}" for page in pages for bad in page.bad
         }
-        listed = dict(
+        objects = dict(
             item if isinstance(item, tuple) else sized_object(self._kind, item)
             for page in pages
             for item in page.items
         )
-        for key in self._keys - listed.keys() - unread:
+        for key in self._keys - objects.keys() - unread:
             self._remove(key)
-        for key, size in listed.items():
+        for key, size in objects.items():
             self._put(key, size)
 
     def apply(self, event: WatchEvent[SizingObject]) -> None:

@@ -1,13 +1,13 @@
-"""Placeholders for pods that wait for a device, so that an autoscaler brings a node.
+"""Placeholders for pending pods, so that an autoscaler adds a node with free devices.
 
-Every ten seconds the books are asked which pods need another node although sums have room
-(explain/autoscalers.py). Each such pod that kube-scheduler has refused gets one placeholder
-(wire/placeholders.py), named after it, so a create whose answer is lost makes no second one. Which
-there are is known from the watch alone: a status that was not written is written in the next round,
-and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. Namespaces
-take turns, and a pod for which no node comes gives its turn to others. A group has
-all or none: no status is written before all of it are there, and where one is refused the others
-are deleted. Without a namespace the option is off, and all that are left are deleted.
+Every ten seconds this module looks in the books for pods that need another node although the sums
+of a node have room (explain/autoscalers.py). Each such pod that kube-scheduler has refused gets one
+placeholder (wire/placeholders.py) with a name made of the uid, so a create with a lost answer makes
+no second placeholder. The watch alone shows the existing placeholders: the next round writes a
+missing status, and deletes a placeholder if the pod is bound, gone or has room. Namespaces take
+turns, and a pod without a new node for long yields its turn. A group has all placeholders or none:
+a status is written when all placeholders of the group exist, and a refusal of one deletes the
+others. Without a namespace the option is off, and this module deletes all placeholders.
 
 Tested in `tests/unit/extender/follow/test_placeholders.py`.
 """
@@ -47,14 +47,15 @@ MOST = 10
 _MOST_WISHES = 2 * MOST
 
 WAITING = 30.0
-"""Seconds that a pod has waited before it gets one."""
+"""Seconds that a pod is pending before it gets a placeholder."""
 
 PATIENCE = 900.0
-"""Seconds after which a pod with a placeholder, for which no node has come, takes its turn after
-all others. cluster-autoscaler gives up on a node after as long (`--max-node-provision-time`)."""
+"""Seconds with a placeholder and without a new node, after which a pod takes its turn after all
+other pods. cluster-autoscaler gives up on a node after as long (`--max-node-provision-time`)."""
 
 AFTER_JOIN = 180.0
-"""Seconds after a node has come in which none is created: its device plug-in may still start."""
+"""Seconds after a node has joined without a new placeholder: the device plug-in of the node may
+still start."""
 
 _JOINED = (
     f"a node has come, or this process leads, for less than {AFTER_JOIN:.0f} s: it may yet help"
@@ -69,28 +70,28 @@ _MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A wish, and the placeholder to be created for it; b"": not now, and why."""
+    """A wish, and the placeholder to create for the wish; b"" and a reason for none now."""
 
     wish: Wish
     body: bytes = b""
     group: str = ""
-    """To be had whole; "": the pod is in none."""
+    """The group of the pod: all members get placeholders, or none. "": the pod has no group."""
     why_not: str = ""
 
 
 class Placeholders(LoopPart):
     """Keeps the placeholders up to date: `round` once, a started part again and again.
 
-    known: those that the watch shows, by their own uid. namespace: theirs; "": the option is off.
-    not_ready: why not to act now, or "". tell: is told once what became of a pod's wish. wall:
-    seconds since the epoch.
+    watched: the placeholders that the watch shows, by uid. namespace: of the placeholders; "": the
+    option is off. not_ready: why not to act now, or "". tell: called once with the outcome of a
+    wish. wall: seconds since the epoch.
     """
 
     def __init__(
         self,
         api: Calls,
         resources: ManagedResources,
-        known: Shown[Placeholder],
+        watched: Shown[Placeholder],
         namespace: str,
         *,
         not_ready: Callable[[], str],
@@ -100,7 +101,7 @@ class Placeholders(LoopPart):
     ) -> None:
         self._api = api
         self._resources = resources
-        self._known = known
+        self._known = watched
         self._namespace = namespace
         self._not_ready = not_ready
         self._tell_user = tell
@@ -110,9 +111,9 @@ class Placeholders(LoopPart):
         self._nodes: frozenset[str] | None = None
         self._joined = -math.inf
         self._owed = frozenset[str]()
-        # By the pod's uid, since when it has a placeholder; kept as long as the pod needs a node.
+        # By the uid of a pod: the time of its first placeholder, while the pod needs a node.
         self._had_since: dict[str, float] = {}
-        # Namespaces of which not all wishes were looked at in this round.
+        # Namespaces with more wishes than this round has looked at.
         self._cut = set[str]()
         self._why_not: dict[str, str] = {}
         self._refused: dict[str, str] = {}
@@ -137,12 +138,14 @@ class Placeholders(LoopPart):
         }
 
     def counts(self) -> dict[str, int]:
-        """Return how many there are, by their namespace; nothing while the option is off."""
+        """Return the number of placeholders by namespace; nothing while the option is off."""
         if not self._namespace:
             return {}
-        known = self._known.all().values()
+        stand_ins = self._known.all().values()
         return {
-            self._namespace: sum(1 for stand_in in known if stand_in.namespace == self._namespace)
+            self._namespace: sum(
+                1 for stand_in in stand_ins if stand_in.namespace == self._namespace
+            )
         }
 
     def ask_for(self, uid: str) -> NodeAsk | None:
@@ -160,7 +163,7 @@ class Placeholders(LoopPart):
         return None if why_not is None else NodeAsk(why_not=why_not)
 
     def round(self) -> bool:
-        """Create, tell and delete what is to be; return whether nothing is left to be done."""
+        """Create, update and delete placeholders; return whether all writes are done."""
         why_not = dict[str, str]()
         if self._not_ready():
             self._nodes = None
@@ -172,16 +175,17 @@ class Placeholders(LoopPart):
         if self._nodes is None or names - self._nodes:
             self._joined = self._clock()
         self._nodes = names
-        done = self._act(why_not)
+        is_complete = self._act(why_not)
         self._why_not = why_not
-        return done
+        return is_complete
 
     def _act(self, why_not: dict[str, str]) -> bool:
-        """Make a round, and add for each pod without a placeholder why it has none."""
+        """Make a round; add the reason of each pod without a placeholder to `why_not`."""
         wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
-        self._refused = {uid: why for uid, why in self._refused.items() if uid in wishes}
-        standing, replaced, done = self._still_wanted(wishes)
-        # Whose placeholder goes because it does not leave out a node that misleads now is owed one.
+        self._refused = {uid: reason for uid, reason in self._refused.items() if uid in wishes}
+        standing, replaced, is_complete = self._still_wanted(wishes)
+        # A pod is owed a new placeholder if the old one was deleted because it does not exclude a
+        # node that is full now.
         self._owed = (self._owed | replaced) & wishes.keys() - standing
         groups = self._groups(
             [wish for uid, wish in wishes.items() if uid not in standing], why_not
@@ -189,112 +193,112 @@ class Placeholders(LoopPart):
         if groups is None:
             return False
         turns = wish_turns(
-            # What an autoscaler has counted goes on for as long as its namespace has the turn.
+            # An existing placeholder comes first while its namespace has the turn.
             sorted(wishes.values(), key=lambda wish: wish.ref.uid not in standing),
             self._given_up(),
         )
         units = _units(turns, standing, groups, self._cut)
         served = _served(units, MOST)
-        # Those that were deleted just now count as well: they may be there for a moment yet.
+        # Deleted placeholders count too: they may exist a moment longer.
         room = MOST - len(standing) - len(replaced)
         for uid in [uid for unit in units if unit.key not in served for uid in unit.standing]:
-            # Its place is another's turn, which gets it in the next round.
+            # Another pod has the turn, and gets the placeholder in the next round.
             self._delete(standing.pop(uid))
-            done = False
+            is_complete = False
         unmade = set[str]()
         for unit in units:
             if not unit.candidates:
                 continue
-            why = unit.why_not
-            if not why and (unit.key not in served or len(unit.candidates) > room):
-                why = _TOO_LARGE if unit.grouped else _TOO_MANY
-                done &= unit.key not in served
-            if not why:
+            reason = unit.why_not
+            if not reason and (unit.key not in served or len(unit.candidates) > room):
+                reason = _TOO_LARGE if unit.grouped else _TOO_MANY
+                is_complete &= unit.key not in served
+            if not reason:
                 room -= len(unit.candidates)
-                why = self._make(unit.candidates, standing)
-                done &= not why
-            if why:
+                reason = self._make(unit.candidates, standing)
+                is_complete &= not reason
+            if reason:
                 unmade.add(unit.key)
-                why_not |= {candidate.wish.ref.uid: why for candidate in unit.candidates}
+                why_not |= {candidate.wish.ref.uid: reason for candidate in unit.candidates}
             if self._right.missing or self._not_ready():
                 return False
         self._note_standing(standing, wishes)
-        # No status was written yet: no autoscaler has counted what was just created.
-        refused = {group for group in unmade if any(map(self._rests, groups[group]))}
-        return done & self._count_in(standing, wishes, unmade, refused)
+        # The new placeholders have no status yet, so no autoscaler has counted them.
+        refused_groups = {group for group in unmade if any(map(self._rests, groups[group]))}
+        return is_complete & self._count_in(standing, wishes, unmade, refused_groups)
 
     def _still_wanted(
         self, wishes: Mapping[str, Wish]
     ) -> tuple[dict[str, Placeholder], set[str], bool]:
-        """Delete the placeholders that do not stand for a wish as it is now.
+        """Delete the placeholders without a current wish.
 
-        Return those that stay by the pod's uid, the pods whose placeholders went, and whether every
-        delete was taken.
+        Return (remaining placeholders by uid of the pod, uids of the pods with a deleted
+        placeholder, whether the API server took every delete).
         """
-        standing, replaced, done = dict[str, Placeholder](), set[str](), True
+        standing, replaced, is_complete = dict[str, Placeholder](), set[str](), True
         for stand_in in sorted(self._known.all().values(), key=lambda known: known.name):
             uid, wish = stand_in.uid, wishes.get(stand_in.uid)
-            ours = not self._namespace or stand_in.namespace == self._namespace
-            if not ours:
+            is_own = not self._namespace or stand_in.namespace == self._namespace
+            if not is_own:
                 continue
             if wish is None or not wish.full <= stand_in.nodes or stand_in.name != name_for(uid):
-                done &= self._delete(stand_in)
+                is_complete &= self._delete(stand_in)
                 replaced.add(uid)
             else:
                 standing[uid] = stand_in
-        return standing, replaced, done
+        return standing, replaced, is_complete
 
     def _count_in(
         self,
         standing: Mapping[str, Placeholder],
         wishes: Mapping[str, Wish],
         unmade: Collection[str],
-        refused: Collection[str],
+        refused_groups: Collection[str],
     ) -> bool:
-        """Have autoscalers count placeholders; delete those of groups that cannot be whole.
+        """Make autoscalers count the placeholders; delete the placeholders of incomplete groups.
 
-        unmade: keys of units of which one has none. refused: those of them that were refused one.
-        Return whether nothing is left to be done.
+        unmade: keys of the units with a missing placeholder. refused_groups: the keys among them
+        with a refused placeholder. Return whether all writes are done.
         """
-        done = True
+        is_complete = True
         for uid, stand_in in standing.items():
-            counted = stand_in.unschedulable
-            if stand_in.group in refused or (stand_in.group in unmade and not counted):
-                done &= self._delete(stand_in)  # one of its group cannot be had
-            elif not counted:
-                done &= self._tell(stand_in, wishes[uid].ref)
-        return done
+            is_counted = stand_in.unschedulable
+            if stand_in.group in refused_groups or (stand_in.group in unmade and not is_counted):
+                is_complete &= self._delete(stand_in)  # one of its group cannot be had
+            elif not is_counted:
+                is_complete &= self._tell(stand_in, wishes[uid].ref)
+        return is_complete
 
     def _given_up(self) -> set[str]:
-        """Return the uids of the pods for which no node has come for long."""
+        """Return the uids of the pods that have waited for a node for PATIENCE seconds."""
         before = self._clock() - PATIENCE
         return {uid for uid, since in self._had_since.items() if since <= before}
 
     def _note_standing(
         self, standing: Mapping[str, Placeholder], wishes: Mapping[str, Wish]
     ) -> None:
-        """Note since when pods have a placeholder."""
+        """Note the time of the first placeholder of each pod."""
         now = self._clock()
         had = {uid: since for uid, since in self._had_since.items() if uid in wishes}
         self._had_since = dict.fromkeys(standing, now) | had
 
     def _wishes(self, why_not: dict[str, str]) -> Sequence[Wish]:
-        """Return the wishes, and add why other pods without room have none."""
+        """Return the wishes; add the reason of each other pod without room to `why_not`."""
         last = self._given_up()
-        found, self._cut = list[Wish](), set[str]()
-        for managed in self._resources:
-            view = managed.ledger.view()
-            wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES, last)
+        all_wishes, self._cut = list[Wish](), set[str]()
+        for resource in self._resources:
+            view = resource.ledger.view()
+            wishes = node_wishes(view, resource.filters, self._policy, _MOST_WISHES, last)
             why_not |= wishes.why_not
             self._cut |= wishes.cut
-            found += (wish for wish in wishes.wishes if name_for(wish.ref.uid))
-        return found
+            all_wishes += (wish for wish in wishes.wishes if name_for(wish.ref.uid))
+        return all_wishes
 
     def _groups(
         self, missing: Sequence[Wish], why_not: dict[str, str]
     ) -> Mapping[str, Sequence[_Candidate]] | None:
-        """Return what is missing, by its group (a pod without one is by itself); None: not known,
-        since a pod could not be read.
+        """Return the missing placeholders by group, or by uid for a pod without a group; None after
+        a failed read of a pod.
         """
         joined = self._clock() < self._joined + AFTER_JOIN
         groups = defaultdict[str, list[_Candidate]](list)
@@ -311,7 +315,7 @@ class Placeholders(LoopPart):
         return groups
 
     def _candidate(self, wish: Wish) -> _Candidate:
-        """Read the pod. Raises ApiError, or MessageError if it cannot be read."""
+        """Read the pod. Raises ApiError, or MessageError for an unreadable pod."""
         ref = wish.ref
         try:
             answer = self._api.request(
@@ -325,20 +329,20 @@ class Placeholders(LoopPart):
         if body is None:
             return replace(candidate, why_not=_NOT_REFUSED)
         if self._rests(candidate):
-            why = self._refused.get(ref.uid, "it was refused a short while ago")
-            return replace(candidate, why_not=why)
+            reason = self._refused.get(ref.uid, "it was refused a short while ago")
+            return replace(candidate, why_not=reason)
         if self._wall() - wish.created < WAITING:
             return replace(candidate, why_not=f"it waits for less than {WAITING:.0f} s")
         return candidate
 
     def _rests(self, candidate: _Candidate) -> bool:
-        """Return whether its placeholder was refused a short while ago."""
+        """Return whether the API server refused this placeholder a short while ago."""
         return self._right.rests(("POST", name_for(candidate.wish.ref.uid)))
 
     def _make(self, candidates: Sequence[_Candidate], standing: dict[str, Placeholder]) -> str:
-        """Create those of one pod or group, and add them to those that stand, by the pod's uid.
+        """Create the placeholders of one pod or group, and add them to `standing`.
 
-        Return why not all were created, or "".
+        Return the reason why a placeholder was not created, or "".
         """
         for candidate in candidates:
             ref, name = candidate.wish.ref, name_for(candidate.wish.ref.uid)
@@ -349,14 +353,14 @@ class Placeholders(LoopPart):
                     "POST", name, f"/api/v1/namespaces/{self._namespace}/pods", candidate.body
                 )
             except ApiConflict:
-                continue  # an earlier create, whose answer was lost; the watch will show it
+                continue  # an earlier create with a lost answer; the watch will show the pod
             except ApiError as error:
-                why = f"it was refused: {error}"
-                if self._refused.get(ref.uid) != why:
-                    self._refused[ref.uid] = why
-                    self._tell_user(ref, NodeAsk(why_not=why))
+                reason = f"it was refused: {error}"
+                if self._refused.get(ref.uid) != reason:
+                    self._refused[ref.uid] = reason
+                    self._tell_user(ref, NodeAsk(why_not=reason))
                 self._failed(Line("no placeholder", pod=ref, error=str(error)))
-                return why
+                return reason
             self._created += 1
             log.info(Line("placeholder created", pod=ref, nodes=len(candidate.wish.nodes)))
             standing[ref.uid] = Placeholder(
@@ -365,7 +369,7 @@ class Placeholders(LoopPart):
         return ""
 
     def _tell(self, stand_in: Placeholder, ref: PodRef) -> bool:
-        """Write the status, by which an autoscaler counts it."""
+        """Write the status that makes an autoscaler count the placeholder."""
         if self._right.rests(("PATCH", stand_in.name)):
             return True
         path = f"/api/v1/namespaces/{stand_in.namespace}/pods/{stand_in.name}/status"
@@ -412,7 +416,7 @@ class Placeholders(LoopPart):
         body: bytes,
         content_type: str = "application/json",
     ) -> None:
-        """Send what concerns the placeholder of this name."""
+        """Send a write about the placeholder `name`. Raises ApiError."""
         try:
             self._api.request(method, path, body=body, content_type=content_type, timeout=_TIMEOUT)
         except ApiError as error:
@@ -434,11 +438,10 @@ class _Unit:
     candidates: list[_Candidate] = field(default_factory=list)
     """The pods that have none."""
     turn: int = 0
-    """The turn of its last pod: a group takes its places when its namespace has had as many turns.
-    """
+    """The turn of the last pod: a group waits until the namespace has had a turn for each pod."""
 
     why_not: str = ""
-    """Why no more placeholders may be created for it now, or ""."""
+    """The reason for no further placeholders now, or ""."""
 
 
 def _units(
@@ -449,9 +452,8 @@ def _units(
 ) -> list[_Unit]:
     """Return the units of all wishes by their turns.
 
-    turns: all wishes in turns. standing: the placeholders that stay, by the pod's uid. groups: what
-    is missing, by the key of its unit. cut: namespaces whose groups may have pods that nobody has
-    looked at.
+    turns: all wishes in turns. standing: the existing placeholders by uid of the pod. groups: the
+    missing placeholders by key of the unit. cut: namespaces with more wishes than were looked at.
     """
     missing = {
         candidate.wish.ref.uid: (key, candidate)
@@ -474,7 +476,7 @@ def _units(
         else:
             unit.candidates.append(candidate)
     for unit in units.values():
-        refusals = [each.why_not for each in unit.candidates if each.why_not]
+        refusals = [pod.why_not for pod in unit.candidates if pod.why_not]
         if not refusals and unit.grouped and unit.candidates and unit.namespace in cut:
             refusals = [_TOO_LARGE]
         unit.why_not = refusals[0] if refusals else ""
@@ -482,7 +484,7 @@ def _units(
 
 
 def _served(units: Iterable[_Unit], room: int) -> set[str]:
-    """Return the keys of the units whose turn it is: there is room for all that they need."""
+    """Return the keys of the first units that fit into the room together."""
     served = set[str]()
     for unit in units:
         needed = len(unit.standing) + (0 if unit.why_not else len(unit.candidates))

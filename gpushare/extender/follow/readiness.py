@@ -16,7 +16,7 @@ from gpushare.kube.reflector import Reflector
 STALE_AFTER = 150.0
 """Seconds without a message from the API server after which the ledger is out of date.
 
-It sends a bookmark about once a minute on a watch where nothing happens.
+The API server sends a bookmark about once a minute on a watch without events.
 """
 
 MAX_UNSYNCED_SECONDS = 600.0
@@ -41,7 +41,7 @@ class Readiness(Part):
     """The conditions under which this process answers; checked before every verb, by any thread.
 
     `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
-    leadership they are listed once more, when every write of the last leader has landed.
+    leadership the pods are listed again, when every write of the last leader has landed.
     `is_settled`: whether no bind is under way here; called when no further bind begins.
     """
 
@@ -65,7 +65,8 @@ class Readiness(Part):
 
     def start(self) -> None:
         """Begin to follow and to lead, in threads."""
-        self._started = self._clock()  # it was made in gunicorn's master, perhaps long ago
+        # gunicorn's master made this object, perhaps long before the fork.
+        self._started = self._clock()
         for source in self._sources.values():
             source.reflector.start()
         if self._lease_runner is not None:
@@ -120,7 +121,7 @@ class Readiness(Part):
         """Return until when (monotonic seconds) a bind may be under way here."""
         if self._lease_runner is None:
             return math.inf
-        # In this order: a term that begins in between counts with its own fence.
+        # In this order: if a term begins between the two reads, the fence of that term counts.
         until = self._lease_runner.leads_until(self._clock())
         return -math.inf if self._relist_wanted(self._clock()) else until
 
@@ -142,9 +143,7 @@ class Readiness(Part):
             self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
-        """Return the resourceVersion up to which the ledger holds that collection; "" if it is
-        not known.
-        """
+        """Return the last resourceVersion of the collection in the ledger; "" if unknown."""
         return self._sources[name].reflector.last_resource_version
 
     def state(self) -> dict[str, float]:
@@ -163,19 +162,24 @@ class Readiness(Part):
         return state
 
     def _problem_of(self, name: str, source: Source, now: float) -> str:
-        """Return what is wrong with a source; "" if nothing is.
+        """Return the problem of a source; "" if there is none.
 
-        Nothing is with an optional one that the API server does not have, or that it has refused to
-        list since all required ones were listed. No answer is no refusal; and an API server that
-        has just started refuses everything for a while, but with 403 or 503: kube-apiserver answers
-        404 only when it knows all its APIs.
+        An optional source has no problem if the API server does not have it, or refuses to list it
+        since all required sources were listed. No answer is no refusal. A kube-apiserver that has
+        just started refuses everything with 403 or 503; it answers 404 only when it knows all APIs.
         """
         status = source.reflector.status
         if _is_missing(source):
             return ""
         if not status.synced:
-            required = (other for other in self._sources.values() if not other.optional)
-            if source.optional and all(other.reflector.status.synced for other in required):
+            required = (
+                required_source
+                for required_source in self._sources.values()
+                if not required_source.optional
+            )
+            if source.optional and all(
+                required_source.reflector.status.synced for required_source in required
+            ):
                 refusals = sum(status.restarts[reason] for reason in _REFUSED)
                 if refusals > self._refusals_at_sync.setdefault(name, refusals):
                     return ""

@@ -1,12 +1,12 @@
-"""Keeping autoscalers from nodes whose pods would have no device elsewhere.
+"""Keeps autoscalers from a node if the pods of the node would fit on no other device.
 
-They count a node's sum of memory, and would take a node away although no device of another one has
-room for its pods. Once a minute the books are asked which nodes could go, all at once
-(explain/autoscalers.py). The others are annotated: for cluster-autoscaler, for Karpenter, and with
-our own word of why, which says too what we wrote. What somebody else wrote is never touched: each
-write holds for the Node as the watch has shown it. What is annotated is known from the watch alone,
-so a write whose outcome is unknown is simply looked at again, and what an earlier process has left
-is taken away, also where the guard is off.
+Autoscalers count the sum of the memory of a node, and would remove a node although no device of
+another node has room. Once a minute the guard computes from the books the nodes that could go
+(explain/autoscalers.py). The guard annotates the others for cluster-autoscaler and for Karpenter; a
+third annotation has the reason and the keys that the guard wrote. The guard never changes foreign
+annotations: each write has the resourceVersion that the watch has shown. The guard knows the
+annotations from the watch alone, so a write with unknown outcome needs no care, and the guard also
+removes the annotations of an earlier process, even if the guard is off.
 
 Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
 """
@@ -40,18 +40,18 @@ AGAIN = 5.0
 
 _TIMEOUT = 5.0
 _SLICE = 0.005
-"""Seconds of judging after which others have their turn."""
+"""Seconds of judging until the guard rests."""
 _REST = 49.0
-"""How much longer than that they have it: judging takes 2 % of the time at most."""
+"""A rest is this many times as long as the judging before it: judging takes 2 % of the time."""
 
 
 class ScaleDownGuard(LoopPart):
     """Annotates nodes: `round` once, a started guard again and again.
 
-    marks: of nodes, by name. running: pods on nodes by uid, with what they demand of nodes, since
-    the books know that of those that wait alone; None switches the guard off: what is left of ours
-    is taken away. claims: if they are served. not_ready: why not to act now (books not filled,
-    another process leads), or "".
+    marks: of nodes, by name. running: pods on nodes by uid, with their demands on nodes, since the
+    books have the demands of pending pods only; None switches the guard off: then the guard removes
+    its annotations. claims: None if no claims are served. not_ready: why not to act (books not
+    filled, another process leads), or "".
     """
 
     def __init__(
@@ -99,46 +99,46 @@ class ScaleDownGuard(LoopPart):
         }
 
     def round(self) -> bool:
-        """Write what differs from what should be; return whether nothing is left to be done."""
+        """Write the annotations that differ; return whether all writes are done."""
         if self._not_ready():
             return False
         if self._right.missing:
             return True
         marks = self._marks.all()
-        why = {} if self._running is None else self._must_stay(marks, self._running)
+        reasons = {} if self._running is None else self._must_stay(marks, self._running)
         self._sent = {name: sent for name, sent in self._sent.items() if name in marks}
-        done = True
+        is_complete = True
         for name, mark in sorted(marks.items()):
-            changes = _changes(mark, why.get(name))
-            # What was written is there, only not shown yet.
+            changes = _changes(mark, reasons.get(name))
+            # The last write succeeded, and the watch has not shown it yet.
             if not changes or self._sent.get(name) == mark.version or self._right.rests(name):
                 continue
             if self._not_ready():  # judging and writing take a while
                 return False
-            done &= self._write(name, mark, changes, why.get(name))
+            is_complete &= self._write(name, mark, changes, reasons.get(name))
             if self._right.missing:
                 return True
-        return done
+        return is_complete
 
     def _must_stay(
         self, marks: Mapping[str, Mark], running: Shown[ObservedPod]
     ) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
         staying = frozenset(name for name, mark in marks.items() if mark.by_others)
-        ledgers = [managed.ledger for managed in self._resources]
+        ledgers = [resource.ledger for resource in self._resources]
         ledgers += [self._claims.books.ledger] if self._claims is not None else []
         versions = tuple(ledger.version() for ledger in ledgers)
         state = versions, self._resources.node_states.version, staying
         if self._judged[0] != state:
             pods = running.all()
             books = [
-                Books.of_pods(managed.ledger.view(), managed.filters, pods)
-                for managed in self._resources
+                Books.of_pods(resource.ledger.view(), resource.filters, pods)
+                for resource in self._resources
             ]
             if self._claims is not None:
                 view, claims = self._claims.books.ledger.view(), self._claims
-                own, reserved = claims.source.filters, claims.reserved()
-                books.append(Books.of_claims(view, own, pods, reserved))
+                filters, reserved = claims.source.filters, claims.reserved()
+                books.append(Books.of_claims(view, filters, pods, reserved))
             last = frozenset(name for name, mark in marks.items() if mark.by_extender)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
@@ -153,9 +153,9 @@ class ScaleDownGuard(LoopPart):
             self._resumed = self._clock()
 
     def _write(
-        self, name: str, mark: Mark, changes: Mapping[str, str | None], why: str | None
+        self, name: str, mark: Mark, changes: Mapping[str, str | None], reason: str | None
     ) -> bool:
-        """Write on the node if it is as it was shown, and return whether that went well."""
+        """Annotate the node at its watched resourceVersion; return whether that worked."""
         metadata = {"resourceVersion": mark.version, "annotations": changes}
         try:
             self._api.request(
@@ -174,20 +174,20 @@ class ScaleDownGuard(LoopPart):
             return False
         self._sent[name] = mark.version
         self._right.taken(name)
-        text = "scale-down allowed" if why is None else "scale-down disabled"
-        log.info(Line(text, node=name, why=why or "-"))
+        text = "scale-down allowed" if reason is None else "scale-down disabled"
+        log.info(Line(text, node=name, why=reason or "-"))
         return True
 
 
-def _changes(mark: Mark, why: str | None) -> Mapping[str, str | None]:
-    """Return the annotations to change, None for those to take away.
+def _changes(mark: Mark, reason: str | None) -> Mapping[str, str | None]:
+    """Return the annotations to change, with None as the value of an annotation to remove.
 
-    why: the node must stay; None: it may go.
+    reason: why the node must stay; None: the node may go.
     """
-    keys = frozenset[str]() if why is None else mark.by_extender | (KEYS - mark.present)
-    if why is None or not keys:
-        gone = dict[str, str | None].fromkeys(mark.by_extender)
-        return gone if mark.reason is None else gone | {OURS: None}
-    if mark.by_extender == keys and mark.reason == why:
+    keys = frozenset[str]() if reason is None else mark.by_extender | (KEYS - mark.present)
+    if reason is None or not keys:
+        removals = dict[str, str | None].fromkeys(mark.by_extender)
+        return removals if mark.reason is None else removals | {OURS: None}
+    if mark.by_extender == keys and mark.reason == reason:
         return {}
-    return dict.fromkeys(keys, TRUE) | {OURS: written(why, keys)}
+    return dict.fromkeys(keys, TRUE) | {OURS: written(reason, keys)}

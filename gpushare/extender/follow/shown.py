@@ -1,4 +1,4 @@
-"""What the watch shows of some objects, for others to look at.
+"""The values that the watch shows of some objects, for readers in other threads.
 
 Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
 """
@@ -10,25 +10,23 @@ T = TypeVar("T")
 
 
 class Shown(Generic[T]):
-    """A value for each object, by its key. One thread changes them, any may read: what is kept is
-    replaced whole, or by item.
-    """
+    """A value for each object, by the key of the object. One thread writes; any thread may read."""
 
     def __init__(self) -> None:
         self._shown: dict[str, T] = {}
 
-    def replace(self, shown: Mapping[str, T], keep: Collection[str]) -> None:
-        """Take over those of a whole list; objects to keep stay as they were."""
+    def replace(self, values: Mapping[str, T], keep: Collection[str]) -> None:
+        """Set the values of a whole list; the values of the keys in `keep` stay."""
         before = {key: value for key, value in self._shown.items() if key in keep}
-        self._shown = before | dict(shown)
+        self._shown = before | dict(values)
 
     def put(self, key: str, value: T | None) -> None:
-        """Take over that of one object; None: it has none, or is gone."""
+        """Set the value of one object; None removes the value."""
         if value is None:
             self._shown.pop(key, None)
         else:
             self._shown[key] = value
 
     def all(self) -> Mapping[str, T]:
-        """Return all at this moment."""
+        """Return a copy of all values."""
         return dict(self._shown)

@@ -1,9 +1,9 @@
-"""Waking kube-scheduler for room that no change of an object tells it of.
+"""Wakes kube-scheduler for new room that no change of an object shows.
 
-kube-scheduler tries a pod that it has refused again when a Pod or a Node changes, and else after
-five minutes. Some room comes without that: a ConfigMap opens a device, a charge in doubt is given
-back, a process starts with other settings, what was held for another pod is free again. So a time
-is then written on the Node, where a pod that waits would fit. Which changes of a Node count:
+kube-scheduler tries an unschedulable pod again when a Pod or a Node changes, and else after five
+minutes. Room also comes without such a change: a ConfigMap opens a device, a charge in doubt ends,
+a process starts with other settings, a hold for another pod ends. The waker then writes a time on
+a Node where a pending pod would fit. The changes of a Node that count:
 nodeSchedulingPropertiesChange in kube-scheduler's pkg/scheduler/framework/events.go; labels in all
 releases, annotations from 1.30 on.
 
@@ -41,7 +41,7 @@ EVERY = 10.0
 """Seconds between two writes to one node."""
 
 AFTER_START = 15.0
-"""Seconds after this process has begun to answer in which kube-scheduler asks by itself."""
+"""Seconds after this process becomes ready in which kube-scheduler calls without a wake."""
 
 _TIMEOUT = 2.0
 _MOST_REQUESTS = 64
@@ -74,15 +74,15 @@ class SchedulerWaker(Part):
         self._paused_until = -math.inf
         self._look_at: float | None = None
         self._wakes = 0
-        self._offers = [(managed, offers_of(managed)) for managed in resources]
+        self._offers = [(resource, offers_of(resource)) for resource in resources]
 
     def room_on(self, node: str) -> None:
-        """Note that there may be new room on the node of which no Pod and no Node tells."""
+        """Note that the node may have new room that no change of a Pod or Node shows."""
         with self._lock:
             self._marked[node] = None
 
     def tick(self, is_ready: bool) -> None:
-        """Write on one node at most; call it every second, from one thread.
+        """Write on one node at most.
 
         is_ready: this process answers kube-scheduler.
         """
@@ -108,13 +108,13 @@ class SchedulerWaker(Part):
         for node in marked:
             with self._lock:
                 self._marked.pop(node, None)
-            taken = [(managed, _taken_by(managed, node)) for managed in self._resources]
-            if any(kinds for _, kinds in taken):
+            fitting_kinds = [(resource, _taken_by(resource, node)) for resource in self._resources]
+            if any(kinds for _, kinds in fitting_kinds):
                 if self._write(node, now):
-                    for managed, kinds in taken:
-                        waiting = managed.ledger.waiting()
-                        managed.holds.forget_turned_away(
-                            pod.uid for pod in waiting if _kind(pod) in kinds
+                    for resource, kinds in fitting_kinds:
+                        pending_pods = resource.ledger.waiting()
+                        resource.holds.forget_turned_away(
+                            pod.uid for pod in pending_pods if _kind(pod) in kinds
                         )
                 return
 
@@ -123,37 +123,36 @@ class SchedulerWaker(Part):
         return {"scheduler_wakes_total": self._wakes}
 
     def _fitting_nodes(self) -> Iterator[str]:
-        """Yield, for each request that waits, a node on which it would fit."""
-        for managed in self._resources:
-            for pod in _kinds_waiting(managed):
-                yield from islice(managed.places(pod.request, pod.demands), 1)
+        """Yield a node with room for each kind of pending pod."""
+        for resource in self._resources:
+            for pod in _kinds_waiting(resource):
+                yield from islice(resource.places(pod.request, pod.demands), 1)
 
     def _after_holds(self, now: float) -> Iterator[str]:
-        """Yield, for each kind of pod refused for a hold that has ended since, a node for it now.
-
-        Filter would offer it that node: other holds may be there still.
+        """Yield a node with room for each kind of pod that filter refused for a hold, if that hold
+        has ended. Filter would offer this node to the pod, less the holds that remain.
         """
-        for managed, offers in self._offers:
-            managed.holds.expire(now)
-            ended = managed.holds.take_ended()
+        for resource, offers in self._offers:
+            resource.holds.expire(now)
+            ended = resource.holds.take_ended()
             if not ended.groups:
                 continue
-            # What is held is not the same for all pods of a kind.
+            # The holds against a pod depend on its priority and group.
             kinds = (
                 (pod, (_kind(pod), claim.priority, claim.group))
-                for pod in managed.ledger.waiting()
+                for pod in resource.ledger.waiting()
                 if (claim := ended.pods.get(pod.uid)) is not None
             )
             for pod in _first_of_each(kinds):
                 claim = ended.pods[pod.uid]
                 nodes = NodeNames(ended.nodes(claim))
-                books = managed.ledger.snapshot
-                seen, judged = offers.look(claim, claim.request, nodes, books, now)
-                needs = group_needs(managed, self._resources.gate, claim, pod.demands)
-                if any(room_for(seen, asks, count) < count for asks, count in needs.items()):
-                    continue  # filter would refuse its group
-                fit = nodes.part(judged.fits)
-                yield from islice(managed.allowed(fit, pod.request, pod.demands), 1)
+                books = resource.ledger.snapshot
+                snapshot, judgement = offers.look(claim, claim.request, nodes, books, now)
+                needs = group_needs(resource, self._resources.gate, claim, pod.demands)
+                if any(room_for(snapshot, asks, count) < count for asks, count in needs.items()):
+                    continue  # filter would refuse the group of the pod
+                fit = nodes.part(judgement.fits)
+                yield from islice(resource.allowed(fit, pod.request, pod.demands), 1)
 
     def _write(self, node: str, now: float) -> bool:
         """Write on the node, and return whether that went well."""
@@ -185,27 +184,27 @@ def _kind(pod: Waiting) -> _Kind:
     return pod.request, pod.demands
 
 
-def _taken_by(managed: ManagedResource, node: str) -> set[_Kind]:
+def _taken_by(resource: ManagedResource, node: str) -> set[_Kind]:
     """Return the kinds of pod that kube-scheduler looks at and that would fit on the node now."""
-    kinds = map(_kind, _kinds_waiting(managed))
-    return {kind for kind in kinds if any(managed.places(*kind, [node]))}
+    kinds = map(_kind, _kinds_waiting(resource))
+    return {kind for kind in kinds if any(resource.places(*kind, [node]))}
 
 
-def _kinds_waiting(managed: ManagedResource) -> Iterator[Waiting]:
+def _kinds_waiting(resource: ManagedResource) -> Iterator[Waiting]:
     """Yield the oldest pod of each kind that waits, of those that kube-scheduler may place."""
-    return _first_of_each((pod, _kind(pod)) for pod in managed.ledger.waiting())
+    return _first_of_each((pod, _kind(pod)) for pod in resource.ledger.waiting())
 
 
 def _first_of_each(pods: Iterable[tuple[Waiting, Hashable]]) -> Iterator[Waiting]:
     """Yield the first pod of each kind, of those that kube-scheduler may place.
 
-    pods: each with its kind, the oldest first.
+    pods: (pod, kind of the pod), the oldest pod first.
     """
-    seen = set()
+    yielded_kinds = set()
     for pod, kind in pods:
-        if pod.demands.gated or not pod.served or kind in seen:
+        if pod.demands.gated or not pod.served or kind in yielded_kinds:
             continue
-        seen.add(kind)
-        if len(seen) > _MOST_REQUESTS:
+        yielded_kinds.add(kind)
+        if len(yielded_kinds) > _MOST_REQUESTS:
             return
         yield pod

@@ -1,7 +1,7 @@
-"""Event handlers of the reflectors: they translate watch events and pass them to every ledger.
+"""Event handlers of the reflectors: they decode watch events and pass the result to every ledger.
 
-Knows the wire types and the ledger; no I/O. An object that cannot be read changes nothing: a pod
-keeps what it holds, a node its shape, and the text of the error is logged.
+Knows the wire types and the ledger; no I/O. An unreadable object changes nothing: the charge of the
+pod and the shape of the node stay, and the handler logs the error.
 """
 
 import logging
@@ -32,18 +32,18 @@ from gpushare.wire.scale_down import Mark, mark_of
 log = logging.getLogger("gpushare.watch")
 
 Changed = Callable[[ManagedResource, Changes, bool], None]
-"""Called with what has changed in the books of a managed resource, and whether that is the first
-list, which shows what was there before."""
+"""Called after each change of a ledger: (managed resource, changes, whether the changes are of the
+first list). The first list shows the pods from before the start of this process."""
 
 
 Moved = Callable[[ManagedResource, ObservedPod | None, str, Changes], None]
-"""Called with what has changed with one pod, as it is shown (None: it is gone) and its uid; with ""
-for what a whole list has changed."""
+"""Called after each change of a ledger: (managed resource, pod or None if deleted, uid, changes);
+the uid is "" after a whole list."""
 
 
 class SeenNode(NamedTuple):
-    """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
-    each managed resource, and what it says of scale-down.
+    """A node of the watch: the state for kube-scheduler's own filters, the devices in each managed
+    resource, and the annotations about scale-down.
     """
 
     state: NodeState
@@ -52,7 +52,7 @@ class SeenNode(NamedTuple):
 
 
 class NodeEventHandler:
-    """Handler for nodes. `unit`: the memory unit of the cluster. `marks`: is told of each node."""
+    """Handler for nodes. unit: the memory unit of the cluster. marks: gets a mark of each node."""
 
     def __init__(
         self, resources: ManagedResources, unit: str, marks: Shown[Mark] | None = None
@@ -63,7 +63,7 @@ class NodeEventHandler:
         self._inventories = InventoryCache()
 
     def trim(self, page: Decoded[Node]) -> Decoded[SeenNode]:
-        """Return what is kept of a page."""
+        """Return the page with small records instead of nodes."""
         return page.with_items([self._seen(node) for node in page.items])
 
     def replace(self, pages: Sequence[Decoded[Node] | Decoded[SeenNode]], started: float) -> None:
@@ -78,8 +78,8 @@ class NodeEventHandler:
         self._inventories.keep({node.state.name for node in nodes} | unread)
         self._resources.node_states.replace((node.state for node in nodes), keep=unread)
         self._marks.replace({node.state.name: node.mark for node in nodes}, keep=unread)
-        for at, managed in enumerate(self._resources):
-            managed.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
+        for at, resource in enumerate(self._resources):
+            resource.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
 
     def apply(self, event: WatchEvent[Node]) -> None:
         """Take over one node."""
@@ -94,13 +94,13 @@ class NodeEventHandler:
             return
         self._resources.node_states.put(node.state)
         self._marks.put(node.state.name, node.mark)
-        for managed, spec in zip(self._resources, node.specs, strict=True):
-            managed.ledger.node_changed(spec)
+        for resource, spec in zip(self._resources, node.specs, strict=True):
+            resource.ledger.node_changed(spec)
 
     def _seen(self, node: Node) -> SeenNode:
         specs = (
-            node_spec(node, managed.names, self._unit, self._inventories)
-            for managed in self._resources
+            node_spec(node, resource.names, self._unit, self._inventories)
+            for resource in self._resources
         )
         metadata = node.metadata or Metadata()
         mark = mark_of(metadata.annotations or {}, metadata.resource_version or "")
@@ -110,51 +110,51 @@ class NodeEventHandler:
         self._inventories.forget(name)
         self._resources.node_states.remove(name)
         self._marks.put(name, None)
-        for managed in self._resources:
-            managed.ledger.node_gone(name)
+        for resource in self._resources:
+            resource.ledger.node_gone(name)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """What is kept of a pod that the API server shows: what the ledgers, the holds and the mistakes
-    need of it, a few hundred bytes, whatever else its owner has written.
+    """A pod of the watch, as the ledgers, the holds and the mistakes need the pod: a few hundred
+    bytes, however large the object is.
     """
 
     uid: str
-    """"" if it has none."""
+    """"" for a pod without a uid."""
 
     observed: tuple[ObservedPod | None, ...]
-    """For each managed resource; None where it cannot be read."""
+    """For each managed resource; None for an unreadable request."""
 
     claims: tuple[Claimant | None, ...]
-    """For each managed resource: as the rules of holds see it; None if nothing may be held."""
+    """For each managed resource: the pod for the rules of holds; None if a hold is impossible."""
 
     nominated: str
-    """The node that kube-scheduler nominates it for, or ""."""
+    """The node of status.nominatedNodeName, or ""."""
 
     mistake: Mistake | None
-    """What is wrong with its spec."""
+    """The mistake in the spec of the pod."""
 
     running: ObservedPod | None = None
-    """One on a node that has devices, or claims, with what it demands of nodes; if that is asked
-    for."""
+    """The pod with its demands on nodes, if the pod is on a node and has devices or claims, and
+    the handler has to collect such pods."""
 
     placeholder: Placeholder | None = None
-    """What it is, if it is a placeholder of ours: no scheduler serves it."""
+    """The placeholder, if the pod is one: no scheduler serves a placeholder."""
 
     membership: tuple[str, Member] | None = None
-    """The key of its group, and itself as a member; None once it is marked deleted or has ended."""
+    """(group key, the pod as a member); None if the pod is marked deleted or has ended."""
 
     deleted: bool = False
-    """It is marked deleted."""
+    """Whether the pod is marked deleted."""
 
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `mistaken_pods`: is shown each pod. `moved`: is told of each change of a pod. `running`: is told
-    of pods on nodes, with what they demand of nodes. `placeholders`: is told of placeholders.
-    `gone`: is told the uid of each pod that is gone.
+    changed, moved: called after each change of a ledger. gone: called with the uid of each deleted
+    pod. mistaken_pods: gets the mistake of each pod. running: gets the pods on nodes, with their
+    demands on nodes. placeholders: gets the placeholders.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class PodEventHandler:
         self._listed = False
 
     def trim(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
-        """Return what is kept of a page: a list may be long, and pods large."""
+        """Return the page with small records instead of pods: a list may be long."""
         return page.with_items([self._seen(pod) for pod in page.items])
 
     def replace(self, pages: Sequence[Decoded[Pod] | Decoded[SeenPod]], started: float) -> None:
@@ -191,18 +191,18 @@ class PodEventHandler:
             for page in pages
             for pod in page.items
         ]
-        for at, managed in enumerate(self._resources):
+        for at, resource in enumerate(self._resources):
             unreadable = unread | {pod.uid for pod in pods if pod.observed[at] is None}
             observed = (pod.observed[at] for pod in pods)
-            changes = managed.ledger.replace_pods(
+            changes = resource.ledger.replace_pods(
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
-            self._changed(managed, changes, not self._listed)
-            self._moved(managed, None, "", changes)
-            managed.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
+            self._changed(resource, changes, not self._listed)
+            self._moved(resource, None, "", changes)
+            resource.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
             for pod in pods:
                 if pod.claims[at] is not None:
-                    self._hold(managed, pod, at)
+                    self._hold(resource, pod, at)
         self._take_over_members(pods, unread)
         self._listed = True
         if self._running is not None:
@@ -227,15 +227,15 @@ class PodEventHandler:
             self._gone(metadata.uid or "", deleted=bool(metadata.deletion_timestamp))
         else:
             pod = self._seen(event.object)
-            for at, managed in enumerate(self._resources):
+            for at, resource in enumerate(self._resources):
                 observed = pod.observed[at]
                 if observed is None:
-                    managed.ledger.pod_unreadable(pod.uid)
+                    resource.ledger.pod_unreadable(pod.uid)
                 else:
-                    changes = managed.ledger.pod_changed(observed)
-                    self._changed(managed, changes, False)
-                    self._moved(managed, observed, pod.uid, changes)
-                self._hold(managed, pod, at)
+                    changes = resource.ledger.pod_changed(observed)
+                    self._changed(resource, changes, False)
+                    self._moved(resource, observed, pod.uid, changes)
+                self._hold(resource, pod, at)
             self._show_to_gate(pod)
             if self._running is not None and pod.running is not None:
                 self._running.put(pod.uid, pod.running)
@@ -248,25 +248,30 @@ class PodEventHandler:
         claims: list[Claimant | None] = []
         schedulers = self._resources.scope.schedulers
         stands_in = placeholder_of(pod)
-        ours = not schedulers or scheduler_of(pod) in schedulers
+        is_own = not schedulers or scheduler_of(pod) in schedulers
         deleted = bool(pod.metadata and pod.metadata.deletion_timestamp)
         stays = not (deleted or has_ended(pod))
         may_hold = stays and not (pod.spec and pod.spec.node_name)
-        for managed in self._resources:
+        for resource in self._resources:
             try:
-                seen = observe_pod(pod, managed.names)
+                view = observe_pod(pod, resource.names)
             except WireError as error:
                 observed.append(None)
                 claims.append(None)
                 log.warning(Line("pod kept as it was", pod=pod_name(pod), error=str(error)))
                 continue
-            # kube-scheduler of another name: no extender of ours is called for it.
-            observed.append(seen if seen.node or ours else seen._replace(gated=True, served=False))
-            asks = may_hold and seen.request.devices
-            claims.append(claimant(pod, seen.request) if asks else None)
+            # A kube-scheduler with another name does not call this extender for the pod.
+            observed.append(
+                view if view.node or is_own else view._replace(gated=True, served=False)
+            )
+            asks = may_hold and view.request.devices
+            claims.append(claimant(pod, view.request) if asks else None)
         claims_some = bool(pod.spec and pod.spec.resource_claims)
-        on_node = [shown for shown in observed if shown and shown.node]
-        running = next((shown for shown in on_node if claims_some or shown.request.devices), None)
+        on_node = [pod_on_node for pod_on_node in observed if pod_on_node and pod_on_node.node]
+        running = next(
+            (pod_on_node for pod_on_node in on_node if claims_some or pod_on_node.request.devices),
+            None,
+        )
         return SeenPod(
             uid=(pod.metadata and pod.metadata.uid) or "",
             observed=tuple(observed),
@@ -286,26 +291,26 @@ class PodEventHandler:
     def _membership(
         self, pod: Pod, observed: Sequence[ObservedPod | None], claims: Sequence[Claimant | None]
     ) -> tuple[str, Member] | None:
-        """Return the key of the pod's group, and the pod as a member of it.
+        """Return (group key, the pod as a member); None for a pod without a group.
 
         observed, claims: the pod in each managed resource.
         """
         group_key = group_of(pod).key
-        shown = next((one for one in observed if one is not None), None)
-        if not group_key or shown is None:
+        first = next((view for view in observed if view is not None), None)
+        if not group_key or first is None:
             return None
         need = None
-        for managed, one, claim in zip(self._resources, observed, claims, strict=True):
-            if one is not None and claim is not None:
+        for resource, view, claim in zip(self._resources, observed, claims, strict=True):
+            if view is not None and claim is not None:
                 request = kind_of(claim.request)
-                need = Need(managed.names.resource, request, one.demands, claim.waits)
+                need = Need(resource.names.resource, request, view.demands, claim.waits)
         node = (pod.spec and pod.spec.node_name) or ""
-        return group_key, Member(shown.ref, bool(node), need, shown.priority, shown.created)
+        return group_key, Member(first.ref, bool(node), need, first.priority, first.created)
 
     def _take_over_members(self, pods: Sequence[SeenPod], unread: Collection[str]) -> None:
-        """Tell the gate of all members of groups that a whole list shows.
+        """Pass the members of groups in a whole list to the gate.
 
-        unread: uids of pods that cannot be read; they stay as they were.
+        unread: uids of unreadable pods; the gate keeps these members.
         """
         gate = self._resources.gate
         for pod in pods:
@@ -318,22 +323,22 @@ class PodEventHandler:
         else:
             self._resources.gate.gone(pod.uid, deleted=pod.deleted)
 
-    def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
-        """Begin or end the hold of the pod, by what the API server shows of it."""
+    def _hold(self, resource: ManagedResource, pod: SeenPod, at: int) -> None:
+        """Begin or end the hold of the pod."""
         claim = pod.claims[at]
         if claim is not None:
-            managed.holds.shown(claim, pod.nominated, self._clock())
+            resource.holds.shown(claim, pod.nominated, self._clock())
         else:
-            managed.holds.gone(pod.uid)
+            resource.holds.gone(pod.uid)
 
     def _gone(self, uid: str, *, deleted: bool) -> None:
-        """Forget a pod; deleted: it was marked deleted, so it has not ended by itself."""
+        """Forget a pod. deleted: the pod was marked deleted, so it has not ended by itself."""
         self._told_gone(uid)
-        for managed in self._resources:
-            changes = managed.ledger.pod_gone(uid)
-            self._changed(managed, changes, False)
-            self._moved(managed, None, uid, changes)
-            managed.holds.gone(uid)
+        for resource in self._resources:
+            changes = resource.ledger.pod_gone(uid)
+            self._changed(resource, changes, False)
+            self._moved(resource, None, uid, changes)
+            resource.holds.gone(uid)
         self._resources.gate.gone(uid, deleted=deleted)
         if self._running is not None:
             self._running.put(uid, None)
@@ -345,7 +350,7 @@ class PodEventHandler:
 class UnhealthyEventHandler:
     """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`.
 
-    room_on: called with the node of each that changes.
+    room_on: called with the node of each changed ConfigMap.
     """
 
     def __init__(
@@ -356,30 +361,30 @@ class UnhealthyEventHandler:
         self._closed: set[tuple[str, str]] = set()
 
     def trim(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
-        """Return what is kept of a page: the ConfigMaps that may close devices, and of these what
-        does.
-        """
-        prefixes = tuple(managed.names.unhealthy for managed in self._resources)
-        named = [((item.metadata and item.metadata.name) or "", item) for item in page.items]
+        """Return the page with only the ConfigMaps and keys that may close devices."""
+        prefixes = tuple(resource.names.unhealthy for resource in self._resources)
+        named_maps = [((item.metadata and item.metadata.name) or "", item) for item in page.items]
         return page.with_items(
             [
                 ConfigMap(
                     Metadata(name=name),
                     {key: text for key, text in (item.data or {}).items() if key == UNHEALTHY_KEY},
                 )
-                for name, item in named
+                for name, item in named_maps
                 if name.startswith(prefixes)
             ]
         )
 
     def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
-        """Take over all ConfigMaps: a node that has none has no device closed by one."""
+        """Take over all ConfigMaps; the devices of a node without a ConfigMap open."""
         del started
         maps = [config_map for page in pages for config_map in page.items]
-        named = {(config_map.metadata and config_map.metadata.name) or "" for config_map in maps}
-        named.update(bad.ref.name for page in pages for bad in _logged(page.bad))
+        map_names = {
+            (config_map.metadata and config_map.metadata.name) or "" for config_map in maps
+        }
+        map_names.update(bad.ref.name for page in pages for bad in _logged(page.bad))
         for name, resource in list(self._closed):
-            if name not in named:
+            if name not in map_names:
                 self._open(name, resource)
         for config_map in maps:
             self._apply(config_map)
@@ -390,15 +395,15 @@ class UnhealthyEventHandler:
             _logged((event.bad,) if event.bad else ())
         elif event.kind == "DELETED":
             name = (event.object.metadata and event.object.metadata.name) or ""
-            for managed in self._resources:
-                self._open(name, managed.names.resource)
+            for resource in self._resources:
+                self._open(name, resource.names.resource)
         else:
             self._apply(event.object)
 
     def _apply(self, config_map: ConfigMap) -> None:
         name = (config_map.metadata and config_map.metadata.name) or ""
-        for managed in self._resources:
-            node = name.removeprefix(managed.names.unhealthy)
+        for resource in self._resources:
+            node = name.removeprefix(resource.names.unhealthy)
             if node == name:
                 continue
             try:
@@ -406,17 +411,19 @@ class UnhealthyEventHandler:
             except AnnotationError as error:
                 log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
                 continue
-            self._set(managed, node, devices)
-            self._closed.add((name, managed.names.resource))
+            self._set(resource, node, devices)
+            self._closed.add((name, resource.names.resource))
 
     def _open(self, name: str, resource: str) -> None:
-        managed = self._resources.find(resource)
-        if managed is not None and (name, resource) in self._closed:
+        managed_resource = self._resources.find(resource)
+        if managed_resource is not None and (name, resource) in self._closed:
             self._closed.discard((name, resource))
-            self._set(managed, name.removeprefix(managed.names.unhealthy), frozenset())
+            self._set(
+                managed_resource, name.removeprefix(managed_resource.names.unhealthy), frozenset()
+            )
 
-    def _set(self, managed: ManagedResource, node: str, devices: frozenset[int | str]) -> None:
-        managed.ledger.set_unhealthy(node, devices)
+    def _set(self, resource: ManagedResource, node: str, devices: frozenset[int | str]) -> None:
+        resource.ledger.set_unhealthy(node, devices)
         if self._room_on is not None:
             self._room_on(node)
 

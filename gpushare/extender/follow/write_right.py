@@ -14,15 +14,15 @@ from collections.abc import Callable, Hashable
 from gpushare.errors import ApiError
 
 PAUSE = 600.0
-"""Seconds without a write once the right to it was missing; the longest rest of one write."""
+"""Seconds without a write after the right was missing; the longest pause of one write."""
 FIRST_REST = 10.0
 """Seconds until a write that was refused is tried again; each further time twice as long."""
 
 REFUSED = (400, 401, 403, 405, 422)
-"""Statuses by which the API server says that it does not take this write."""
+"""Statuses of a write that the API server refuses."""
 
 _BY_AUTHORIZER = re.compile(r' is forbidden: User ".*" cannot \S+ (?:resource|path) "')
-"""What kube-apiserver writes whoever has judged the right: RBAC, a webhook, a node's."""
+"""The message of kube-apiserver for a missing right, of any authorizer: RBAC, webhook, node."""
 
 
 def lacks_right(error: ApiError) -> bool:
@@ -33,13 +33,13 @@ def lacks_right(error: ApiError) -> bool:
 
 
 class WriteRight:
-    """Which of some writes are worth a try, as far as their errors tell; each write has a key."""
+    """Decides by earlier errors whether a write is worth a try; each write has a key."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._missing_until = -math.inf
         self._rests: dict[Hashable, tuple[float, float]] = {}
-        """By key, until when it rests and for how long."""
+        """By key: the end of the pause of the write, and the length of the pause, in seconds."""
 
     @property
     def missing(self) -> bool:
@@ -58,11 +58,11 @@ class WriteRight:
             self._missing_until = now + PAUSE
         elif error.status in REFUSED:
             # One that was not tried for so long is another matter by now.
-            self._rests = {k: rest for k, rest in self._rests.items() if now < rest[0] + PAUSE}
+            self._rests = {k: pause for k, pause in self._rests.items() if now < pause[0] + PAUSE}
             _, last = self._rests.get(key, (0.0, FIRST_REST / 2))
-            rest = min(2 * last, PAUSE)
-            self._rests[key] = now + rest, rest
+            pause = min(2 * last, PAUSE)
+            self._rests[key] = now + pause, pause
 
     def taken(self, key: Hashable) -> None:
-        """Note that it was taken."""
+        """Note that the API server took the write."""
         self._rests.pop(key, None)

@@ -1,7 +1,7 @@
-"""Policies made, and tried, in a process of their own, so that no request waits for arithmetic.
+"""Makes and tries policies in a child process, so that no request waits for arithmetic.
 
-Knows how to start that process and what goes in and out: names and a workload, policies by name;
-for a trial the nodes too, and what it measured.
+Knows how to start the child process, its input (names of policies, a workload, for a trial the
+nodes) and its output (policies by name, the figures of the trial).
 Policies may be anybody's code. One that raises, ends the process or never returns is the first
 without an answer: the others are made without it, in another process.
 
@@ -31,11 +31,11 @@ from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError
 
 TIMEOUT = 120.0
-"""Seconds for one process; on a busy machine it comes after all others."""
+"""Seconds for one process; on a busy machine the process has the lowest priority."""
 CANDIDATE_TIMEOUT = 240.0
-"""Seconds for one candidate in a trial, where it computes for up to half a minute."""
+"""Seconds for one candidate in a trial; usual is up to half a minute of computing."""
 _TRIAL_CPU = 60.0
-"""Seconds of CPU after which a trial runs no further stream, whatever the pods are like."""
+"""Seconds of CPU after which a trial runs no further stream."""
 _CHILD_PROGRAM = """
 import contextlib, os
 os.nice(10)
@@ -44,18 +44,19 @@ with contextlib.suppress(OSError):
 from gpushare.extender.learning.policy_builder import main
 main()
 """
-"""What the process runs: it gives way to requests, even while numpy loads. The service keeps to one
-CPU, which this process inherits: it moves to the others if there are any and no sandbox forbids it.
+"""The program of the child process. The process gives way to requests, even while numpy loads. The
+service keeps to one CPU, and a child inherits this: the program allows all CPUs again, unless a
+sandbox forbids that.
 """
 
 _ALARMED = f"status -{signal.SIGALRM.value}:"
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
 _Answer = tuple[str, bytes, str]
-"""Name of a call, its result (pickled), and its error or ""."""
+"""(name of a call, pickled result, error or "")."""
 _Send = Callable[[_Answer], None]
 _Call = tuple[Callable[..., object], tuple[object, ...]]
-"""A function of a module, and its arguments after a _Send."""
+"""(function of a module, arguments after a _Send)."""
 _STARTED: _Answer = ("", b"", "")
 """The first answer: the process has started; the others are about the calls."""
 _TRIAL, _CANDIDATE_STARTED = "trial", "turn of "
@@ -63,7 +64,7 @@ _TRIAL, _CANDIDATE_STARTED = "trial", "turn of "
 
 
 class RefitFailed(GpuShareError):
-    """A policy, or all of them, could not be made or tried; the text says why."""
+    """One policy or all policies could not be made or tried; the text has the reason."""
 
 
 def make_policies(
@@ -72,10 +73,11 @@ def make_policies(
     command: Sequence[str] = (),
     timeout: float = TIMEOUT,
 ) -> dict[str, Policy | RefitFailed]:
-    """Make the policies of these names for the workload, in a process; return each, or why not.
+    """Make the named policies for the workload in a process; return each policy or its error.
 
-    command: what to start instead of our own. timeout: seconds for each process; there is one, and
-    one more for each policy that ends it. Raises RefitFailed if none can be made.
+    command: the program to start instead of _CHILD_PROGRAM. timeout: seconds for each process;
+    there is one, and one more for each policy that ends its process. Raises RefitFailed if all
+    policies fail.
     """
     policies: dict[str, Policy | RefitFailed] = {}
     untried = list(names)
@@ -98,10 +100,10 @@ def try_policies(
     seed: int,
     limit: float = CANDIDATE_TIMEOUT,
 ) -> Trial | None:
-    """Return what a trial in a process measured (see core/trial.py); waits for it.
+    """Run a trial in a process (see core/trial.py); return its figures.
 
-    limit: seconds for each candidate. One that takes longer, raises or ends the process is left
-    out, and the others are tried without it in another process. Raises RefitFailed if something
+    limit: seconds for each candidate. A candidate that takes longer, raises or ends the process is
+    left out, and another process tries the remaining ones. Raises RefitFailed if something
     other than a candidate fails.
     """
     failed: dict[str, str] = {}
@@ -129,7 +131,7 @@ def try_policies(
 def _answers(
     calls: Mapping[str, _Call], command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> tuple[list[_Answer], str]:
-    """Return (what a process answered before it ended, beginning with _STARTED; how it ended)."""
+    """Return (answers of a process, beginning with _STARTED; text about the end of the process)."""
     started = command or (sys.executable, "-P", "-c", _CHILD_PROGRAM)
     message = pickle.dumps((calls, timeout))
     try:
@@ -179,7 +181,7 @@ def _policy(data: bytes, wrong: str) -> Policy | RefitFailed:
 
 def main() -> None:
     """Read (calls by name, seconds) from stdin, write an answer for each to stdout."""
-    # Whatever a policy or a library prints must not get between the bytes of the answer.
+    # Text that a policy or a library prints must not get between the bytes of the answer.
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     calls, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own parent wrote it
@@ -208,7 +210,7 @@ def _make(_: _Send, name: str, workload: Workload) -> Policy:
 def _try(
     send: _Send, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
 ) -> Trial | None:
-    """Return the trial; SIGALRM ends this process when a candidate has had its seconds."""
+    """Return the trial; SIGALRM ends this process when the seconds of a candidate are over."""
     seconds_left = defaultdict[str, float](lambda: limit)
 
     @contextmanager

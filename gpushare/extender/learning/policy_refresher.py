@@ -1,21 +1,21 @@
-"""Estimates the workload from the pods that come, and makes new policies for it.
+"""Estimates the workload from the pods that come, and makes new policies for that workload.
 
-Knows the managed resources, and functions that make and try policies (see policy_builder.py), which
-take seconds: they run in the one thread here, never for a request. A request finds the old ranking
-or the new one, never half of one. If a policy cannot be made, its old ranking stays, and the others
-are not affected; the pauses before it is tried again grow, since a policy that never returns delays
-all of them.
+Knows the managed resources, and functions that make and try policies (see policy_builder.py). These
+functions take seconds, so only the thread of this module calls them, never a request. A request
+finds the old ranking or the new one. If a policy cannot be made, the old ranking stays, and the
+other policies are not affected; the pauses before a new try grow, since a policy that never returns
+delays all others.
 
-Every pod created counts, GPU or not, placed or refused, but not while it has gates, and not if no
-node has the devices for it: else anybody could have policies made for pods that never run. Pods
-that ran before we began to watch are evidence too. core/workload_estimator.py says what they tell,
-for which workload policies are made, and after how many pods; here this is limited to once a
-minute, but for the early ones.
+Every created pod counts, with or without GPU, placed or refused, unless the pod has gates or no
+node has such devices: else anybody could have policies made for pods that never run. Pods that ran
+before the first list count too. core/workload_estimator.py decides on the workload and on the
+number of pods between two refreshes; this module limits refreshes to one a minute, except the early
+ones.
 
-The candidates of the policy `auto` are tried on the cluster as it is, and the winner ranks pods. A
-trial (see core/trial.py) takes seconds, and each is followed by a rest, so that trials take a
-fiftieth of a core at most. A trial waits until no pod has come for a while, or for a bound time: in
-the midst of a burst it would take a core from those that place the pods.
+Trials compare the candidates of the policy `auto` on the current cluster, and the winner ranks
+pods. A trial (see core/trial.py) takes seconds, and a rest follows, so that trials take a fiftieth
+of a core at most. A trial waits until no pod has come for a while, or for a bounded time: in a
+burst a trial would take a core from kube-scheduler.
 """
 
 import logging
@@ -44,10 +44,10 @@ from gpushare.logline import Line
 log = logging.getLogger("gpushare.learning")
 
 Make = Callable[[Sequence[str], Workload], Mapping[str, Policy | Exception]]
-"""Makes policies for a workload, by name, each the policy or its error; raises if none can be."""
+"""Makes policies for a workload: by name, the policy or an error; raises if all fail."""
 
 Try = Callable[[Sequence[str], Workload, Snapshot, int], Trial | None]
-"""Returns what the policies of these names allocate; raises if the trial fails."""
+"""Runs a trial of the named policies; raises if the trial fails."""
 
 SPACING = 60.0
 """Seconds between two refreshes, except the early ones."""
@@ -57,26 +57,25 @@ _LATEST = 64
 """Multiples of SPACING, at most, until a policy that failed is tried again."""
 _LOOK_EVERY = 1.0
 _PREPARED_KINDS = 16
-"""Kinds of request, the latest ones, that a new ranking is prepared for before it is used."""
+"""Latest kinds of request that a new ranking is prepared for before its use."""
 _STEP_PAUSE = 0.01
-"""Seconds between two steps of preparing: their arithmetic delays requests."""
+"""Seconds between two steps of preparing: the arithmetic delays requests."""
 
 REST = 50.0
-"""How many times as long as a trial took none follows."""
+"""A rest after a trial, as a multiple of the time of the trial."""
 SHORTEST_REST = 60.0
-"""Seconds without a trial after one; there may have been nothing to allocate, and nodes be on their
-way."""
+"""Seconds of rest after a trial at least: new nodes may be on the way."""
 QUIET = 5.0
 """Seconds without a new pod before a trial."""
 LONGEST_WAIT = 120.0
 """Seconds that a trial waits at most for such a time."""
 _MOST_FAILURES = 3
-"""Failures of a candidate in a row; then it is not tried any more: each may cost minutes."""
+"""Failures of a candidate in a row until its last trial: each failure may cost minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedPolicy:
-    """A policy that could not be made: how often in a row, and when to try it again."""
+    """A policy that could not be made: the failures in a row, and the time of the next try."""
 
     times: int = 0
     again_at: float = float("-inf")
@@ -86,9 +85,9 @@ class _Trials:
     """The trials of one resource."""
 
     def __init__(
-        self, managed: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+        self, resource: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
     ) -> None:
-        self._managed = managed
+        self._managed = resource
         self._try = try_policies
         self._wall = wall
         self._again_at = -math.inf
@@ -98,11 +97,11 @@ class _Trials:
 
     def may_run(self, now: float) -> bool:
         """Return whether a trial may be run now."""
-        wanted = self._managed.default_policy == AUTO and bool(self._candidates())
-        return wanted and now >= self._again_at
+        is_auto = self._managed.default_policy == AUTO and bool(self._candidates())
+        return is_auto and now >= self._again_at
 
     def run(self, workload: Workload, clock: Callable[[], float]) -> str:
-        """Run a trial; return the policy that is to rank: the same as before if it fails."""
+        """Run a trial; return the policy that ranks from now on: after a failure the same one."""
         began = clock()
         try:
             return self._run(workload)
@@ -111,26 +110,24 @@ class _Trials:
             self._again_at = ended + max(REST * (ended - began), SHORTEST_REST)
 
     def _run(self, workload: Workload) -> str:
-        managed, resource = self._managed, self._managed.names.resource
-        snapshot = managed.ledger.snapshot()
+        managed_resource = self._managed
+        resource, before = managed_resource.names.resource, managed_resource.ranking_policy
+        snapshot = managed_resource.ledger.snapshot()
         try:
             trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
-        except Exception as error:  # it starts a process, and more may go wrong
+        except Exception as error:  # the trial starts a process, and more may go wrong
             level = logging.DEBUG if self._told_failed else logging.WARNING
             self._told_failed = True
             self.failed += 1
             values = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
-            log.log(
-                level, Line("policies could not be tried", ranks=managed.ranking_policy, **values)
-            )
-            return managed.ranking_policy
+            log.log(level, Line("policies could not be tried", ranks=before, **values))
+            return before
         if trial is None:
-            return managed.ranking_policy
+            return before
         self._note_failed(trial.failed)
         if not trial.allocated:
-            return managed.ranking_policy
-        before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
-        managed.choice = choice
+            return before
+        managed_resource.choice = choice = trial.choice(managed_resource.choice, self._wall())
         self.completed += 1  # after the choice: a reader that sees the count sees the figures too
         figures = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
@@ -152,18 +149,18 @@ class _Trials:
         )
 
     def _note_failed(self, failed: Mapping[str, str]) -> None:
-        """Count failures in a row; warn of a candidate's first one and of its last one."""
+        """Count failures in a row; warn of the first and of the last failure of a candidate."""
         for name in self._candidates():
             self._failures[name] = self._failures[name] + 1 if name in failed else 0
         self.failed += len(failed)
-        for name, why in failed.items():
+        for name, reason in failed.items():
             times = self._failures[name]
             text = "a candidate is left out of a trial"
             if times >= _MOST_FAILURES:
                 text = f"a candidate has failed {times} times in a row and is not tried any more"
             level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
             log.log(
-                level, Line(text, resource=self._managed.names.resource, policy=name, error=why)
+                level, Line(text, resource=self._managed.names.resource, policy=name, error=reason)
             )
 
 
@@ -171,7 +168,7 @@ class _Trials:
 class _ResourceState:
     """The workload estimated for one managed resource, and the results of making policies."""
 
-    managed: ManagedResource
+    resource: ManagedResource
     trials: _Trials
     estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
@@ -210,7 +207,7 @@ class _ResourceState:
         return not self.failing and estimator.fit_at <= min(estimator.pod_count, _EARLY)
 
     def could_take(self, request: Request) -> bool:
-        """Return whether a node has the devices for it while it is empty."""
+        """Return whether the request fits on a node without pods."""
         layout = self.layout
         if not request.devices or layout is None or not layout.any():
             return True
@@ -229,8 +226,8 @@ class PolicyRefresher(LoopPart):
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._states = {
-            managed.names.resource: _ResourceState(managed, _Trials(managed, try_policies, wall))
-            for managed in resources
+            resource.names.resource: _ResourceState(resource, _Trials(resource, try_policies, wall))
+            for resource in resources
         }
         self._make = make
         self._clock = clock
@@ -238,14 +235,14 @@ class PolicyRefresher(LoopPart):
         self._counting = threading.Lock()
         self.loop = Loop("learning", self.refresh, _LOOK_EVERY, log=log, failed="learning failed")
 
-    def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
-        """Count the pods that have come and gone; first: this is what was there before.
+    def changed(self, resource: ManagedResource, changes: Changes, first: bool) -> None:
+        """Count the pods that have come and gone. first: the changes of the first list.
 
         Before nodes are known every pod counts.
         """
         if not (changes.new or changes.came or changes.went):
             return
-        state, now = self._states[managed.names.resource], self._wall()
+        state, now = self._states[resource.names.resource], self._wall()
         with self._counting:
             estimator = state.estimator
             if changes.new:
@@ -269,8 +266,8 @@ class PolicyRefresher(LoopPart):
     def refresh(self) -> None:
         """Make and try the policies that are due, and put them in use."""
         for state in self._states.values():
-            layout = state.managed.ledger.snapshot().capacity
-            if layout is not state.layout:  # snapshots share it until a node changes
+            layout = state.resource.ledger.snapshot().capacity
+            if layout is not state.layout:  # snapshots share the layout until a node changes
                 state.layout = layout
                 state.estimator.devices = common_sizes(layout)
             if state.is_due(self._clock()):
@@ -297,26 +294,26 @@ class PolicyRefresher(LoopPart):
 
     def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
         """Return (the pods seen until now, the pods to expect)."""
-        held = Counter[str]()
-        for entry in state.managed.ledger.entries_and_specs()[0].values():
-            held[entry.ref.namespace] += entry.request.total
+        units_by_namespace = Counter[str]()
+        for entry in state.resource.ledger.entries_and_specs()[0].values():
+            units_by_namespace[entry.ref.namespace] += entry.request.total
         with self._counting:
-            state.estimator.held_units = held
+            state.estimator.held_units = units_by_namespace
             return state.estimator.pod_count, state.estimator.workload(self._wall())
 
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
-        managed, estimator = state.managed, state.estimator
+        resource, estimator = state.resource, state.estimator
         sizes = estimator.sizes
-        seen, workload = self._workload(state)
+        pod_count, workload = self._workload(state)
         rankings, failed = self._new_rankings(state, workload)
         if failed:
             state.failed += 1
-            self._log_failures(state, failed, seen)
+            self._log_failures(state, failed, pod_count)
         state.failing = not rankings
         if not rankings:
             return
-        managed.rankings.update(rankings)
+        resource.rankings.update(rankings)
         state.trials.settle()
         for name in rankings:
             state.failed_policies.pop(name, None)
@@ -325,34 +322,36 @@ class PolicyRefresher(LoopPart):
             again_at = self._clock() + SPACING * min(2**times, _LATEST)
             state.failed_policies[name] = _FailedPolicy(times + 1, again_at)
         state.refits += 1
-        estimator.policies_made(seen, sizes)
+        estimator.policies_made(pod_count, sizes)
         state.done = self._clock()
         state.took = state.done - start
         classes = len(workload.classes)
-        line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
+        line = {"pods": pod_count, "classes": classes, "turnover": round(workload.turnover, 2)}
         log.info(Line("policies made anew", **line, s=round(state.took, 2)))
 
     def _try(self, state: _ResourceState) -> None:
-        managed = state.managed
+        resource = state.resource
         _, workload = self._workload(state)
         state.estimator.tried()
         winner = state.trials.run(workload, self._clock)
-        if winner != managed.ranking_policy:
-            self._prepared(managed.rankings[winner], managed.rankings[AUTO].recent_kinds, managed)
+        if winner != resource.ranking_policy:
+            self._prepared(
+                resource.rankings[winner], resource.rankings[AUTO].recent_kinds, resource
+            )
         state.trials.settle()
 
     def _new_rankings(
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and the errors of the others by name."""
-        managed, resting = state.managed, state.failed_policies
+        resource, resting = state.resource, state.failed_policies
         names = tuple(
             name
-            for name in managed.rankings
+            for name in resource.rankings
             if name != AUTO and (name not in resting or state.tried >= resting[name].again_at)
         )
         # A ranking that was never asked is tried with the last kind of request.
-        last = managed.rankings[managed.default_policy].recent_kinds[-1:]
+        last = resource.rankings[resource.default_policy].recent_kinds[-1:]
         rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
@@ -364,14 +363,14 @@ class PolicyRefresher(LoopPart):
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                asked = managed.rankings[name].recent_kinds or last
-                rankings[name] = self._prepared(Ranking(policy), asked, managed)
+                kinds = resource.rankings[name].recent_kinds or last
+                rankings[name] = self._prepared(Ranking(policy), kinds, resource)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
         return rankings, failed
 
     def _log_failures(
-        self, state: _ResourceState, failed: Mapping[str, BaseException], seen: int
+        self, state: _ResourceState, failed: Mapping[str, BaseException], pod_count: int
     ) -> None:
         """Log one line for each error; as a warning only for policies that did not fail before."""
         alike: dict[str, list[str]] = defaultdict(list)
@@ -380,14 +379,14 @@ class PolicyRefresher(LoopPart):
         for text, names in alike.items():
             logged = state.failing or all(name in state.failed_policies for name in names)
             level = logging.DEBUG if logged else logging.WARNING
-            values = {"policies": ",".join(names), "error": text, "pods": seen}
+            values = {"policies": ",".join(names), "error": text, "pods": pod_count}
             log.log(level, Line("policies stay as they are", **values))
 
     def _prepared(
-        self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
+        self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
     ) -> Ranking:
-        """Prepare the ranking for the latest kinds of request of the last one, and return it."""
-        for units, devices, cpu, memory, models, percents, cards, split in asked[-_PREPARED_KINDS:]:
+        """Prepare the ranking for the latest kinds of request; return the ranking."""
+        for units, devices, cpu, memory, models, percents, cards, split in kinds[-_PREPARED_KINDS:]:
             request = Request(
                 units,
                 devices,
@@ -398,5 +397,7 @@ class PolicyRefresher(LoopPart):
                 cards=cards,
                 split=split,
             )
-            ranking.prepare(managed.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE))
+            ranking.prepare(
+                resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)
+            )
         return ranking

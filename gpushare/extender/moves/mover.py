@@ -1,11 +1,11 @@
-"""Moves pods so that one fits that waits for room in pieces: so many an hour, one at a time.
+"""Moves pods so that a pending pod fits: at most so many an hour, one move at a time.
 
 The leader looks for a pod that has fitted nowhere for a while, makes the plan of `gpushare defrag`
-for it, and carries that out by steps.py. Before each eviction the rules are read and the plan made
-anew, and the move is written down (wire/moves.py). Meanwhile the holds keep what the pod that
-waits needs, bit by bit as it opens, and the new place of the pod that moves. An eviction names its
-pod by uid and resourceVersion, and is not sent once this process does not lead. Read are only pods
-whose owners consent, never all of them.
+for the pod, and carries the plan out by steps.py. Before each eviction the mover reads the rules,
+makes the plan again, and records the move (wire/moves.py). Meanwhile holds reserve the room for the
+pending pod, as soon as the room opens, and the new place of the moved pod. An eviction has the uid
+and resourceVersion of the pod, and a process that does not lead sends none. The mover reads only
+pods with the consent of their owners.
 
 Tested in `tests/unit/extender/moves/test_mover.py`.
 """
@@ -63,18 +63,18 @@ AFTER_STOP = 600.0
 """Seconds until moves for the same pod are looked for again after a plan was not carried on."""
 
 _MOST_PODS = 20
-"""Pods that are looked at in a round, in the turns of their namespaces."""
+"""Upper bound of the pods of one round, in the turns of their namespaces."""
 
 _LOOK = 2.0
 """Seconds until the cluster is read again where nothing could be done between two moves."""
 
 _RETRY = 10.0
-"""Seconds until an eviction that its budget did not allow is tried again."""
+"""Seconds until the mover repeats an eviction that a budget refused."""
 
 _TIMEOUT = 10.0
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _OF_ONE_OWNER = ("statefulset.kubernetes.io/pod-name", "pod-template-hash")
-"""Labels by which controllers tell their pods apart: they keep a list short."""
+"""Labels that controllers give to their pods: a list by such a label is short."""
 
 _T = TypeVar("_T")
 
@@ -87,7 +87,7 @@ def _is_going(pod: OwnedPod | None) -> bool:
 
 
 def _node_of(pod: OwnedPod) -> str:
-    """Return its node, or ""."""
+    """Return the node of the pod, or ""."""
     return (pod.spec and pod.spec.node_name) or ""
 
 
@@ -111,15 +111,15 @@ def _heir_of(
 
 @dataclass(slots=True)
 class _Going:
-    """A plan under way, with what of it concerns the API server."""
+    """A plan under way, with the objects for the calls to the API server."""
 
-    managed: ManagedResource
+    resource: ManagedResource
     run: steps.Run
     rules: defrag.ListedRules
     old: OwnedPod | None = None
-    """The pod that moves, as it was read before its eviction."""
+    """The pod to move, read before its eviction."""
     before: frozenset[str] = frozenset()
-    """The uids of its owner's pods then."""
+    """The uids of the pods of the same owner at that time."""
     not_before: float = -math.inf
     """When the next step may be made."""
     failing_since: float | None = None
@@ -130,7 +130,7 @@ class _Going:
 class Mover(LoopPart):
     """Carries plans out: `round` once, a started mover again and again.
 
-    budget: evictions an hour, of all processes that led in it; 0: it is off. after: seconds that a
+    budget: evictions an hour, of all processes that led in this hour; 0: off. after: seconds that a
     pod must have fitted nowhere. namespace: of the ConfigMap that keeps the moves. leads_until:
     monotonic seconds until which something may be sent. wall: seconds since the epoch.
     """
@@ -164,11 +164,11 @@ class Mover(LoopPart):
         self._going: _Going | None = None
         self._refused_since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        # By namespace with pending pods, when a plan was begun for one of them.
+        # By namespace with pending pods: the start of the last plan for a pod of the namespace.
         self._served_at: dict[str, float] = {}
         self._record = MoveRecord()
         self._moved = self._refused = 0
-        self._stopped: Counter[str] = Counter({why.value: 0 for why in steps.Stop})
+        self._stopped: Counter[str] = Counter({reason.value: 0 for reason in steps.Stop})
         self.loop = Loop(
             "moves",
             lambda: EVERY if self.round() else AGAIN,
@@ -178,7 +178,7 @@ class Mover(LoopPart):
         )
 
     def start(self) -> None:
-        """Begin, if it is on."""
+        """Start the thread, if the budget is not 0."""
         if self._budget:
             super().start()
 
@@ -188,7 +188,7 @@ class Mover(LoopPart):
         self._let_go()
 
     def state(self) -> dict[str, float]:
-        """Return the values for metrics; none while it is off."""
+        """Return the values for metrics; none with a budget of 0."""
         if not self._budget:
             return {}
         return {
@@ -198,7 +198,7 @@ class Mover(LoopPart):
         }
 
     def stopped(self) -> Mapping[str, int]:
-        """Return how many plans were not carried on, by why; nothing while it is off."""
+        """Return the number of stopped plans by reason; nothing with a budget of 0."""
         return dict(self._stopped) if self._budget else {}
 
     def round(self) -> bool:
@@ -234,18 +234,18 @@ class Mover(LoopPart):
             return
         now, wall = self._clock(), self._wall()
         self._record = record = self._read_record()
-        most = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
-        if not most or record.under_way(wall):
+        max_moves = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
+        if not max_moves or record.under_way(wall):
             return
         rules = self._rules(wall)
-        for managed, pod in ripe:
+        for resource, pod in ripe:
             self._not_before[pod.uid] = now + PAUSE
             if not self._may_have_moves(pod):
                 continue
-            plan = self._plan(managed, pod, rules, most)
+            plan = self._plan(resource, pod, rules, max_moves)
             if plan.moves:
                 self._served_at[pod.ref.namespace] = now
-                self._going = _Going(managed, steps.Run(pod, plan, now), rules)
+                self._going = _Going(resource, steps.Run(pod, plan, now), rules)
                 self._keep_hole(self._going)
                 count = len(plan.moves)
                 log.info(Line("moves begin", pod=pod.ref, node=plan.node, moves=count))
@@ -253,28 +253,30 @@ class Mover(LoopPart):
                 return
 
     def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
-        """Return the pods that have fitted nowhere for a while, in the turns of their namespaces.
+        """Return the pods that have fitted nowhere for `after` seconds, in turns of namespaces.
 
-        Of each those for which no moves were looked for come first, then the most important, then
-        the oldest. A pod for which none were found a short while ago is not looked at.
+        In a namespace the order is: pods without an earlier search for moves, then by priority,
+        then by age. A pod without moves in a recent search is left out.
         """
         now, ripe = self._clock(), list[tuple[ManagedResource, Waiting]]()
         since: dict[str, float] = {}
         namespaces = set[str]()
-        for managed in self._resources:
-            # kube-scheduler calls no extender for a pod while it finds it unschedulable (`gated`).
-            waiting = [pod for pod in managed.ledger.waiting() if pod.served]
-            namespaces |= {pod.ref.namespace for pod in waiting}
-            known = self._refused_since
-            since |= {pod.uid: known[pod.uid] for pod in waiting if pod.uid in known}
-            waiting = [pod for pod in waiting if now >= self._tried_until(pod)]
-            waiting.sort(key=self._turn)
-            for pod in in_turns(waiting, lambda pod: pod.ref.namespace)[:_MOST_PODS]:
-                # A card by its name is where it is, and the plan need not look elsewhere for it.
-                if not any(managed.places(pod.request, pod.demands)):
+        for resource in self._resources:
+            # kube-scheduler calls no extender for a pod that fails its own filters (`gated`).
+            pending_pods = [pod for pod in resource.ledger.waiting() if pod.served]
+            namespaces |= {pod.ref.namespace for pod in pending_pods}
+            refused_since = self._refused_since
+            since |= {
+                pod.uid: refused_since[pod.uid] for pod in pending_pods if pod.uid in refused_since
+            }
+            pending_pods = [pod for pod in pending_pods if now >= self._tried_until(pod)]
+            pending_pods.sort(key=self._turn)
+            for pod in in_turns(pending_pods, lambda pod: pod.ref.namespace)[:_MOST_PODS]:
+                # The plan finds the node of a card that the pod names.
+                if not any(resource.places(pod.request, pod.demands)):
                     since.setdefault(pod.uid, now)
                     if now >= since[pod.uid] + self._after:
-                        ripe.append((managed, pod))
+                        ripe.append((resource, pod))
                 else:
                     since.pop(pod.uid, None)
         self._refused_since = since
@@ -282,42 +284,41 @@ class Mover(LoopPart):
         self._not_before = {uid: at for uid, at in resting if uid in since or at > now}
         served = self._served_at.items()
         self._served_at = {namespace: at for namespace, at in served if namespace in namespaces}
-        ripe.sort(key=lambda found: self._turn(found[1]))
-        return in_turns(ripe, lambda found: found[1].ref.namespace)
+        ripe.sort(key=lambda candidate: self._turn(candidate[1]))
+        return in_turns(ripe, lambda candidate: candidate[1].ref.namespace)
 
     def _tried_until(self, pod: Waiting) -> float:
-        """Return until when the pod rests because no moves were found for it; -inf: none tried."""
+        """Return the time of the next search for moves for the pod; -inf without an earlier one."""
         return self._not_before.get(pod.uid, -math.inf)
 
     def _turn(self, pod: Waiting) -> tuple[float, float, int, float]:
         """Return the sort key of a pending pod.
 
-        The namespace that was served longest ago comes first, and of its pods those that were tried
-        longest ago.
+        The namespace with the oldest last plan comes first, then the pod with the oldest search.
         """
         served_at = self._served_at.get(pod.ref.namespace, -math.inf)
         return served_at, self._tried_until(pod), -pod.priority, pod.created
 
     def _may_have_moves(self, pod: Waiting) -> bool:
-        """Return whether it is alone and has no gates, and nothing else is about to place it."""
-        read = self._pod(pod.ref)
-        if read is None or _is_going(read) or _node_of(read):
+        """Return whether the pod has no group, no gate and no nominated node."""
+        owned_pod = self._pod(pod.ref)
+        if owned_pod is None or _is_going(owned_pod) or _node_of(owned_pod):
             return False
-        if read.spec is not None and read.spec.scheduling_gates:
+        if owned_pod.spec is not None and owned_pod.spec.scheduling_gates:
             return False
-        nominated = read.status and read.status.nominated_node_name
-        return not nominated and group_of(read) == NO_GROUP
+        nominated = owned_pod.status and owned_pod.status.nominated_node_name
+        return not nominated and group_of(owned_pod) == NO_GROUP
 
     def _plan(
-        self, managed: ManagedResource, pod: Waiting, rules: defrag.ListedRules, most: int
+        self, resource: ManagedResource, pod: Waiting, rules: defrag.ListedRules, max_moves: int
     ) -> defrag.DefragAnswer:
         return defrag.find_moves(
-            managed.ledger,
+            resource.ledger,
             defrag.Hole(pod.request, pod.priority, pod.demands),
             rules,
             self._policy,
-            managed.filters,
-            max_moves=most,
+            resource.filters,
+            max_moves=max_moves,
             demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
             steps=defrag.A_GLANCE,
         )
@@ -325,7 +326,7 @@ class Mover(LoopPart):
     # -- a step -----------------------------------------------------------------------------------
 
     def _seen(self, going: _Going) -> steps.Seen:
-        """Read what the next step depends on."""
+        """Read the observation for the next step."""
         run = going.run
         move = run.evicted or run.sent
         if move is not None:
@@ -336,16 +337,16 @@ class Mover(LoopPart):
             if going.old is not None:
                 heir = _heir_of(going.old, going.before, self._of_owner(going.old))
             return steps.Seen(ended=pod is None, heir=heir)
-        waiting = self._pod(run.pod.ref)
-        if waiting is None or _is_going(waiting):
+        pending_pod = self._pod(run.pod.ref)
+        if pending_pod is None or _is_going(pending_pod):
             return steps.Seen(node=None)
-        if node := _node_of(waiting):
+        if node := _node_of(pending_pod):
             return steps.Seen(node=node)
-        ledger = going.managed.ledger
+        ledger = going.resource.ledger
         if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
             return steps.Seen()
         going.rules = self._rules(self._wall())
-        plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
+        plan = self._plan(going.resource, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
         spent = any(
             entry and going.rules.judge(entry).rule is defrag.Rule.SPENT for entry in entries
@@ -372,10 +373,10 @@ class Mover(LoopPart):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
     def _evict(self, going: _Going, move: defrag.PodMove) -> None:
-        """Write the move down, keep its new place, and evict the pod."""
+        """Record the move, reserve the new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
-            holds = going.managed.holds
+            holds = going.resource.holds
             holds.expire(self._clock())
             promised = (*holds.on(move.node), *holds.on(run.node))
             if any(hold.reserved is None for hold in promised):
@@ -391,7 +392,7 @@ class Mover(LoopPart):
             self._write_record(record.sent(ref.uid, str(ref), wall))
             self._keep_place(going, move, going.old)
         if self.loop.is_stopping or self._not_ready():
-            return  # the next round, if there is one, ends it
+            return  # the next round, if any, ends the plan
         answer = self._sent(going, move)
         log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))
         step = run.answered(move, answer, self._clock())
@@ -405,7 +406,7 @@ class Mover(LoopPart):
             self._write_record(self._record.withdrawn(ref.uid))
 
     def _sent(self, going: _Going, move: defrag.PodMove) -> steps.Answer:
-        """Send the eviction; return what came of it."""
+        """Send the eviction; return its outcome."""
         ref, old = move.entry.ref, going.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
         try:
@@ -428,31 +429,31 @@ class Mover(LoopPart):
             return steps.Answer.UNCLEAR
         return steps.Answer.DONE
 
-    def _end(self, going: _Going, why: steps.Stop) -> None:
-        """Carry the plan on no more: what was moved stays moved."""
+    def _end(self, going: _Going, reason: steps.Stop) -> None:
+        """Stop the plan; moved pods stay moved."""
         pod = going.run.pod
-        self._stopped[why.value] += 1
+        self._stopped[reason.value] += 1
         self._not_before[pod.uid] = self._clock() + AFTER_STOP
         self._going = None
         self._let_go()
-        log.warning(Line("moves stopped", pod=pod.ref, node=going.run.node, why=why.value))
+        log.warning(Line("moves stopped", pod=pod.ref, node=going.run.node, why=reason.value))
 
     # -- places -----------------------------------------------------------------------------------
 
     def _keep_hole(self, going: _Going) -> None:
-        """Keep what the pod that waits needs, and no other place."""
-        holds, run, now = going.managed.holds, going.run, self._clock()
+        """Reserve the room for the pending pod, and no other place."""
+        holds, run, now = going.resource.holds, going.run, self._clock()
         pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
         holds.release()
         holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
 
     def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
-        going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
+        going.resource.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
     def _let_go(self) -> None:
-        for managed in self._resources:
-            managed.holds.release()
+        for resource in self._resources:
+            resource.holds.release()
 
     # -- reads, which may raise ApiError, and MessageError for an unreadable page ----------------
 
@@ -476,7 +477,7 @@ class Mover(LoopPart):
         return defrag.ListedRules(pods, namespaces, budgets, now)
 
     def _pod(self, ref: PodRef) -> OwnedPod | None:
-        """Return the pod; None if it is gone, or another one has its name."""
+        """Return the pod; None if the pod is gone, or another pod has the name."""
         try:
             body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
         except ApiNotFound:
@@ -485,7 +486,7 @@ class Mover(LoopPart):
         return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
 
     def _of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
-        """Return the pods of its namespace that its controller may have made, by uid."""
+        """Return the pods of the namespace with the labels of the same owner, by uid."""
         metadata = pod.metadata or Metadata()
         labels = metadata.labels or {}
         key = next((key for key in _OF_ONE_OWNER if key in labels), "")
@@ -494,9 +495,13 @@ class Mover(LoopPart):
 
     def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
         query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
-        every = self._all(path, OWNED_PODS, query)
-        kept = (kept_owned(pod, defrag.CHECKPOINT) for pod in every)
-        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in kept if pod is not None}
+        owned_pods = self._all(path, OWNED_PODS, query)
+        trimmed_pods = (kept_owned(pod, defrag.CHECKPOINT) for pod in owned_pods)
+        return {
+            (pod.metadata and pod.metadata.uid) or "": pod
+            for pod in trimmed_pods
+            if pod is not None
+        }
 
     def _all(
         self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None
@@ -514,7 +519,10 @@ class Mover(LoopPart):
         return read_record(body, self._wall())
 
     def _write_record(self, record: MoveRecord) -> None:
-        """Write it, if it is still as it was read. Raises ApiError, also if that is not known."""
+        """Write the record at the resourceVersion of the read.
+
+        Raises ApiError, also after an unknown outcome.
+        """
         verb, path = ("PUT", f"{self._maps}/{MOVES}") if record.version else ("POST", self._maps)
         try:
             document = json.dumps(record.document()).encode()

@@ -1,8 +1,8 @@
-"""One plan that is carried out, as a step machine: what is seen and a time in, the next step out.
+"""A plan of moves as a step machine: it takes an observation and the time, and returns a step.
 
-It goes on only while all is as it was planned: a pod that was moved runs where it was planned, the
-fewest moves are still some of the first plan and open the same node, and the pod still waits. Knows
-nothing of the API server, threads and clocks, so a story can drive it.
+The plan goes on only while it holds: a moved pod runs on the planned node, the fewest moves are a
+part of the first plan and open the same node, and the pod is pending. Knows no API server, threads
+or clocks, so a story can drive the machine.
 
 Tested in `tests/unit/extender/moves/test_mover.py`.
 """
@@ -18,7 +18,7 @@ WAIT = 300.0
 
 
 class Stop(StrEnum):
-    """Why a plan is not carried on. The value is a label of a metric: it never changes."""
+    """The reason why a plan stops. The value is a label of a metric: it never changes."""
 
     POD_GONE = "pod_gone"
     POD_BOUND = "pod_bound"
@@ -33,7 +33,7 @@ class Stop(StrEnum):
 
 
 class Answer(StrEnum):
-    """What came of sending an eviction."""
+    """The outcome of an eviction call."""
 
     DONE = "done"
     TOO_MANY = "its budget allows none now"
@@ -53,21 +53,21 @@ class Heir:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is read before a step."""
+    """An observation before a step."""
 
     node: str | None = ""
-    """That of the pod that waits, "" while it waits; None: it is gone."""
+    """The node of the pod to place, "" while the pod is pending; None: the pod is gone."""
     plan: DefragAnswer | None = None
     """A plan of as many moves as are left at most, made between moves once the books show the last
     one."""
     spent: bool = False
-    """A pod that is left is kept by its budget alone."""
+    """Whether only a disruption budget keeps a pod of the remaining plan from its move."""
     gone: bool = False
-    """The pod whose eviction was sent is on its way out."""
+    """Whether the pod of the sent eviction is terminating or gone."""
     ended: bool = False
-    """It is no longer there."""
+    """Whether the evicted pod is gone."""
     heir: Heir | None = None
-    """What came in its place."""
+    """The pod in place of the evicted pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """This move has come to its end."""
+    """This move is complete."""
 
     move: PodMove
 
@@ -105,37 +105,37 @@ Step = Evict | Wait | Settled | Stopped | Done
 
 
 class Run:
-    """A plan from its first move on. pod: the one that waits."""
+    """A plan from the first move on. pod: the pending pod that the plan makes room for."""
 
     def __init__(self, pod: Waiting, plan: DefragAnswer, now: float) -> None:
         self.pod = pod
         self.node, self.shares = plan.node, plan.shares
         self.unmoved = {move.entry.ref.uid for move in plan.moves}
         self.sent: PodMove | None = None
-        """The pod whose eviction was sent, without a clear answer."""
+        """The move with a sent eviction and no clear answer."""
         self.evicted: PodMove | None = None
-        """The pod that is gone, and whose heir does not run yet."""
+        """The move with an evicted pod, until the heir of the pod runs."""
         self.until = now + WAIT
         self._changed = self._refused = False
 
-    def step(self, seen: Seen, now: float) -> Step:
-        """Return what to do next."""
+    def step(self, observation: Seen, now: float) -> Step:
+        """Return the next step."""
         if self.evicted is not None:
-            return self._after(self.evicted, seen, now)
+            return self._after(self.evicted, observation, now)
         if self.sent is not None:
             move = self.sent
-            if seen.gone:
+            if observation.gone:
                 self._gone(move, now)
                 return Wait()
             if self._changed:
                 self.sent, self._changed = None, False
                 return Wait()
-            # The same call can hit this pod alone, as it was read.
+            # The call has uid and resourceVersion: a repetition can hit no other pod.
             return Stopped(Stop.UNKNOWN) if now >= self.until else Evict(move)
-        return self._between(seen, now)
+        return self._between(observation, now)
 
     def answered(self, move: PodMove, answer: Answer, now: float) -> Step:
-        """Take what came of an eviction, and return what to do."""
+        """Take the outcome of an eviction, and return the next step."""
         unclear = self.sent is not None
         self.sent = None
         match answer:
@@ -147,39 +147,39 @@ class Run:
                 # The one that was sent first cannot land any more, but may have landed.
                 self.sent, self._changed = (move if unclear else None), unclear
             case Answer.TOO_MANY:
-                # Unless an earlier call, whose outcome is not known, may land yet.
+                # Unless an earlier call with unknown outcome may still land.
                 self.sent, self._refused = (move if unclear else None), True
             case Answer.FORBIDDEN:
                 return Stopped(Stop.UNKNOWN if unclear else Stop.REFUSED)
         return Wait()
 
-    def _between(self, seen: Seen, now: float) -> Step:
-        if seen.node is None:
+    def _between(self, observation: Seen, now: float) -> Step:
+        if observation.node is None:
             return Stopped(Stop.POD_GONE)
-        if seen.node:
+        if observation.node:
             return Stopped(Stop.POD_BOUND) if self.unmoved else Done()
-        plan, late = seen.plan, now >= self.until
+        plan, late = observation.plan, now >= self.until
         if not self.unmoved:
             return Stopped(Stop.NOT_BOUND) if late else Wait()
         if plan is None:
             return Stopped(Stop.PLAN) if late else Wait()
-        moved = {move.entry.ref.uid for move in plan.moves}
-        if plan.node and not moved:
+        planned_uids = {move.entry.ref.uid for move in plan.moves}
+        if plan.node and not planned_uids:
             self.unmoved.clear()
             return Wait()
-        if plan.node != self.node or not moved <= self.unmoved:
+        if plan.node != self.node or not planned_uids <= self.unmoved:
             # The pod that was moved last may count as disrupted a little longer.
-            return Wait() if seen.spent and not late else Stopped(Stop.PLAN)
+            return Wait() if observation.spent and not late else Stopped(Stop.PLAN)
         if late:
             return Stopped(Stop.REFUSED if self._refused else Stop.PLAN)
-        self.unmoved = moved
+        self.unmoved = planned_uids
         return Evict(plan.moves[0])
 
-    def _after(self, move: PodMove, seen: Seen, now: float) -> Step:
-        heir = seen.heir
+    def _after(self, move: PodMove, observation: Seen, now: float) -> Step:
+        heir = observation.heir
         if heir is not None and heir.node not in ("", move.node):
             return Stopped(Stop.LANDED)
-        if heir is not None and heir.running and heir.node and seen.ended:
+        if heir is not None and heir.running and heir.node and observation.ended:
             self.evicted, self.until = None, now + WAIT
             return Settled(move)
         return Stopped(Stop.NOT_RUNNING) if now >= self.until else Wait()

@@ -1,4 +1,4 @@
-"""What another policy would have done with the pods that really came.
+"""A second policy beside the first one, on the pods of the cluster.
 
 Tested in `tests/unit/extender/shadow`.
 """

@@ -1,7 +1,7 @@
-"""Judges by a shadow policy what really happened with one managed resource, and counts.
+"""Compares the choices of a shadow policy with the real ones, for one managed resource.
 
-For one thread: it is told of filter's answers, and of pods that came to a node or left it, in their
-order. It reads the real books by their views alone, so no lock is held while it judges.
+For one thread: the caller passes the answers of filter, and the pods that came to a node or left a
+node, in their order. The follower reads views of the real books, so it judges without a lock.
 
 Tested in `tests/unit/extender/shadow/test_shadow_follower.py`.
 """
@@ -39,18 +39,18 @@ class Asked:
     fits: Bools
     """bool (len(names),): those with room."""
     seen: Snapshot | None
-    """What was offered to the pod; None: the choice in it is not compared."""
+    """The snapshot that filter judged; None: the choice is not compared."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What the shadow has found. Only its thread changes this, and any may read it."""
+    """The results of the shadow. The thread of the shadow writes, any thread may read."""
 
     choices: Counter[str] = field(default_factory=lambda: Counter(same=0, node=0, device=0))
     """Requests by `same`, `node` or `device`: whether the policies choose the same on the real
     books, or which differs."""
     pods: Counter[str] = field(default_factory=lambda: Counter(both=0, real=0, shadow=0))
-    """By `both` (bound, and it had room here), `real` (bound, and refused here) and `shadow`
+    """By `both` (bound, and with room here), `real` (bound, and refused here) and `shadow`
     (really refused, with room here)."""
     inexact: Counter[str] = field(
         default_factory=lambda: Counter(node_changed=0, not_asked=0, unplaced=0)
@@ -58,16 +58,16 @@ class Counts:
     """Pods that could not be followed exactly, by why."""
     rebases: int = 0
     real: Sums = field(default_factory=Sums)
-    """What the real books hold."""
+    """The sums of the real books."""
     shadow: Sums = field(default_factory=Sums)
-    """What the shadow's hold."""
+    """The sums of the books of the shadow."""
 
 
 class Follower:
     """Follows one managed resource. `policy`: the name of the shadow policy."""
 
-    def __init__(self, managed: ManagedResource, policy: str) -> None:
-        self.managed = managed
+    def __init__(self, resource: ManagedResource, policy: str) -> None:
+        self.managed = resource
         self.counts = Counts()
         self._policy = policy
         self.books: ShadowBooks | None = None
@@ -78,7 +78,7 @@ class Follower:
         self._rankings: dict[tuple[Fits, str], Ranking] = {}
 
     def rebase(self, now: float) -> None:
-        """Begin anew with the real books: something was not seen, or not in its order."""
+        """Copy the real books: an event was lost, or came out of order."""
         view = self.managed.ledger.view()
         if self.books is None:
             self.books = ShadowBooks(view.snapshot, view.entries)
@@ -87,20 +87,22 @@ class Follower:
             self.books.rebase(view.snapshot, view.entries)
         self._settled, self._wrong, self._changed = now, False, True
 
-    def asked(self, asked: Asked, now: float) -> None:
-        """Compare the choices for a pod on the real books, and look whether it has room here."""
-        if asked.seen is not None and asked.fits.any():
-            self._compare(asked.seen, asked)
+    def asked(self, filter_answer: Asked, now: float) -> None:
+        """Compare the choices for a pod on the real books, and judge whether it fits here."""
+        if filter_answer.seen is not None and filter_answer.fits.any():
+            self._compare(filter_answer.seen, filter_answer)
         books = self.books
-        if books is None or books.knows(asked.uid):
+        if books is None or books.knows(filter_answer.uid):
             return
-        if asked.seen is not None and not books.follows(asked.seen):
+        if filter_answer.seen is not None and not books.follows(filter_answer.seen):
             self._follow_nodes(books, now)
-        if asked.fits.any():
-            books.ask(asked.uid, asked.names)
-        elif asked.uid not in self._counted and books.has_room(asked.request, asked.names):
+        if filter_answer.fits.any():
+            books.ask(filter_answer.uid, filter_answer.names)
+        elif filter_answer.uid not in self._counted and books.has_room(
+            filter_answer.request, filter_answer.names
+        ):
             self.counts.pods["shadow"] += 1
-            self._counted[asked.uid] = None
+            self._counted[filter_answer.uid] = None
             if len(self._counted) > _MOST_COUNTED:
                 self._counted.popitem(last=False)
 
@@ -121,18 +123,18 @@ class Follower:
                 books.leave(uid)
                 self._wrong = True
             return
-        placed = books.place(uid, pod.request, self._ranking(fits, self._policy_of(pod.request)))
-        self.counts.pods["both" if placed else "real"] += 1
+        is_placed = books.place(uid, pod.request, self._ranking(fits, self._policy_of(pod.request)))
+        self.counts.pods["both" if is_placed else "real"] += 1
 
     def went(self, uid: str) -> None:
-        """Give back what a pod held that has really ended, or left its node."""
+        """End the charge of a pod that has ended or left its node."""
         self._counted.pop(uid, None)
         if self.books is not None and not self.books.free(uid):
             self._wrong = True
         self._changed = True
 
     def tick(self, now: float) -> None:
-        """Take over what the real nodes are, and count what both books hold, if it is time."""
+        """Copy the shapes of the real nodes, and count the sums of both books, if it is time."""
         books = self.books
         if books is None:
             return
@@ -147,7 +149,7 @@ class Follower:
             self._figured, self._changed = now, False
 
     def _follow_nodes(self, books: ShadowBooks, now: float, *, always: bool = False) -> None:
-        """Take over what the real nodes are, if they have changed; always: even if not."""
+        """Copy the shapes of the real nodes, if they have changed; always: even if not."""
         real = self.managed.ledger.snapshot()
         if books.follows(real) and not always:
             books.follow_host(real)
@@ -160,19 +162,19 @@ class Follower:
         self.counts.inexact["unplaced"] += settled.unplaced
         self._settled, self._wrong, self._changed = now, False, True
 
-    def _compare(self, seen: Snapshot, asked: Asked) -> None:
+    def _compare(self, snapshot: Snapshot, filter_answer: Asked) -> None:
         """Count whether bind would take the same of the nodes with room by both policies."""
-        request, choices = asked.request, []
-        rows = asked.names.rows(seen.row)[asked.fits]
+        request, choices = filter_answer.request, []
+        rows = filter_answer.names.rows(snapshot.row)[filter_answer.fits]
         for policy in (self.managed.default_policy, ""):
             scorer = self._ranking(fits_devices, self._policy_of(request, policy))
-            best = best_row(seen, rows, request, scorer)
+            best = best_row(snapshot, rows, request, scorer)
             if best is None:  # the choice is not ours
                 return
-            choices.append(place(seen, seen.names[int(rows[best])], request, scorer))
-        real, other = choices
-        differs = "node" if real.node != other.node else "device"
-        same = (real.node, real.devices) == (other.node, other.devices)
+            choices.append(place(snapshot, snapshot.names[int(rows[best])], request, scorer))
+        real, shadow_choice = choices
+        differs = "node" if real.node != shadow_choice.node else "device"
+        same = (real.node, real.devices) == (shadow_choice.node, shadow_choice.devices)
         self.counts.choices["same" if same else differs] += 1
 
     def _policy_of(self, request: Request, default: str = "") -> str:
@@ -180,13 +182,13 @@ class Follower:
         wished = request.policy
         return wished if wished in self.managed.rankings else default or self._policy
 
-    def _ranking(self, where: Fits, name: str) -> Ranking:
-        """Return a ranking of our own by that policy as it is now: a memo has one user.
+    def _ranking(self, room: Fits, name: str) -> Ranking:
+        """Return a ranking of the shadow by the current policy: a memo has one user.
 
-        where: what has room; in the shadow's books kube-scheduler's own filters count too.
+        room: what has room; in the shadow's books kube-scheduler's own filters count too.
         """
         policy = self.managed.rankings[name].policy
-        ranking = self._rankings.get((where, name))
+        ranking = self._rankings.get((room, name))
         if ranking is None or ranking.policy is not policy:
-            ranking = self._rankings[where, name] = Ranking(policy, fits=where)
+            ranking = self._rankings[room, name] = Ranking(policy, fits=room)
         return ranking

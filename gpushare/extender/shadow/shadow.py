@@ -1,8 +1,8 @@
-"""The shadow policy on live traffic: a queue that verbs and watches fill, and a thread behind it.
+"""The shadow policy on live traffic: verbs and watches fill a queue, and a thread empties it.
 
-Nobody waits for it: what finds the queue full is dropped and counted, and after the drop of what
-changes books the shadow begins anew with the real ones. The thread works for a tenth of the time at
-most. If the policy fails, the shadow is off until the process starts again.
+Nobody waits for the shadow: a full queue drops events and counts them. After a dropped change of
+books the shadow copies the real books. The thread works for a tenth of the time at most. If the
+policy fails, the shadow is off until the process starts again.
 
 Tested in `tests/unit/extender/shadow/test_shadow.py`.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger("gpushare.shadow")
 MOST = 5000
 """Events that may wait."""
 MOST_SEEN = 32
-"""Of these, answers of filter with what was offered: up to 1 MB each on 5,000 nodes."""
+"""Of these, answers of filter with a snapshot: up to 1 MB each on 5,000 nodes."""
 SHARE = 0.1
 """The share of one CPU that the thread uses at most."""
 _LOOK_EVERY = 0.1
@@ -36,13 +36,13 @@ _TICK_EVERY = 1.0
 _SHORTEST_PAUSE = 0.001
 
 _Moved = tuple[str, str, ObservedPod | None]
-"""Resource, uid, and the pod that has come; None: it has gone."""
+"""(resource, uid, pod that has come or None for a pod that has gone)."""
 
 
 class Shadow(LoopPart):
     """The shadow of one process. Any thread may call `asked`, `moved` and `counts`.
 
-    policy: its name. pause: sleeps so many seconds. cpu: returns the seconds of CPU that this
+    policy: the name. pause: sleeps so many seconds. cpu: returns the seconds of CPU that this
     thread has used.
     """
 
@@ -58,7 +58,7 @@ class Shadow(LoopPart):
         self.policy = policy
         self.dropped = Counter(choice=0, event=0)
         self.followers = {
-            managed.names.resource: Follower(managed, policy) for managed in resources
+            resource.names.resource: Follower(resource, policy) for resource in resources
         }
         self._clock = clock
         self._cpu = cpu
@@ -69,46 +69,46 @@ class Shadow(LoopPart):
         self._seen = 0
         self._rebase = True
         self.off = ""
-        """Why it is off, "" while it is on."""
+        """The failure that switched the shadow off, "" while the shadow is on."""
         self._owed = 0.0
         self._ticked = float("-inf")
 
     @property
     def follows(self) -> bool:
-        """Whether it has begun, and is not off."""
+        """Whether the shadow is on and has copied the books."""
         return not self.off and all(
             follower.books is not None for follower in self.followers.values()
         )
 
     @property
     def counts(self) -> Mapping[str, Counts]:
-        """What it has found, by resource."""
+        """The results by resource."""
         return {name: follower.counts for name, follower in self.followers.items()}
 
-    def asked(self, asked: Asked) -> None:
-        """Take up an answer of filter, after it has been made."""
+    def asked(self, filter_answer: Asked) -> None:
+        """Queue an answer of filter."""
         with self._filling:
-            if asked.seen is not None:
+            if filter_answer.seen is not None:
                 if self._seen >= MOST_SEEN:
                     self.dropped["choice"] += 1
-                    asked = replace(asked, seen=None)
+                    filter_answer = replace(filter_answer, seen=None)
                 else:
                     self._seen += 1
-            self._put(asked)
+            self._put(filter_answer)
 
     def moved(
-        self, managed: ManagedResource, pod: ObservedPod | None, uid: str, changes: Changes
+        self, resource: ManagedResource, pod: ObservedPod | None, uid: str, changes: Changes
     ) -> None:
-        """Take up what the watch has shown of a pod. uid "": a list has shown what it missed."""
+        """Queue a change of a pod that the watch has shown; uid "" for a whole list."""
         if not (changes.came or changes.went):
             return
         with self._filling:
             if not uid:
                 self._rebase = True
             elif changes.went:
-                self._put((managed.names.resource, uid, None))
+                self._put((resource.names.resource, uid, None))
             elif pod is not None and pod.request.devices:
-                self._put((managed.names.resource, uid, pod))
+                self._put((resource.names.resource, uid, pod))
 
     def _put(self, event: Asked | _Moved) -> None:
         if self.off:
@@ -140,7 +140,7 @@ class Shadow(LoopPart):
             log.warning(Line(text, policy=self.policy, error=self.off))
 
     def _paced(self, step: Callable[[], bool]) -> bool:
-        """Do a step, and rest for as long as its CPU is to be a share of."""
+        """Do a step, and rest so that the CPU of the step is at most SHARE of the time."""
         begin = self._cpu()
         more = step()
         self._owed += (self._cpu() - begin) * (1 / SHARE - 1)
@@ -150,16 +150,16 @@ class Shadow(LoopPart):
         return more
 
     def _step(self) -> bool:
-        """Take up one event, or begin anew; return False if nothing waits."""
+        """Handle one event, or copy the books; return False if the queue is empty."""
         with self._filling:
             rebase, self._rebase = self._rebase, False
             if rebase:
-                # What has moved until now is in the books that are read next; what moves between
-                # is in them and comes once more, which changes nothing.
-                asked = [event for event in self._queue if isinstance(event, Asked)]
-                # Half of the queue is free then: it is not full again at once.
-                latest = asked[-(MOST // 2) :]
-                self.dropped["event"] += len(asked) - len(latest)
+                # The copy of the books contains all earlier changes of pods. A change during the
+                # copy comes once more, and then changes nothing.
+                filter_answers = [event for event in self._queue if isinstance(event, Asked)]
+                # Half of the queue stays free.
+                latest = filter_answers[-(MOST // 2) :]
+                self.dropped["event"] += len(filter_answers) - len(latest)
                 self._queue = deque(latest)
                 self._seen = sum(event.seen is not None for event in latest)
                 event = None

@@ -1,4 +1,4 @@
-"""What people are told: events, metrics, explanations and the page.
+"""Output for people: events, metrics, explanations and the page.
 
 Tested in `tests/unit/extender/tell`.
 """

@@ -1,5 +1,4 @@
-"""Explanations of pods by this process's ledgers, and what is held for which pod, for its health
-listener.
+"""Explanations of pods from the ledgers of this process, and the holds, for the health listener.
 
 Reads one pod from the API server for each explanation, and changes nothing. Callers that ask all
 the time must not cost the verbs more than a share of the interpreter: one explanation is made at a
@@ -35,7 +34,7 @@ _TIMEOUT = 5.0
 """Seconds to read the pod."""
 _MAX_WAITING = 4
 _REST = 9.0
-"""A rest is this many times as long as the CPU time of the explanation before it."""
+"""A rest is this many times as long as the CPU time of the last explanation."""
 _MAX_REST = 1.0
 _STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
     (ApiNotFound, 404),
@@ -49,8 +48,8 @@ class Explainer:
     """Explains pods; any thread may call any method.
 
     unit: the memory unit of the cluster. not_ready: the reason not to answer now, or "". called:
-    whether filter was called for the pod of that uid. claims: what may be told of claims, None if
-    they are not followed. ask_for: whether an autoscaler was asked for a node for it.
+    whether filter was called for the pod of that uid. claims: the view of claims, None if claims
+    are not followed. ask_for: returns the request to an autoscaler for a node for the pod.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Explainer:
         return self._answered(lambda: self._in_turn(namespace, name))
 
     def held(self) -> tuple[int, bytes]:
-        """Return (HTTP status, JSON): what filter keeps for which pod, or the error."""
+        """Return (HTTP status, JSON): the holds by pod, or the error."""
         return self._answered(lambda: self._documents.get("held", self._held))
 
     def _answered(self, make: Callable[[], bytes]) -> tuple[int, bytes]:
@@ -97,7 +96,7 @@ class Explainer:
     def _held(self) -> bytes:
         return encode_held(
             self._unit,
-            {managed.names.resource: held_places(managed.holds) for managed in self._resources},
+            {resource.names.resource: held_places(resource.holds) for resource in self._resources},
         )
 
     def _in_turn(self, namespace: str, name: str) -> bytes:
@@ -129,11 +128,11 @@ class Explainer:
         schedulers = self._resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
-        resources = [managed.names.resource for managed in self._resources]
+        resources = [resource.names.resource for resource in self._resources]
         claims = self._claims
         if claims is not None and by_claims(pod, resources, claims.books.resources):
-            own = claims.source.filters
-            about = explain_claims(pod, claims.books, own, claims.matches, self._unit)
+            filters = claims.source.filters
+            about = explain_claims(pod, claims.books, filters, claims.matches, self._unit)
             return json.dumps(document(about)).encode()
         explained = explain_pod(
             pod,
@@ -155,13 +154,13 @@ class Explainer:
         return json.dumps(document(explained)).encode()
 
     def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
-        """Return what filter keeps for others and not for this pod, and whether its group fits."""
-        managed, request = self._resources.find(explained.resource), explained.request
-        if managed is None or request is None:
+        """Return the holds against this pod, and whether the group of the pod fits."""
+        resource, request = self._resources.find(explained.resource), explained.request
+        if resource is None or request is None:
             return Outstanding()
-        asking = claimant(pod, request)
-        # What filter would see, so that both name the same numbers.
-        offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
-        needs = group_needs(managed, self._resources.gate, asking, demands_of(pod))
-        held = held_places(managed.holds, against=asking)
-        return Outstanding(held, group_need(offered, needs))
+        claim = claimant(pod, request)
+        # The snapshot of filter, so that the explanation and filter name the same numbers.
+        snapshot = offers_of(resource).to(claim, resource.ledger.snapshot(), time.monotonic())
+        needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
+        places = held_places(resource.holds, against=claim)
+        return Outstanding(places, group_need(snapshot, needs))

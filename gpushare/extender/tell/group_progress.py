@@ -12,12 +12,12 @@ from gpushare.wire.groups import Group
 
 
 def progress_of(gate: Gate, group: Group) -> GroupProgress | None:
-    """Return how far the group has come; None if it is none."""
+    """Return how far the group has come; None for a pod without a group."""
     return _progress(group.key, gate.state_of(group)) if group.key else None
 
 
 def waiting_groups(gate: Gate) -> list[GroupProgress]:
-    """Return the groups of which pods wait at bind, sorted by name."""
+    """Return the groups with pods at the gate, sorted by name."""
     return [_progress(key, state) for key, state in sorted(gate.waiting_groups().items())]
 
 

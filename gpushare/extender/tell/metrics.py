@@ -21,9 +21,9 @@ from gpushare.extender.tell import written_metrics
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
 _REUSE_FACTOR = 29.0
-"""A text is reused for this many times as long as it took to make."""
+"""A text is reused for this many times the seconds of making the text."""
 _LONGEST = 15.0
-"""Seconds that a text is reused at most: the process may have been paused while it made one."""
+"""Upper bound of the seconds of reuse: a pause of the process while it made a text counts too."""
 
 _HELP = {
     "ready": "1 where the process answers; none is 1: GPU pods wait, see /readyz?verbose",
@@ -64,7 +64,7 @@ _HELP = {
     "trial_failures_total": "Trials that failed, so that the policy stays; see the log",
     "log_lines_dropped_total": "Log lines that nobody read in time",
 }
-"""What each value of the process means, and what to do about it; by name without `gpushare_`."""
+"""The meaning of each value of the process, and advice; by name without `gpushare_`."""
 _OF_A_COLLECTION = {
     "synced": "1 when {} have been listed; 0: see /readyz?verbose and the rights",
     "age_seconds": "Since the API server last said something about {}; 150 is too long",
@@ -77,11 +77,11 @@ class Metrics:
     """The registry of one process.
 
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
-    each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
-    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well. shadow: a policy
-    that is followed beside. claims: what may be told of claims, None if they are not followed.
-    stopped_moves: plans of moves that were not carried on, by why. placeholders: how many there
-    are, by their namespace; none while they are off.
+    each scrape; names that end in _total are counters, other names gauges. detail: memory by
+    `devices` alone, by `namespaces` too, or by `pods` as well. shadow: the shadow policy. claims:
+    the view of claims, None if claims are not followed. stopped_moves: the number of stopped plans
+    of moves by reason. placeholders: the number of placeholders by namespace; empty while the
+    option is off.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Metrics:
             self._rejected.labels(reason).inc(nodes)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format, perhaps as they were a moment ago."""
+        """Return all metrics in Prometheus' text format; the text may be some seconds old."""
         with self._scraping:
             begin = self._clock()
             if begin >= self._fresh_until:
                 claims = self._claims.source if self._claims is not None else None
-                every = [*self._resources, *([claims] if claims else [])]
-                devices = written_metrics.device_metrics(every, self._unit_bytes)
+                all_resources = [*self._resources, *([claims] if claims else [])]
+                devices = written_metrics.device_metrics(all_resources, self._unit_bytes)
                 usage = written_metrics.usage_metrics(
                     self._resources, self._unit_bytes, self._detail, claims
                 )
@@ -187,8 +187,8 @@ class _StateCollector:
                 "Plans of moves that were not carried on, by why; the log names the pod",
                 labels=("why",),
             )
-            for why, count in stopped_moves.items():
-                stopped.add_metric((why,), count)
+            for reason, count in stopped_moves.items():
+                stopped.add_metric((reason,), count)
             yield stopped
         if placeholders := self._placeholders():
             text = "Placeholders that there are, as the watch shows"
@@ -201,8 +201,8 @@ class _StateCollector:
             text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
             text = text or name.replace("_", " ")
             if name.endswith("_total"):
-                counted = f"gpushare_{name.removesuffix('_total')}"
-                yield CounterMetricFamily(counted, text, value=value)
+                metric_name = f"gpushare_{name.removesuffix('_total')}"
+                yield CounterMetricFamily(metric_name, text, value=value)
             else:
                 yield GaugeMetricFamily(f"gpushare_{name}", text, value=value)
 
@@ -217,11 +217,11 @@ class _StateCollector:
             "Things that should not happen, seen so far; the pods have events that say what",
             labels=("resource", "kind"),
         )
-        for managed in self._resources:
-            for name, count in managed.ledger.counts().items():
+        for resource in self._resources:
+            for name, count in resource.ledger.counts().items():
                 family = alarms if name in _ALARMS else pods
                 if name != "nodes":
-                    family.add_metric((managed.names.resource, name), count)
+                    family.add_metric((resource.names.resource, name), count)
         return iter((pods, alarms))
 
     def _holds(self) -> Iterator[Metric]:
@@ -235,9 +235,9 @@ class _StateCollector:
             "Such places that nobody bound or nominated in time, and others may have",
             labels=("resource",),
         )
-        for managed in self._resources:
-            live.add_metric((managed.names.resource,), len(managed.holds))
-            lapsed.add_metric((managed.names.resource,), managed.holds.lapsed_total)
+        for resource in self._resources:
+            live.add_metric((resource.names.resource,), len(resource.holds))
+            lapsed.add_metric((resource.names.resource,), resource.holds.lapsed_total)
         return iter((live, lapsed))
 
     def _trials(self) -> Iterator[Metric]:
@@ -266,12 +266,12 @@ class _StateCollector:
         allocated = GaugeMetricFamily(
             "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
         )
-        refused = GaugeMetricFamily(
+        refused_candidates = GaugeMetricFamily(
             "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
         )
-        for managed in self._resources:
-            resource, choice = managed.names.resource, managed.choice
-            ranks.add_metric((resource, managed.ranking_policy), 1)
+        for managed_resource in self._resources:
+            resource, choice = managed_resource.names.resource, managed_resource.choice
+            ranks.add_metric((resource, managed_resource.ranking_policy), 1)
             if choice is None:
                 continue
             since.add_metric((resource, choice.policy), choice.since)
@@ -280,5 +280,5 @@ class _StateCollector:
                 error.add_metric((resource, choice.policy), choice.error)
             for name, measured in choice.allocated.items():
                 allocated.add_metric((resource, name), measured)
-                refused.add_metric((resource, name), choice.refused_percent[name])
-        return iter((ranks, since, lead, error, allocated, refused))
+                refused_candidates.add_metric((resource, name), choice.refused_percent[name])
+        return iter((ranks, since, lead, error, allocated, refused_candidates))

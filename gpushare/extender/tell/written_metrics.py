@@ -1,11 +1,11 @@
-"""The metrics that are written by hand, in Prometheus' text format: of devices, of who holds their
-memory, of claims, and of the shadow policy.
+"""Metrics in Prometheus' text format without prometheus_client: of devices, of the memory by
+namespace and pod, of claims, and of the shadow policy.
 
-Of 5,000 nodes with 8 devices they are 200,000 lines, for which prometheus_client takes 3.5 s of
-CPU, and this 0.3.
+For 5,000 nodes with 8 devices this module writes 200,000 lines in 0.3 s of CPU; prometheus_client
+takes 3.5 s.
 
-Names of tenants are told only if the operator asks for them: any pod of the cluster may be able
-to read metrics. The series of namespaces and pods are limited.
+Names of tenants are in the metrics only if the operator enables that: any pod of the cluster may be
+able to read metrics. The series of namespaces and pods are limited.
 
 Tested in `tests/unit/extender/tell/test_memory_metrics.py`,
 `tests/unit/extender/tell/test_claims_metrics.py` and `tests/unit/extender/shadow/test_shadow.py`.
@@ -27,12 +27,12 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 _Labels = tuple[tuple[str, str], ...]
 _Samples = Mapping[_Labels, float]
-"""The value of each sample by its labels."""
+"""The value of each sample by labels."""
 
 _Held = Counter[tuple[str, ...]]
 """Units by names."""
 NAMESPACES = 100
-"""Series of a resource at most; what the other namespaces hold is in one more."""
+"""Upper bound of the series of a resource; one more series has the sum of all other namespaces."""
 PODS = 500
 """The same for pods."""
 OTHERS = "_others"
@@ -42,8 +42,8 @@ OTHERS = "_others"
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
     """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
-    The gauges of an amount in percent are there for resources with a pod that has a part of the
-    amount. unit_bytes: bytes of a memory unit.
+    The gauges of an amount in percent exist for a resource if a pod has a part of the amount.
+    unit_bytes: bytes of a memory unit.
     """
     # Of each gauge, the lines without the name.
     capacity: list[str] = []
@@ -59,15 +59,15 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
     def as_bytes(units: int) -> str:
         return str(float(units * unit_bytes))
 
-    for managed in resources:
-        nodes = managed.ledger.dump()
-        typical_request = managed.ledger.view().typical_units
-        shown = [
+    for managed_resource in resources:
+        nodes = managed_resource.ledger.dump()
+        typical_request = managed_resource.ledger.view().typical_units
+        used_amounts = [
             (index, amount)
             for index, amount in enumerate(PERCENT_AMOUNTS)
             if any(any(node.percents_used[index]) for node in nodes)
         ]
-        resource = managed.names.resource.translate(_ESCAPES)
+        resource = managed_resource.names.resource.translate(_ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
             name = node.spec.name.translate(_ESCAPES)
@@ -75,7 +75,7 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
                 unused = max(units - node.used[device], 0) if usable else 0
-                for index, amount in shown:
+                for index, amount in used_amounts:
                     percent = node.percents_used[index][device]
                     percents[index].append(f"{of}{float(percent)}")
                     if amount.is_exclusive:
@@ -150,25 +150,25 @@ def usage_metrics(
     """Return the gauges of namespaces and of pods.
 
     unit_bytes: bytes of a memory unit. detail: `devices` for neither, `namespaces` for these alone,
-    `pods` for both. claims: a resource whose pods are claims, of which namespaces alone are told.
+    `pods` for both. claims: a resource with claims instead of pods; only namespaces are told.
     """
     if detail == "devices":
         return b""
     namespaces: dict[_Labels, float] = {}
     pods: dict[_Labels, float] = {}
-    for managed in [*resources, *([claims] if claims else [])]:
-        resource = ("resource", managed.names.resource)
+    for managed_resource in [*resources, *([claims] if claims else [])]:
+        resource = ("resource", managed_resource.names.resource)
         by_pod: _Held = Counter()
         by_namespace: _Held = Counter()
-        for node in managed.ledger.dump():
+        for node in managed_resource.ledger.dump():
             for entry in node.entries:
                 units, ref = entry.request.total, entry.ref
                 by_namespace[ref.namespace,] += units
-                # There are two of one name if one has ended and its successor is there already.
+                # Two pods have one name if the first has ended and its successor exists.
                 by_pod[ref.namespace, ref.name, node.spec.name] += units
         for (namespace,), units in _largest(by_namespace, NAMESPACES):
             namespaces[("namespace", namespace), resource] = units * unit_bytes
-        if managed is not claims:
+        if managed_resource is not claims:
             for (namespace, pod, name), units in _largest(by_pod, PODS):
                 of = (("namespace", namespace), ("pod", pod), ("node", name), resource)
                 pods[of] = units * unit_bytes
@@ -187,7 +187,7 @@ def usage_metrics(
 
 
 def claims_metrics(view: ClaimsView | None) -> bytes:
-    """Return all that is told of claims but their devices; nothing if they are not followed."""
+    """Return the metrics of claims, except devices; nothing if claims are not followed."""
     if view is None:
         return b""
     counts = view.counts()
@@ -216,7 +216,7 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
         _family(
             "gpushare_claim_selectors_unevaluated_total",
             "CEL selectors that could not be evaluated and counted as true, by why",
-            {(("why", why),): number for why, number in counts.unevaluated_selectors.items()},
+            {(("why", reason),): number for reason, number in counts.unevaluated_selectors.items()},
         ),
         _family(
             "gpushare_claim_nodes_unmodelled",
@@ -238,11 +238,11 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         for books, figures in (("real", tally.real), ("shadow", tally.shadow))
     }
 
-    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+    def by(label: str, count_of: Callable[[Counts], Mapping[str, int]]) -> _Samples:
         return {
             (*of, (label, value)): number
             for of, tally in counts.items()
-            for value, number in counted(tally).items()
+            for value, number in count_of(tally).items()
         }
 
     families = (
@@ -276,7 +276,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
             "gpushare_shadow_dropped_total",
             "What the shadow had no time for: choices not compared; events, after which its books"
             " begin anew",
-            {(("what", what),): number for what, number in shadow.dropped.items()},
+            {(("what", kind),): number for kind, number in shadow.dropped.items()},
         ),
         _family(
             "gpushare_shadow_running_pods",
@@ -298,7 +298,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
 
 
 def _family(name: str, text: str, samples: _Samples) -> str:
-    """Return a metric family; whether it is a counter is told by its name."""
+    """Return a metric family; a name that ends in _total makes a counter."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for labels, value in samples.items():
@@ -308,13 +308,15 @@ def _family(name: str, text: str, samples: _Samples) -> str:
 
 
 def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
-    """Return a metric family. `samples`: of each, what follows the name."""
+    """Return a metric family. samples: the text after the name of each sample."""
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 
-def _largest(held: _Held, most: int) -> list[tuple[tuple[str, ...], int]]:
-    """Return the `most` largest, among equals always the same, and the sum of the rest."""
-    ordered = sorted(held.items(), key=lambda item: (-item[1], item[0]))
-    rest = ordered[most:]
-    others = [((OTHERS,) * len(rest[0][0]), sum(units for _, units in rest))] if rest else []
-    return ordered[:most] + others
+def _largest(holders: _Held, max_series: int) -> list[tuple[tuple[str, ...], int]]:
+    """Return the `max_series` largest, among equals always the same, and the sum of the rest."""
+    ordered = sorted(holders.items(), key=lambda item: (-item[1], item[0]))
+    smaller = ordered[max_series:]
+    remainder = (
+        [((OTHERS,) * len(smaller[0][0]), sum(units for _, units in smaller))] if smaller else []
+    )
+    return ordered[:max_series] + remainder

@@ -18,7 +18,7 @@ _TOGETHER = "tests/unit/extender/moves/test_movers_together.py"
         "test_what_opens_is_kept_from_a_pod_that_comes_in_between")  # fmt: skip
 def keeps_no_hole(original: Any) -> Any:
     del original
-    return lambda self, going: going.managed.holds.release()
+    return lambda self, going: going.resource.holds.release()
 
 
 @mutant("M1", "the new place of the pod that moves is kept from nobody", Mover, "_keep_place",

@@ -1,6 +1,6 @@
-"""A kubectl of a test: a small program that answers paths of the API with files.
+"""A kubectl for tests: a small program that answers paths of the API with files.
 
-Everything it was started with is in its log. Knows nothing of the code under test.
+A log has the words of each start. Knows nothing of the code under test.
 """
 
 import json
@@ -15,7 +15,7 @@ MEM = "aliyun.com/gpu-mem"
 
 _DRA = "/apis/resource.k8s.io/v1"
 
-# Hundreds of tests start it several times: a program that it started would cost as much as itself.
+# Hundreds of tests start the program several times, so it starts no other program.
 _SCRIPT = """\
 #!/bin/sh
 echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
@@ -92,7 +92,7 @@ class FakeKubectl:
     ) -> None:
         """Answer for a cluster of these objects, whatever the selectors.
 
-        claims: None: it has no device class of them.
+        claims: None for a cluster without the device class of claims.
         """
         items_by_kind = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
         items_by_kind |= {"ResourceSlice": [*slices], "ResourceClaim": [*(claims or ())]}

@@ -41,7 +41,7 @@ def running(
     owner: str = "StatefulSet",
     **more: Any,
 ) -> dict[str, Any]:
-    """A pod that may be moved: NODE:DEVICE is where it is. more: of its spec."""
+    """Return a movable pod at NODE:DEVICE. more: of the spec."""
     host, _, device = place.partition(":")
     changes = pod(name, host, units, idx=device, namespace=namespace)
     changes["metadata"]["labels"] = {"gpushare.io/movable": "true", "app": name.rpartition("-")[0]}
@@ -69,7 +69,7 @@ def budget(namespace: str, disruptions: int, **labels: str) -> dict[str, Any]:
 
 
 class Cluster:
-    """What a kubectl answers: nodes, pods, namespaces and budgets; None: that is forbidden."""
+    """The answers of a kubectl: nodes, pods, namespaces and budgets; None for a forbidden list."""
 
     def __init__(self, kubectl: FakeKubectl) -> None:
         self.kubectl = kubectl

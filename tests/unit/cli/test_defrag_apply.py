@@ -1,4 +1,4 @@
-"""`gpushare defrag --apply`: what is evicted in which order, and why it stops."""
+"""`gpushare defrag --apply`: the evicted pods, their order, and the reasons to stop."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ class Api:
     def evicted(self) -> list[str]:
         return [eviction["metadata"]["name"] for eviction in self.evictions]
 
-    # -- what the command calls ---------------------------------------------------------------
+    # -- calls of the command ------------------------------------------------------------------
 
     def namespace(self) -> str:
         return "default"
@@ -111,7 +111,7 @@ class Api:
         self.write(body, self.record["metadata"]["resourceVersion"])
 
     def write(self, body: dict[str, Any], version: str | None = None) -> None:
-        """Keep the record, if it is still as it was read."""
+        """Store the record unless it has changed since the read."""
         if self.write_fails:
             raise self.write_fails.pop(0)
         assert body["metadata"].get("resourceVersion") == version
@@ -256,7 +256,7 @@ def test_without_a_word_nobody_is_evicted(
 
 
 class Terminal:
-    """What somebody types."""
+    """The input of a user."""
 
     def __init__(self, typed: str, *, terminal: bool = True) -> None:
         self.typed, self.terminal = typed, terminal

@@ -1,4 +1,4 @@
-"""The command as its users meet it, with a kubectl of the test."""
+"""The whole command, with a kubectl for tests."""
 
 import io
 import json
@@ -237,7 +237,7 @@ def test_an_error_of_a_kubectl_that_takes_its_time_to_end_is_told_once(
 
 
 class Prompted(io.StringIO):
-    """A stderr whose reader logs in when it is asked to."""
+    """A stderr with a reader that logs in at the prompt."""
 
     def __init__(self, login: Path) -> None:
         super().__init__()

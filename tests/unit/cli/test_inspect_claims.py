@@ -20,7 +20,7 @@ def slice_on(name: str, *devices: Json, whole: bool = True) -> Json:
 
 
 def claim(name: str, gib: int, *shares: tuple[str, str], shared: bool = True, **more: Any) -> Json:
-    """A claim; given: pool and device of each of its devices. shared: it has a part of each."""
+    """A claim; given: pool and device of each device. shared: whether it has parts of them."""
     results = [
         {
             "request": "gpu",

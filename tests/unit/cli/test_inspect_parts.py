@@ -141,7 +141,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
     finally:
         gc.callbacks.remove(collected)
     assert len(observed.pods) == 1000
-    assert phases.count("start") <= 2  # what was due before it begins and after it ends
+    assert phases.count("start") <= 2  # no events before the start or after the end
     assert gc.isenabled()
 
 
@@ -199,7 +199,7 @@ def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> Non
 
 @dataclass(frozen=True)
 class Watches:
-    """The pipes of a cluster that is watched: what is written to one is an event."""
+    """The pipes of a watched cluster: a line in a pipe is an event."""
 
     nodes: Path
     pods: Path

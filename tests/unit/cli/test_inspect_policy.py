@@ -48,7 +48,7 @@ def resource() -> ManagedResource:
 def extender(resource: ManagedResource) -> Iterator[str]:
     """Its URL."""
     resources = ManagedResources((resource,))
-    # Each test reads once, so what the page keeps for a while is never old.
+    # Each test reads once, so the cache of the page is never stale.
     server = HealthServer(
         "127.0.0.1",
         0,

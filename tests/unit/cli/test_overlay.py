@@ -92,7 +92,7 @@ def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(
     (karpenter, aws, _), _ = overlay(capsys)
     (requirement,) = karpenter["spec"]["requirements"]
     assert requirement == {"key": INSTANCE_TYPE, "operator": "In", "values": ["g5.x"]}
-    # It offers no cores, and its devices differ, which no label says.
+    # The node offers no cores. No label tells of devices of several sizes.
     assert karpenter["spec"]["capacity"] == {"aliyun.com/gpu-mem": "40"}
     assert aws["tags"] == {
         f"{TEMPLATE}/resources/aliyun.com/gpu-mem": "40",

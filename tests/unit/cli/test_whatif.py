@@ -275,7 +275,7 @@ def test_filters_of_another_form_are_one_line(saved: Path, change: object, text:
 
 
 def blind(kubectl: FakeKubectl) -> None:
-    """A cordoned node, and one whose device plug-in is away; a pod that waits, and its class."""
+    """A cordoned node, and a node without a device plug-in; a pending pod with a PriorityClass."""
     cordoned, away = node("gpu-1"), node("gpu-2", inventory=inventory(16, 16))
     cordoned["spec"] = {"unschedulable": True}
     away["status"]["allocatable"] = away["status"]["allocatable"] | {MEM: "0"}

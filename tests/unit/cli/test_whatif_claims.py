@@ -270,7 +270,7 @@ def test_claims_of_any_form_are_placed_as_kube_scheduler_would(
 def test_cpu_and_node_selectors_keep_pods_with_claims_out(
     kubectl: FakeKubectl, document_of: DocumentOf, tmp_path: Path
 ) -> None:
-    """Nodes have 8 cores, of which a pod without any device takes 5 on n1."""
+    """Nodes have 8 cores; a pod without a device takes 5 of them on n1."""
     busy = user("busy", node="n1", cpu="5")
     busy["spec"]["resourceClaims"] = []
     kubectl.cluster([node("n1", 0), node("n2", 0)], [busy], page=500, slices=SLICES, claims=[])

@@ -98,7 +98,9 @@ def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> Observe
     """A bound pod; without devices it is unplaced. parts: of each device, if they are unlike."""
     parts = more.pop("parts", (units,) * max(len(devices), 1))
     request = Request(
-        percents=compute(more.pop("cores", 0)), containers=((0, sum(parts)),)
+        cpu=more.pop("cpu", 0),
+        percents=compute(more.pop("cores", 0)),
+        containers=((0, sum(parts)),),
     ).of_parts(parts)
     placement = tuple(zip(devices, parts, strict=True)) if devices else None
     seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
@@ -364,6 +366,22 @@ def test_a_host_that_would_lack_cpu_is_said() -> None:
     assert (len(remedy.ends), remedy.lacks) == (1, ("cpu", "memory"))
     found = world.explain(Request(8, 1, cpu=3000))
     assert (found.never, found.kept_out) == (True, {"too little cpu even if empty": 1})
+
+
+def test_all_pods_are_named_that_have_to_end_for_the_sums_of_the_node() -> None:
+    """The pod on the dead card holds CPU that the node counts, but no device that would help."""
+    spec = node("a", 16, 16, cpu=2000, unhealthy=[1])
+    on_dead_card = pod("dead", "a", 10, 1, cpu=1500)
+    world = World((spec,), (pod("p", "a", 10, 0), on_dead_card))
+    (remedy,) = world.explain(Request(8, 1, cpu=1000)).remedies
+    assert (sorted(entry.ref.name for entry in remedy.ends), remedy.lacks) == (["dead", "p"], ())
+
+
+def test_one_pod_is_named_that_opens_a_device_and_the_sums() -> None:
+    large = pod("large", "a", 10, 1, cpu=1500)
+    world = World((node("a", 16, 16, cpu=2000),), (pod("p", "a", 10, 0), large))
+    (remedy,) = world.explain(Request(8, 1, cpu=1000)).remedies
+    assert ([entry.ref.name for entry in remedy.ends], remedy.lacks) == (["large"], ())
 
 
 def test_nodes_of_another_model_are_counted_apart() -> None:

@@ -49,4 +49,4 @@ def test_of_few_documents_something_is_kept() -> None:
     kept = Representations()
     for number in range(20):
         kept.tag(f"node-{number}", BODY)
-    assert len(kept._made) == 8  # noqa: SLF001
+    assert len(kept._by_name) == 8  # noqa: SLF001

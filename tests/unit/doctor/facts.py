@@ -88,7 +88,7 @@ def node_json(
     ready: str = "True",
     cores: object = None,
 ) -> Fields:
-    """A node as the API server shows it; total, cores None: it advertises none."""
+    """Return a node from the API server. total, cores: None for a node that advertises none."""
     amounts = {} if total is None else {MEM: total, COUNT: count}
     amounts |= {} if cores is None else {CORES: cores}
     allocatable = amounts if usable is None else {**amounts, MEM: usable}

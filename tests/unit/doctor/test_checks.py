@@ -164,11 +164,11 @@ CREATE = Right("create", "pods/binding")
 NO_LEASES = Unread("403", "do", level="warn")
 FORBIDDEN = Unread("pods cannot be read: GET /api/v1/pods: 403 forbidden", "let this account list")
 
-# (the finding, its level, words in it, what is changed)
+# (check, level, words of the finding, changes)
 BOTH = replace(node(), whole=("nvidia.com/gpu",))
 
 MIXED = (node(cores="200"), node(name="n2"))
-"""Nodes of which one advertises compute."""
+"""Return nodes; one of them advertises compute."""
 
 
 PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -821,7 +821,7 @@ def test_the_originals_label_says_nothing_of_another_resource() -> None:
 
 
 def test_the_inventory_of_cards_that_differ_is_not_to_be_removed() -> None:
-    """Without it more would be given out of the smaller card than it has."""
+    """Otherwise more units of the smaller card would be allocated than the card has."""
     cards, bare = node(inventory=OTHER, total="40"), node(total="40")
     assert bare.spec.capacity[0] > cards.spec.capacity[0]
     finding = found(healthy(nodes=(node(inventory=BROKEN, total="40"),)), "node-inventory")
@@ -829,7 +829,7 @@ def test_the_inventory_of_cards_that_differ_is_not_to_be_removed() -> None:
 
 
 def test_who_stops_the_original_is_told_of_its_service() -> None:
-    """kube-proxy takes node port 32766 on 127.0.0.1 too, and refuses what has no pod behind it."""
+    """kube-proxy takes node port 32766 on 127.0.0.1 too, and refuses calls without a pod behind."""
     originals = pods(originals=("kube-system/gpushare-schd-extender-x",))
     assert "delete its Service" in found(healthy(**originals), "two-binders").todo
 

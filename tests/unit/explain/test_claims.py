@@ -135,7 +135,7 @@ def test_a_pod_that_fits_is_told_where() -> None:
     assert "Would fit:  on a and c now, as the devices are" in lines(books, 1)
     gated = pod_with(1)
     assert gated.spec is not None
-    gated.spec.scheduling_gates = [{}]  # type: ignore[list-item]  # of which only the number counts
+    gated.spec.scheduling_gates = [{}]  # type: ignore[list-item]  # only the number counts
     text = document(explain_claims(gated, books, own("a", "b", "c"), always, "GiB"))["lines"]
     assert "Would fit:  on a and c once its scheduling gates are removed" in text
 

@@ -120,7 +120,7 @@ def test_nodes_of_a_later_shape_replace_earlier_ones_where_they_have_room() -> N
 
 
 def test_a_pod_fits_on_a_node_that_is_there_once_others_go_to_new_ones() -> None:
-    """The H100 is taken by a pod that a new node could have; with one it is free for its own."""
+    """A pod that fits a new node has the H100; with a new node the H100 is free again."""
     ledger = books(node("old", 80, models=("H100",)))
     h100 = PodBatch("h100", Request(70, 1, models=("H100",)))
     result = answer(ledger, [PodBatch("any", Request(20, 1), 1), h100], SMALL)

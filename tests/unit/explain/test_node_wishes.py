@@ -89,7 +89,7 @@ def test_who_has_room_needs_none_and_of_two_the_second_does() -> None:
     waits(ledger, "second", 9, created=2.0)
     assert names(wishes(ledger)) == ["second"]
     waits(ledger, "urgent", 9, created=3.0, priority=5)
-    # The sum has 4 left once it has its place.
+    # The sum has 4 left once the pod has a place.
     assert names(wishes(ledger)) == ["first", "second"]
 
 

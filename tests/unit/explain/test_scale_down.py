@@ -16,7 +16,7 @@ from tests.unit.core.clusters import node, state_of
 from tests.unit.explain.test_whatif import POLICY, bind, books
 
 ONE = Request(cpu=100)
-"""What a pod takes of its node besides the devices."""
+"""The amounts of a pod on the node besides devices."""
 
 
 def ref(name: str) -> PodRef:
@@ -98,7 +98,7 @@ def test_a_pod_of_another_resource_keeps_a_node_too() -> None:
     both = [Books.of_pods(item.view(), OwnFilters(), {}) for item in (shared, second)]
     answer = must_stay(both, POLICY)
     assert answer["a"] == "default/a0 would have no device on another node"
-    # What was placed in the first books was taken back: b has its room there, and none here.
+    # Pods in the first books were taken back: b has room there, and none here.
     assert [*answer] == ["a", "b"]
 
 

@@ -1,4 +1,4 @@
-"""What-if answers: pods placed on a copy of the books by the extender's decisions."""
+"""Pods placed on a copy of the books by the extender's decisions."""
 
 from typing import Any
 

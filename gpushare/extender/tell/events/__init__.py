@@ -1,4 +1,4 @@
-"""What users are told by events.
+"""Events for users.
 
 Tested in `tests/unit/extender/tell/events`.
 """

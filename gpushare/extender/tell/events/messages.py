@@ -68,11 +68,12 @@ class NoFitLimiter:
 
     def __init__(self) -> None:
         self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
-        self._buckets = Buckets(rate=0.2, burst=10.0, most=_MAX_NAMESPACES)
+        self._buckets = Buckets(rate=0.2, burst=10.0, max_buckets=_MAX_NAMESPACES)
 
     def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
-        """Return whether to report that no node takes the pod for these reasons; if so, count it as
-        reported.
+        """Return whether to report now that no node takes the pod for these reasons.
+
+        A pod that is to be reported counts as reported.
         """
         before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY:
@@ -86,7 +87,7 @@ class NoFitLimiter:
         return True
 
     def forget(self, uid: str) -> None:
-        """Forget the pod: it is bound."""
+        """Forget the bound pod."""
         self._reported.pop(uid, None)
 
 
@@ -111,15 +112,15 @@ class EventMessages(Part):
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
-        # By resource, the uuids of all nodes when they were last compared, and by node those of
-        # its cards that another node claims.
+        # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
+        # cards that another node claims too.
         self._contested: dict[str, tuple[object, Mapping[str, Mapping[str, str]]]] = {}
         self.mistaken_pods = MistakenPods(resources, unit, clock)
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
         """Record that a pod was bound to the node.
 
-        `shares` None: it has no GPU, and no event is written.
+        shares: None for a pod without a GPU; then there is no event.
         """
         with self._lock:
             self._no_fit_limiter.forget(ref.uid)
@@ -129,18 +130,18 @@ class EventMessages(Part):
             )
             self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
-    def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
+    def bind_failed(self, ref: PodRef, node: str, reason: str) -> None:
         """Record that a bind was answered with an error."""
-        note = f"node {node}: {why}"
+        note = f"node {node}: {reason}"
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
-    def group_torn(self, torn: Torn, refused: PodRef, why: str) -> None:
-        """Record on the pods of a group that it is not whole: the API server refused one Binding
-        when the others were sent.
+    def group_torn(self, torn: Torn, refused_pod: PodRef, reason: str) -> None:
+        """Record on the pods of a group that the group is torn: the API server refused one Binding
+        and took others.
         """
         note = (
-            f"{torn.bound_count} of {torn.size} pods of the group are bound; pod {refused.name} is"
-            f" not: {why}. A pod in its place is bound as soon as it comes"
+            f"{torn.bound_count} of {torn.size} pods of the group are bound; pod"
+            f" {refused_pod.name} is not: {reason}. A pod in its place is bound as soon as it comes"
         )
         for ref in torn.members[:_MAX_TORN_EVENTS]:
             self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
@@ -153,8 +154,7 @@ class EventMessages(Part):
     ) -> None:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
-        `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes.
+        explain: returns advice for the pod and its group; the thread that writes calls this.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -164,7 +164,9 @@ class EventMessages(Part):
             if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
                 return
         total = sum(reasons.values())
-        parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        parts = ", ".join(
+            f"{count} {reason_text}" for reason_text, count in sorted(reasons.items())
+        )
         note = f"0 of {total} nodes take the pod: {parts}"
 
         def details() -> str:
@@ -181,7 +183,7 @@ class EventMessages(Part):
         )
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
-        """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
+        """Record the request to an autoscaler for a node for the pod, or the failed request."""
         if ask.asked_at is None:
             note = f"no node was asked for: {ask.why_not}"
             self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
@@ -189,12 +191,16 @@ class EventMessages(Part):
             note = "no device has room for it: a placeholder asks autoscalers for a node"
             self._recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
 
-    def moved(self, ref: PodRef, node: str, to: str, wanted: PodRef) -> None:
-        """Record that the pod was evicted from the node, to run on another: another pod waits.
+    def moved(self, ref: PodRef, node: str, to: str, pending_pod: PodRef) -> None:
+        """Record that the pod was evicted from the node to make room for a pending pod.
 
-        That one is named to its own namespace alone.
+        The text names the pending pod only if both pods are in one namespace.
         """
-        whom = f"pod {wanted.name}" if wanted.namespace == ref.namespace else "a pod elsewhere"
+        whom = (
+            f"pod {pending_pod.name}"
+            if pending_pod.namespace == ref.namespace
+            else "a pod elsewhere"
+        )
         note = f"evicted from node {node}, so that {whom} fits there; planned for node {to}"
         self._recorder.record(_pod(ref), MOVED, "Evicting", note)
 
@@ -213,24 +219,26 @@ class EventMessages(Part):
     def tick(self, is_ready: bool) -> None:
         """Record the changes in the ledger since the last call.
 
-        is_ready False: the ledger is being filled, or another process leads and records them.
+        is_ready False: the ledger is not filled, or another process leads and records the changes.
         """
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
-        for managed in self._resources:
-            for alarm in managed.ledger.take_alarms():
+        for managed_resource in self._resources:
+            for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
                     self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
-            resource = managed.names.resource
-            closed = managed.ledger.closed_devices()
+            resource = managed_resource.names.resource
+            closed_devices = managed_resource.ledger.closed_devices()
             before = self._closed.get(resource)
-            if is_ready and before is not None and before != closed:
-                self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
+            if is_ready and before is not None and before != closed_devices:
+                self._record_device_changes(
+                    resource, before, closed_devices, managed_resource.ledger.snapshot()
+                )
             if is_ready:
-                self._closed[resource] = closed
-                self._record_contested_cards(resource, managed.ledger.snapshot())
+                self._closed[resource] = closed_devices
+                self._record_contested_cards(resource, managed_resource.ledger.snapshot())
             else:
                 self._closed.pop(resource, None)
                 self._contested.pop(resource, None)
@@ -238,13 +246,17 @@ class EventMessages(Part):
     def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
         """Record on each node the cards that another node has come to claim too."""
         uuids, before = self._contested.get(resource, (None, {}))
-        if uuids is view.uuids:  # snapshots share it until a node changes
+        if uuids is view.uuids:  # snapshots share the uuids until a node changes
             return
         contested = contested_cards(view)
         self._contested[resource] = view.uuids, contested
         for node, cards in contested.items():
-            told = before.get(node, {})
-            new = [f"{uuid} (also on {other})" for uuid, other in cards.items() if uuid not in told]
+            reported_cards = before.get(node, {})
+            new = [
+                f"{uuid} (also on {other_node})"
+                for uuid, other_node in cards.items()
+                if uuid not in reported_cards
+            ]
             if new:
                 more = f" and {len(new) - _UUIDS_NAMED} more" if len(new) > _UUIDS_NAMED else ""
                 note = f"{resource}: another node claims the same cards:"
@@ -279,5 +291,5 @@ def _pod(ref: PodRef) -> ObjectReference:
 
 
 def _node(name: str) -> ObjectReference:
-    """Return a node as the kubelet's own events name it: the uid is its name, for kubectl."""
+    """Return a node as in events of the kubelet: the name stands as the uid, for kubectl."""
     return ObjectReference("Node", "", name, name)

@@ -1,8 +1,9 @@
-"""Pods with a mistake in their spec, each with what to write instead.
+"""Pods with a mistake in the spec, each with a correction.
 
-Most wait for ever; one that says itself which cards it sees runs, and sees those of others. Fed by
-the watch: kube-scheduler calls no extender for a pod that its own plug-ins refuse, and no
-scheduler looks at a pod whose schedulerName is none's. Any thread may call; nothing waits.
+Most such pods wait for ever; a pod that sets its visible cards itself runs, and sees the cards of
+other pods. The watch feeds this module: kube-scheduler calls no extender for a pod that its own
+plug-ins refuse, and no scheduler handles a pod with an unknown schedulerName. Any thread may call;
+nothing waits.
 """
 
 import math
@@ -35,18 +36,18 @@ class Mistake:
     """For the user."""
 
     delay: float
-    """Seconds to wait before it counts as one."""
+    """Seconds until the mistake counts."""
 
     resource: str = ""
-    """The managed resource that it is about; "" if it is about the scheduler."""
+    """The managed resource of the mistake; "" for a mistake about the scheduler."""
 
-    bound: bool = False
-    """Whether the pod has its node all the same."""
+    is_bound: bool = False
+    """Whether the pod has a node in spite of the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A mistake, and when to report it, by the clock; infinite once done."""
+    """A mistake, and the time of its report; infinite after the report."""
 
     mistake: Mistake
     due: float
@@ -66,23 +67,25 @@ class MistakenPods:
         self._mistakes: OrderedDict[str, _Known] = OrderedDict()
         self._turns: dict[str, int] = {}
         self.version = 0
-        """It differs after each change of what stands."""
+        """A number that grows with each change of the mistakes."""
 
     def mistake(self, pod: Pod) -> Mistake | None:
         """Return the mistake of a pod; None for one that has no name or uid."""
         with suppress(WireError):
             ref = pod_ref(pod)
             if pod.spec and pod.spec.node_name:
-                for managed in self._resources:
-                    if text := blinded(pod, managed.names):
-                        return Mistake(ref, text, 0.0, managed.names.resource, bound=True)
+                for managed_resource in self._resources:
+                    if text := blinded(pod, managed_resource.names):
+                        return Mistake(
+                            ref, text, 0.0, managed_resource.names.resource, is_bound=True
+                        )
                 return None
             text, delay, resource = self._judge(pod)
             return Mistake(ref, text, delay, resource) if text else None
         return None
 
     def observe(self, uid: str, mistake: Mistake | None) -> None:
-        """Take over what `mistake` said of the pod as it is now."""
+        """Set or remove the current mistake of the pod."""
         with self._lock:
             before = self._mistakes.get(uid)
             if mistake is None:
@@ -113,57 +116,59 @@ class MistakenPods:
         with self._lock:
             mistakes = [noted.mistake for noted in self._mistakes.values()]
         return [
-            mistake for mistake in mistakes if mistake.resource == resource and not mistake.bound
+            mistake for mistake in mistakes if mistake.resource == resource and not mistake.is_bound
         ]
 
     def take(self) -> tuple[PodRef, str] | None:
-        """Return a mistake that is due, and count it as reported.
+        """Return a due mistake, and count the mistake as reported.
 
-        Namespaces take turns; of one the mistake that has stood longest comes first.
+        Namespaces take turns; in a namespace the oldest mistake comes first.
         """
         now = self._clock()
         with self._lock:
             first: dict[str, tuple[str, _Known]] = {}
-            for uid, known in self._mistakes.items():
-                if known.due <= now:
-                    first.setdefault(known.mistake.ref.namespace, (uid, known))
+            for uid, noted in self._mistakes.items():
+                if noted.due <= now:
+                    first.setdefault(noted.mistake.ref.namespace, (uid, noted))
             if not first:
                 return None
             namespace = min(first, key=lambda name: self._turns.get(name, 0))
             # Only those that still have something to say wait for a turn.
             self._turns = {name: self._turns.get(name, 0) for name in first}
             self._turns[namespace] = 1 + max(self._turns.values())
-            uid, known = first[namespace]
-            self._mistakes[uid] = replace(known, due=math.inf)
-            return known.mistake.ref, known.mistake.text
+            uid, noted = first[namespace]
+            self._mistakes[uid] = replace(noted, due=math.inf)
+            return noted.mistake.ref, noted.mistake.text
 
     def _drop(self, uid: str) -> None:
         self.version += self._mistakes.pop(uid, None) is not None
 
     def _drop_one(self) -> None:
-        """Forget the oldest mistake of the namespace that has most of them."""
-        owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
+        """Forget the oldest mistake of the namespace with the largest number of mistakes."""
+        owners = Counter(noted.mistake.ref.namespace for noted in self._mistakes.values())
         (namespace, _), *_ = owners.most_common(1)
-        for uid, known in self._mistakes.items():
-            if known.mistake.ref.namespace == namespace:
+        for uid, noted in self._mistakes.items():
+            if noted.mistake.ref.namespace == namespace:
                 del self._mistakes[uid]
                 return
 
     def _judge(self, pod: Pod) -> tuple[str, float, str]:
-        """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
-        for managed in self._resources:
-            own = managed.names
-            if names_any(pod, (own.resource, own.count, own.cores)):
-                largest = partial(_largest, managed)
-                text = mistake_of(pod, own, self._unit, largest)
+        """Return (text of the mistake, seconds until the mistake counts, resource)."""
+        for resource in self._resources:
+            resource_names = resource.names
+            if names_any(
+                pod, (resource_names.resource, resource_names.count, resource_names.cores)
+            ):
+                largest = partial(_largest, resource)
+                text = mistake_of(pod, resource_names, self._unit, largest)
                 if text:
-                    return text, 0.0, own.resource
+                    return text, 0.0, resource_names.resource
         schedulers = self._resources.scope.schedulers
-        asks = names_any(pod, [managed.names.resource for managed in self._resources])
+        asks = names_any(pod, [resource.names.resource for resource in self._resources])
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):
-                return "", 0.0, ""  # a scheduler has looked at it
+                return "", 0.0, ""  # a scheduler has looked at the pod
             names = ", ".join(sorted(schedulers))
             return (
                 f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"
@@ -175,7 +180,7 @@ class MistakenPods:
         return "", 0.0, ""
 
 
-def _largest(managed: ManagedResource) -> int:
+def _largest(resource: ManagedResource) -> int:
     """Return the units of the largest device."""
-    capacity = managed.ledger.snapshot().capacity
+    capacity = resource.ledger.snapshot().capacity
     return int(capacity.max()) if capacity.size else 0

@@ -1,6 +1,4 @@
-"""How long pods have waited for what should come at once: a filter call, or a device plug-in.
-
-It reads the ledger when it is called, and time is an argument.
+"""How long pods have waited for a filter call, or for a device plug-in: both should come at once.
 
 Tested in `tests/unit/extender/tell/events/test_pending_without_call.py` and
 `tests/unit/extender/tell/events/test_unserved_pods.py`.
@@ -60,46 +58,47 @@ class OverduePods(Part):
 def pending_without_call(
     resources: ManagedResources, called: Callable[[str], bool], since: float, now: float
 ) -> float:
-    """Return how many seconds (of the wall clock) the oldest pod has waited without a filter call,
-    0 if none has: the sign of a scheduler that does not call us.
+    """Return the seconds (wall clock) that the oldest pod has waited without a filter call, 0 for
+    no such pod. A long wait shows that a scheduler does not call this extender.
 
-    kube-scheduler calls no extender for a pod that its own plug-ins find no node for. So a pod
-    counts only while the ledger shows a node with room for it, CPU and memory of the host included,
-    that kube-scheduler does not leave out.
+    kube-scheduler calls no extender for a pod if its own plug-ins reject all nodes. So a pod counts
+    only while the ledger shows a node with room, CPU and memory of the host included, that
+    kube-scheduler does not reject.
 
-    called: whether filter was called for the pod of that uid. since: when we began to listen.
+    called: whether filter was called for the pod of that uid. since: the time when this process
+    became ready.
     """
-    return max((_longest_wait(managed, called, since, now) for managed in resources), default=0.0)
+    return max((_longest_wait(resource, called, since, now) for resource in resources), default=0.0)
 
 
 def _longest_wait(
-    managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
+    resource: ManagedResource, called: Callable[[str], bool], since: float, now: float
 ) -> float:
     fits: dict[tuple[Kind, frozenset[int], Demands], bool] = {}
-    tried: Counter[str] = Counter()
-    for pod in managed.ledger.waiting():
+    tries_by_namespace: Counter[str] = Counter()
+    for pod in resource.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
         key = (pod.request.kind, pod.request.sizes, pod.demands)
         if key not in fits:
-            tried[pod.ref.namespace] += 1
-            if tried[pod.ref.namespace] > _MAX_OF_ONE:
+            tries_by_namespace[pod.ref.namespace] += 1
+            if tries_by_namespace[pod.ref.namespace] > _MAX_OF_ONE:
                 continue
             if len(fits) == _MAX_REQUESTS:
                 break
-            room = fits_somewhere(managed.ledger.snapshot(), pod.request)
-            fits[key] = room and any(True for _ in managed.places(pod.request, pod.demands))
+            room = fits_somewhere(resource.ledger.snapshot(), pod.request)
+            fits[key] = room and any(True for _ in resource.places(pod.request, pod.demands))
         if fits[key]:
             return max(0.0, now - max(pod.created, since))
     return 0.0
 
 
 class UnservedPods:
-    """When each pod that is bound and not served by a device plug-in was first seen.
+    """The time of the first look at each bound pod that no device plug-in has served.
 
-    Such a pod waits for a plug-in or a kubelet that is away, or its container was started with no
-    device, or a wrong one: if the original's plug-in finds no pod, it answers the kubelet with an
-    unusable environment (allocate.go). What the pod holds is not freed. For one thread at a time.
+    The device plug-in or the kubelet may be away, or the container was started with no device or a
+    wrong device: if the plug-in of the original finds no pod, the plug-in answers the kubelet with
+    an unusable environment (allocate.go). The charge of the pod stays. For one thread at a time.
     """
 
     def __init__(self, resources: ManagedResources) -> None:
@@ -112,13 +111,13 @@ class UnservedPods:
         now: by any clock, the same one at each call.
         """
         since: dict[tuple[str, str], float] = {}
-        for managed in self._resources:
-            entries, specs = managed.ledger.entries_and_specs()
+        for resource in self._resources:
+            entries, specs = resource.ledger.entries_and_specs()
             for uid, entry in entries.items():
                 node = specs.get(entry.node)
                 waits = entry.phase is Phase.BOUND and not entry.assigned and not entry.terminating
                 if waits and entry.cover.written is not None and node and node.marks_served:
-                    key = managed.names.resource, uid
+                    key = resource.names.resource, uid
                     since[key] = self._since.get(key, now)
         self._since = since
         return now - min(since.values(), default=now)

@@ -1,4 +1,4 @@
-"""The page that shows the cluster to people: its listener, its files and the document it reads.
+"""The page that shows the cluster to people: the listener, the files and the document.
 
-Read only. Nothing of it is there unless --ui-listen is given.
+Read only. Without --ui-listen there is no page.
 """

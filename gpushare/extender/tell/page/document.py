@@ -1,8 +1,8 @@
-"""The document that the page reads: nodes, devices, pods, and who waits and why, as JSON.
+"""The JSON document of the page: nodes, devices, pods, and the pending pods with reasons.
 
-Its keys are those of `kubectl inspect gpushare -o json` if both say the same (docs/inspect.md).
-It is made from one copy of the books (`Reader.books`), with no lock held. The text of a node is
-kept until something on it changes, so in a large cluster little is made again.
+Keys with the same meaning are the same as in `kubectl inspect gpushare -o json` (docs/inspect.md).
+The source is one copy of the books (`Reader.books`), without the lock of the books. The text of a
+node is reused until the node changes, so in a large cluster few texts are made again.
 """
 
 import json
@@ -38,21 +38,21 @@ _Entries = tuple[Entry, ...]
 _PercentsUsed = tuple[tuple[DeviceAmount, tuple[int, ...]], ...]
 """Each shown amount with the percent in use of each device."""
 _Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, _PercentsUsed]
-"""All that is shown of a node's books depends on: its shape, charges, units used, the typical
-request, the percents used.
+"""The key of the text of a node: (shape, charges, used units, typical request, used percents).
+
 """
 
 _Question = TypeVar("_Question", bound=Hashable)
-"""What a pod asks for, with all else that its explanation depends on."""
+"""(request of a pod, demands of the pod): the key of an explanation."""
 
 Version = tuple[int, int]
-"""Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
+"""The versions of the books and of the node states for kube-scheduler's own filters."""
 
 _NEVER: Version = (-1, -1)
 _BUDGET = 0.05
-"""Seconds of one turn; the first explanation of it is always made."""
+"""Seconds of one turn; each turn makes at least one explanation."""
 _REST = 9.0
-"""Rest after a turn, as a multiple of its time."""
+"""Rest after a turn, as a multiple of the time of the turn."""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -62,9 +62,8 @@ class Documents:
 
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
     now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
-    that wait because of a mistake. shadow: a policy that is followed beside. claims: what may be
-    told of claims, None if they are not followed. kept_nodes: returns why autoscalers leave nodes
-    alone, by name.
+    that wait because of a mistake. shadow: the shadow policy. claims: the view of claims, None if
+    claims are not followed. kept_nodes: returns why autoscalers leave nodes alone, by name.
     """
 
     def __init__(
@@ -85,8 +84,8 @@ class Documents:
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
-            _Part(managed, unit, last_hour, called, mistaken_pods, shadow=shadow)
-            for managed in resources
+            _Part(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
+            for resource in resources
         ]
         if claims is not None:
             self._parts.append(_ClaimsPart(claims.source, unit, last_hour, called, mistaken_pods))
@@ -117,15 +116,13 @@ class Documents:
 
 
 class ExplanationCache:
-    """The explanations of the requests that wait for one resource, each in one sentence.
+    """The explanations of the pending requests for one resource, each in one sentence.
 
-    To explain a request on a full cluster takes up to 0.3 s of the processor, and many requests may
-    wait. So pods that ask for the same and demand the same are explained once, and no more than a
-    tenth of the time is spent on it; the others keep the sentence that they have until it is their
-    turn.
+    An explanation on a full cluster takes up to 0.3 s of CPU, and many requests may be pending. So
+    pods with equal requests and demands share one explanation, and explanations take at most a
+    tenth of the time; the other pods keep their last sentence until their turn.
 
-    unit: of its memory. clock: seconds of a clock that only goes
-    forward.
+    unit: of the memory. clock: seconds, monotonic.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -142,15 +139,17 @@ class ExplanationCache:
         explain: Callable[[_Question], Explanation],
         version: Version,
     ) -> Mapping[Hashable, str]:
-        """Return the sentences; one whose turn has not come yet is left out.
+        """Return the sentences; a question before its first turn has none.
 
-        explain: raises MessageError for what makes no sense.
+        explain: raises MessageError for an impossible request.
         """
-        wanted = dict.fromkeys(questions)
-        known = self._sentences.items()
-        self._sentences = {question: told for question, told in known if question in wanted}
+        open_questions = dict.fromkeys(questions)
+        sentences = self._sentences.items()
+        self._sentences = {
+            question: answer for question, answer in sentences if question in open_questions
+        }
         # First those without a sentence, then those with the oldest ones.
-        stale = [question for question in wanted if self._age(question) != version]
+        stale = [question for question in open_questions if self._age(question) != version]
         stale.sort(key=self._age)
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
@@ -183,7 +182,7 @@ class _Part:
 
     def __init__(
         self,
-        managed: ManagedResource,
+        resource: ManagedResource,
         unit: str,
         last_hour: LastHour,
         called: Callable[[str], bool],
@@ -192,7 +191,7 @@ class _Part:
         shadow: Shadow | None = None,
     ) -> None:
         self._shadow = shadow
-        self._managed = managed
+        self._managed = resource
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
@@ -201,27 +200,27 @@ class _Part:
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
-        managed = self._managed
-        hour = self._last_hour.figures(managed.names.resource)
-        managed.holds.expire(time.monotonic())
-        changes = [managed.ledger.version(), managed.filters.states.version]
-        changes += [self._mistaken_pods.version, managed.holds.version]
-        shadow = _shadow_document(self._shadow, managed.names.resource)
-        return changes, hour, managed.ranking_policy, managed.choice, shadow
+        resource = self._managed
+        hour = self._last_hour.figures(resource.names.resource)
+        resource.holds.expire(time.monotonic())
+        changes = [resource.ledger.version(), resource.filters.states.version]
+        changes += [self._mistaken_pods.version, resource.holds.version]
+        shadow = _shadow_document(self._shadow, resource.names.resource)
+        return changes, hour, resource.ranking_policy, resource.choice, shadow
 
     def text(self, kept_nodes: Mapping[str, str]) -> str:
-        """Return the JSON of this part. kept_nodes: why autoscalers leave them alone, by name."""
-        managed, books = self._managed, self._managed.ledger.view()
+        """Return the JSON of this part. kept_nodes: why autoscalers leave nodes alone, by name."""
+        resource, books = self._managed, self._managed.ledger.view()
         typical = books.typical_units
         head = {
-            "resource": managed.names.resource,
+            "resource": resource.names.resource,
             **self.more,
             "typical": typical,
-            "policy": _policy(managed),
-            "shadow": _shadow_document(self._shadow, managed.names.resource),
-            "lastHour": self._last_hour.figures(managed.names.resource),
+            "policy": _policy(resource),
+            "shadow": _shadow_document(self._shadow, resource.names.resource),
+            "lastHour": self._last_hour.figures(resource.names.resource),
             "pending": self._pending(books),
-            "held": [held_document(place) for place in held_places(managed.holds)],
+            "held": [held_document(place) for place in held_places(resource.holds)],
         }
         # Node by node: no other thread runs while one call of json works.
         return (
@@ -230,24 +229,24 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        asked = ((pod.request, pod.demands) for pod in books.waiting)
-        sentences = self.explanations.about(asked, self._explain, version)
-        waiting = [
+        questions = ((pod.request, pod.demands) for pod in books.waiting)
+        sentences = self.explanations.about(questions, self._explain, version)
+        pending_pods = [
             self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
         ]
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
-        return waiting + [
+        return pending_pods + [
             _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
         ]
 
-    def _explain(self, asked: tuple[Request, Demands]) -> Explanation:
-        request, demands = asked
+    def _explain(self, question: tuple[Request, Demands]) -> Explanation:
+        request, demands = question
         self._managed.ranking(request)
         return explanation_of(self._managed, request, demands, time.time())
 
-    def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
-        asked = self._called(pod.ref.uid)
+    def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
+        was_called = self._called(pod.ref.uid)
         return {
             "namespace": pod.ref.namespace,
             "name": pod.ref.name,
@@ -255,9 +254,9 @@ class _Part:
             "devices": pod.request.devices,
             **by_name(pod.request.percents),
             "created": int(pod.created) or None,
-            "asked": asked,
-            "why": why,
-            "scheduler": None if asked else _not_asked(pod),
+            "asked": was_called,
+            "why": reason,
+            "scheduler": None if was_called else _not_asked(pod),
         }
 
     def _nodes(
@@ -286,22 +285,22 @@ class _Part:
             key = (spec, tuple(on_node[name]), used, typical, percents), kept_nodes.get(name, "")
             before = texts.get(name)
             if before is None or before[0] != key:
-                shown = node_document(*key[0])
+                node_object = node_document(*key[0])
                 if key[1]:
-                    shown["keptFromScaleDown"] = key[1]
-                before = key, _ENCODE(shown)
+                    node_object["keptFromScaleDown"] = key[1]
+                before = key, _ENCODE(node_object)
             self._texts[name] = before
             yield before[1]
 
 
 class _ClaimsPart(_Part):
-    """The part about the driver's devices: its pods are claims; none of them waits here."""
+    """The part about the devices of the driver: claims instead of pods, and none is pending."""
 
     more = MappingProxyType({"holder": "claim"})
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:
-    """Return a pod whose request makes no sense, so that nothing is in the books of it."""
+    """Return the object of a pod with an impossible request: the books have no such pod."""
     return {
         "namespace": mistake.ref.namespace,
         "name": mistake.ref.name,
@@ -325,10 +324,10 @@ def _not_asked(pod: Waiting) -> str:
     return "no scheduler has asked gpushare about it"
 
 
-def _policy(managed: ManagedResource) -> Mapping[str, Any]:
-    """Return what ranks, and what the last trial measured, as the inspect document has it."""
-    choice = managed.choice
-    names = {"name": managed.ranking_policy, "default": managed.default_policy}
+def _policy(resource: ManagedResource) -> Mapping[str, Any]:
+    """Return the ranking policy and the figures of the last trial, as in the inspect document."""
+    choice = resource.choice
+    names = {"name": resource.ranking_policy, "default": resource.default_policy}
     if choice is None:
         return names | dict.fromkeys(("since", "lead", "error", "second")) | {"candidates": []}
     return names | {
@@ -344,7 +343,7 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
 
 
 def _shadow_document(shadow: Shadow | None, resource: str) -> dict[str, Any] | None:
-    """Return what the shadow has found with a managed resource; None if there is none."""
+    """Return the results of the shadow for a managed resource; None without a shadow."""
     if shadow is None:
         return None
     counts = shadow.counts[resource]
@@ -368,10 +367,9 @@ def node_document(
     typical: int,
     percents_used: _PercentsUsed = (),
 ) -> dict[str, Any]:
-    """Return the JSON object of a node; it depends on nothing but these.
+    """Return the JSON object of a node.
 
-    percents_used: the percent of each device, for each amount of which a pod of the cluster has a
-    part.
+    percents_used: the percent of each device, for each amount that a pod of the cluster uses.
     """
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
@@ -386,13 +384,13 @@ def node_document(
     stranded_by: dict[str, int] = {}
     for amount, percents in percents_used:
         key = f"strandedBy{amount.title}"
-        for shown, percent in zip(devices, percents, strict=False):
-            shown[amount.name] = percent
+        for device_object, percent in zip(devices, percents, strict=False):
+            device_object[amount.name] = percent
             if amount.is_exclusive:
-                # No memory is free where the whole amount is given, that of unplaced pods included.
+                # Without a free part of the amount no memory is free. Unplaced pods count.
                 is_full = percent >= amount.whole
-                shown[key] = shown["free"] if is_full else 0
-                shown.update({"free": 0, "stranded": 0} if is_full else {})
+                device_object[key] = device_object["free"] if is_full else 0
+                device_object.update({"free": 0, "stranded": 0} if is_full else {})
         if amount.is_exclusive:
             stranded_by[key] = sum(device[key] for device in devices)
     return {
@@ -438,6 +436,6 @@ def _pod(entry: Entry, spec: NodeSpec, amounts: Iterable[DeviceAmount]) -> dict[
 
 
 def _shares(entry: Entry, spec: NodeSpec) -> tuple[tuple[int, int], ...]:
-    """Return on which devices of the node the pod is; () if that is not known."""
+    """Return the devices of the pod on the node; () if unknown."""
     shares = entry.placement or ()
     return shares if all(device < len(spec.capacity) for device, _ in shares) else ()

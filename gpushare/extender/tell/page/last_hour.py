@@ -1,6 +1,6 @@
-"""What was allocated and refused in the last hour: each pod once, with its memory.
+"""The pods allocated and refused in the last hour, each pod once, with its memory.
 
-Knows no ledger and no HTTP. What was before this process began to answer is not known.
+Knows no ledger and no HTTP, and nothing from before the start of this process.
 """
 
 import threading
@@ -35,7 +35,7 @@ class LastHour:
         self._note(self._allocated, (resource, uid), units)
 
     def refused(self, resource: str, uid: str, units: int) -> None:
-        """Count a pod that fitted on no node, unless it counts already."""
+        """Count a pod that fitted on no node; a pod counts once."""
         self._note(self._refused, (resource, uid), units)
 
     def figures(self, resource: str) -> Mapping[str, Mapping[str, int]]:

@@ -1,7 +1,7 @@
-"""The page's listener: three files and one document, for people on this machine, or with one of
-the certificates that are named.
+"""The listener of the page: three files and one document, for people on this machine, or with an
+allowed certificate.
 
-Nothing can be written. What a page of another site has a browser ask for is refused.
+Read only. The listener refuses requests that a page of another site makes a browser send.
 """
 
 import ssl
@@ -50,8 +50,8 @@ _SAFE = {
 class UiServer(Listener):
     """Serves the page at /ui.
 
-    document: returns the JSON that it reads. tls, names: the context of a connection, and the names
-    of which a client's certificate must have one; without them callers are those on loopback.
+    document: returns the JSON for the page. tls, names: the context of a connection, and the
+    allowed names in the certificate of a client; without both only callers on loopback are allowed.
     """
 
     def __init__(
@@ -65,12 +65,14 @@ class UiServer(Listener):
     ) -> None:
         """Bind the socket: an address in use fails here."""
         folder = files("gpushare.extender.tell.page") / "static"
-        read = {path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
-        made = partial(DocumentCache().get, _DOCUMENT, document)
+        static_files = {
+            path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()
+        }
+        cached_document = partial(DocumentCache().get, _DOCUMENT, document)
 
         class Page(_Page):
-            files = read
-            document = staticmethod(made)
+            files = static_files
+            document = staticmethod(cached_document)
             callers = Callers(names)
 
         super().__init__(host, port, Page, "ui", tls)
@@ -84,14 +86,14 @@ class _Page(Handler):
     document: Callable[[], bytes]
     """Returns the document. Raises NotReady."""
     callers: Callers
-    """For whom."""
+    """Decides which callers may read the page."""
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
         """Return (status, content type, body)."""
         del query
-        refused = self._refusal(path)
-        if refused:
-            return 403, _TEXT, refused
+        refusal = self._refusal(path)
+        if refusal:
+            return 403, _TEXT, refusal
         if path == "/":
             return 302, _TEXT, b"gpushare: the page is /ui\n"
         kind, body = self.files.get(path, ("", b""))

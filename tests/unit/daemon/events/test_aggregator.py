@@ -94,7 +94,7 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 
 
 def test_only_so_many_buckets_are_kept() -> None:
-    buckets = Buckets(rate=1e-9, burst=1.0, most=10)
+    buckets = Buckets(rate=1e-9, burst=1.0, max_buckets=10)
     assert buckets.take("a", 0.0)
     assert not buckets.take("a", 0.0)
     for name in range(10):

@@ -88,7 +88,7 @@ class Office:
             watch_version=self._show,
             report=tell,
             clock=self.api.clock,
-            every=0.01,
+            interval=0.01,
             pause=0.0,
         )
         for body in self.api.nodes.values():

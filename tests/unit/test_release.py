@@ -1,0 +1,85 @@
+"""All files have one version, and the workflows and hooks run the project's own commands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.kubectl_plugin import write_plugin
+from tests.support.versions import PLACES, current, versions_in, with_version
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_each_file_has_the_version_and_takes_a_new_one(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert set(versions_in(text, PLACES[name])) == {current()}
+    changed = with_version(text, PLACES[name], "10.20.30rc4")
+    assert set(versions_in(changed, PLACES[name])) == {"10.20.30rc4"}
+    assert changed.count("10.20.30rc4") == len(versions_in(text, PLACES[name]))
+    # The rest of the text stays.
+    assert with_version(changed, PLACES[name], current()) == text
+
+
+def test_no_other_file_of_an_installation_names_a_version_of_the_image() -> None:
+    files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
+    named = {
+        str(path.relative_to(ROOT))
+        for path in files
+        if re.search(r"gpushare:[0-9]+\.[0-9]", path.read_text(encoding="utf-8"))
+    }
+    assert named <= PLACES.keys()
+
+
+def test_the_hook_before_a_commit_is_make_lint() -> None:
+    document = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (repository,) = document["repos"]
+    (hook,) = repository["hooks"]
+    assert repository["repo"] == "local"
+    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == (
+        "make --no-print-directory lint",
+        "system",
+        False,
+    )
+
+
+def test_the_workflows_run_the_projects_own_commands() -> None:
+    commands = {}
+    for path in sorted((ROOT / ".github/workflows").glob("*.yaml")):
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+        steps = [step for job in jobs for step in job["steps"]]
+        commands[path.name] = [step["run"] for step in steps if "run" in step]
+    assert ".ci/run" in commands["ci.yaml"]
+    assert any(" make release " in command for command in commands["release.yaml"])
+
+
+def test_the_kubectl_plug_in_is_one_file_that_a_bare_python_runs(tmp_path: Path) -> None:
+    plugin, same = tmp_path / "kubectl-inspect_gpushare", tmp_path / "same"
+    for path in (plugin, same):
+        write_plugin(ROOT, path, 1_795_000_000)
+    assert plugin.read_bytes() == same.read_bytes()
+    assert plugin.stat().st_mode & 0o777 == 0o755
+    # Without site-packages and without this folder.
+    command = [sys.executable, "-I", "-S", str(plugin), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.stdout, done.stderr) == (f"kubectl-inspect-gpushare {current()}\n", "")
+
+
+def test_without_buildah_the_images_are_skipped_with_one_line(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "dirname").symlink_to("/usr/bin/dirname")
+    done = subprocess.run(
+        ["/bin/bash", ROOT / ".ci/images", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        env={"PATH": str(programs)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "images: skipped, there is no buildah (Debian's package buildah)\n"
+    assert not (tmp_path / "out").exists()
