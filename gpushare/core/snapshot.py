@@ -267,11 +267,6 @@ class Snapshot:
         return any(bool(used.any()) for used in self.percents_used)
 
     @property
-    def any_cores(self) -> bool:
-        """Whether a pod has a part of the compute."""
-        return self.any_percents and bool(self.cores_used.any())
-
-    @property
     def cores_used(self) -> PercentArray:
         """int32 (N, D) percent of the compute of each device. Policies read this."""
         return self.percents_used[_COMPUTE]
