@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from gpushare.core.selectors import Taint, Term, Toleration
+from gpushare.core.selectors import NodeSelectorTerm, Taint, Toleration
 
 THOUSANDTHS = 1000
 """Amounts of this module per unit of the API."""
@@ -107,7 +107,7 @@ class NodeChoice:
 
     node: str = ""
     all_nodes: bool = False
-    terms: tuple[Term, ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] = ()
     """Alternatives of a node selector."""
 
     def matches(self, node: str, labels: Mapping[str, str]) -> bool:

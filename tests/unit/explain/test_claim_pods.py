@@ -14,7 +14,7 @@ from gpushare.core.claims.model import (
 )
 from gpushare.core.model import MAX_UNITS
 from gpushare.core.model import Request as PodRequest
-from gpushare.core.selectors import Demands, Requirement, Term
+from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
 from gpushare.explain.claim_pods import ClaimsUser, OpenClaim, memory_parts, user_of, wanted_of
 from gpushare.wire.annotations import ALIYUN
@@ -103,7 +103,7 @@ def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -
     assert answer is not None
     assert len(answer.claims) == 1
     field = Requirement("metadata.name", "In", ("a", "b"))
-    assert answer.demands.terms == (Term(fields=(field,)),)
+    assert answer.demands.terms == (NodeSelectorTerm(fields=(field,)),)
     answer = read(both, source, anew=True)
     assert answer is not None
     assert (len(answer.claims), answer.demands) == (2, Demands())
