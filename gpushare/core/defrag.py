@@ -66,7 +66,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Mover:
+class MovablePod:
     """A pod that may be moved."""
 
     name: str
@@ -81,12 +81,12 @@ class Mover:
 class Move:
     """A pod to move, and the new place."""
 
-    mover: Mover
+    mover: MovablePod
     to: Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MovePlan:
     """Moves in order, and the place that is free after all of them."""
 
     hole: Placement
@@ -105,16 +105,16 @@ class Planner:
     """
 
     def __init__(
-        self, cluster: MutableCluster, movers: Iterable[Mover], host: Host | None = None
+        self, cluster: MutableCluster, movers: Iterable[MovablePod], host: Host | None = None
     ) -> None:
         self._cluster = cluster
         self._host = host or Host(len(cluster.view.names))
-        self._movers: defaultdict[int, list[Mover]] = defaultdict(list)
+        self._movers: defaultdict[int, list[MovablePod]] = defaultdict(list)
         for mover in movers:
             self._movers[mover.placement.row].append(mover)
         self._rooms: dict[tuple[Request, Demands], Bools] = {}
 
-    def has_place(self, mover: Mover) -> bool:
+    def has_place(self, mover: MovablePod) -> bool:
         """Return whether the pod fits on another node as things are."""
         request, kind = mover.placement.request, (mover.placement.request, mover.demands)
         if kind not in self._rooms:
@@ -135,7 +135,7 @@ class Planner:
 
     def plan(
         self, request: Request, max_moves: int, steps: StepBudget, demands: Demands = NO_DEMANDS
-    ) -> Plan | None:
+    ) -> MovePlan | None:
         """Return the best plan of at most `max_moves` moves; None if none is found.
 
         The plan has no moves if the request fits now. steps: if none remain afterwards, the search
@@ -144,35 +144,35 @@ class Planner:
         now = self._cluster.place(request, self._host.among(request, demands))
         if now is not None:
             self._cluster.release(now)
-            return Plan(now, ())
-        nodes: dict[int, _Node] = {}
+            return MovePlan(now, ())
+        nodes: dict[int, _NodeMoves] = {}
         for size in range(1, max_moves + 1):
             # (sort key, plan) of the best plan; the key is cost, units and names.
-            best: tuple[tuple[float, int, list[str]], Plan] | None = None
+            best: tuple[tuple[float, int, list[str]], MovePlan] | None = None
             for row in self.rows_for(request, demands):
                 if steps.remaining <= 0:
                     break
                 if row not in nodes:
                     movers = [pod for pod in self._movers.get(row, ()) if self.has_place(pod)]
-                    nodes[row] = _Node(self._cluster, self._host, row, movers, request)
+                    nodes[row] = _NodeMoves(self._cluster, self._host, row, movers, request)
                     steps.remaining -= len(self._movers.get(row, ()))
                 for chosen in nodes[row].sets(size, steps):
                     units = sum(mover.placement.request.total for mover in chosen)
                     names = sorted(mover.name for mover in chosen)
                     order = sum(mover.cost for mover in chosen), units, names
                     if best is None or order < best[0]:
-                        plan = self._tried(row, chosen, request, steps)
+                        plan = self._try_set(row, chosen, request, steps)
                         best = (order, plan) if plan else best
             if best is not None:
                 return best[1]
         return None
 
-    def _tried(
-        self, row: int, chosen: Sequence[Mover], request: Request, steps: StepBudget
-    ) -> Plan | None:
+    def _try_set(
+        self, row: int, chosen: Sequence[MovablePod], request: Request, steps: StepBudget
+    ) -> MovePlan | None:
         """Return the plan that moves these pods off the row, in the first order that works.
 
-        None if no order gives each pod a place.
+        None if no order has a place for each pod.
         """
         kinds = set()
         for order in permutations(chosen):
@@ -190,11 +190,11 @@ class Planner:
                 hole = self._cluster.place_on(row, request)
                 if hole is not None:
                     self._cluster.release(hole)
-                    return Plan(hole, moves)
+                    return MovePlan(hole, moves)
         return None
 
     def _moves(
-        self, row: int, order: Sequence[Mover], steps: StepBudget, undo: ExitStack
+        self, row: int, order: Sequence[MovablePod], steps: StepBudget, undo: ExitStack
     ) -> tuple[Move, ...] | None:
         """Place the pods anew, one after the other; None if one has no place.
 
@@ -218,7 +218,7 @@ class Planner:
         return tuple(moves)
 
 
-class _Node:
+class _NodeMoves:
     """The movable pods of one node, and the sets of these pods that make room there."""
 
     def __init__(
@@ -226,17 +226,17 @@ class _Node:
         cluster: MutableCluster,
         host: Host,
         row: int,
-        movers: Iterable[Mover],
+        movers: Iterable[MovablePod],
         request: Request,
     ) -> None:
         self._movers = sorted(
             movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
-        self._gives = [_gives(mover) for mover in self._movers]
+        self._freed = [_freed_amounts(mover) for mover in self._movers]
         available = Counter[Resource]()
-        for gives in self._gives:
-            available.update(gives)
+        for freed_amounts in self._freed:
+            available.update(freed_amounts)
         # (units, how many) of the parts of the request, the largest first.
         self._parts = [*Counter(request.parts).items()]
         # By units of a part and by device, the amounts to free, if the movable pods can free them.
@@ -258,7 +258,7 @@ class _Node:
                 host_lacks[resource] = max(host_lacks.get(resource, 0), requested - free)
         self._host = {(_HOST, name): amount for name, amount in host_lacks.items()}
 
-    def sets(self, size: int, steps: StepBudget) -> Iterator[tuple[Mover, ...]]:
+    def sets(self, size: int, steps: StepBudget) -> Iterator[tuple[MovablePod, ...]]:
         """Yield each minimal set of `size` pods that makes room, as long as steps remain.
 
         Of equal pods in equal places the cheapest are moved first.
@@ -325,22 +325,23 @@ class _Node:
         helpful = {
             name: [
                 at
-                for at, gives in enumerate(self._gives)
-                if name in gives and at not in chosen and at not in barred
+                for at, freed_amounts in enumerate(self._freed)
+                if name in freed_amounts and at not in chosen and at not in barred
             ]
             for name in lack
         }
         steps.remaining -= len(self._movers)
         for name, pods in helpful.items():
-            largest = sorted((self._gives[at][name] for at in pods), reverse=True)
+            largest = sorted((self._freed[at][name] for at in pods), reverse=True)
             if sum(largest[:size]) < lack[name] or steps.remaining <= 0:
                 return
         name = min(lack, key=lambda resource: len(helpful[resource]))
         for at in helpful[name]:
             if not any(self._alike[at] == self._alike[barred_pod] for barred_pod in barred):
-                gives = self._gives[at]
+                freed_amounts = self._freed[at]
                 still_lacking = {
-                    resource: amount - gives.get(resource, 0) for resource, amount in lack.items()
+                    resource: amount - freed_amounts.get(resource, 0)
+                    for resource, amount in lack.items()
                 }
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
@@ -349,7 +350,7 @@ class _Node:
         """Return whether the request fits once these pods are gone."""
         freed = Counter[Resource]()
         for at in pods:
-            freed.update(self._gives[at])
+            freed.update(self._freed[at])
         if not _is_covered(self._host, freed):
             return False
         needed_devices = 0
@@ -368,15 +369,15 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
     return all(freed[name] >= amount for name, amount in lack.items())
 
 
-def _gives(mover: Mover) -> dict[Resource, int]:
+def _freed_amounts(mover: MovablePod) -> dict[Resource, int]:
     """Return the amounts that become free on the node when the pod leaves."""
     request = mover.placement.request
-    gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        gives[device, DEVICE_MEMORY.name] = units
+        freed_amounts[device, DEVICE_MEMORY.name] = units
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
-            gives[device, amount.name] = percent
-    return {name: amount for name, amount in gives.items() if amount}
+            freed_amounts[device, amount.name] = percent
+    return {name: amount for name, amount in freed_amounts.items() if amount}
 
 
 def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:

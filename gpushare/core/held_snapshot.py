@@ -20,7 +20,7 @@ from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, po
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "kinds", "cpu_free", "memory_free")
-"""The arrays of the books from which holds take."""
+"""The arrays that holds reduce, as copies of the books' arrays."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ def _kind(cls: PodClass) -> _Kind:
     return cls.devices, round(2 * math.log2(cls.units)) if cls.devices else 0
 
 
-class _Phase:
+class _MixturePhase:
     """The last pods of one phase."""
 
     def __init__(self, pods: Iterable[PodClass] = ()) -> None:
@@ -94,7 +94,7 @@ class Mixture:
     """The pods of one namespace."""
 
     def __init__(self) -> None:
-        self._phases = [_Phase()]
+        self._phases = [_MixturePhase()]
         self._recent: deque[PodClass] = deque(maxlen=RECENT)
         self._untested = 0
         self.placed = 0.0
@@ -200,9 +200,9 @@ class Mixture:
 
     def lives(self, now: float) -> dict[PodClass, tuple[float, float]]:
         """Return by class (total time that pods spent on nodes, number of pods that left)."""
-        return {cls: lives.known(now) for cls, lives in self._lives.items()}
+        return {cls: lives.sums(now) for cls, lives in self._lives.items()}
 
-    def _counting(self) -> list[_Phase]:
+    def _counting(self) -> list[_MixturePhase]:
         now = self._phases[-1]
         return [phase for phase in self._phases if phase.alternates] if now.alternates else [now]
 
@@ -221,7 +221,7 @@ class Mixture:
             self._phases.append(alike)
             alike.extend(latest, max_pods)
         else:
-            self._phases = [*self._phases[1 - _MAX_PHASES :], _Phase(latest)]
+            self._phases = [*self._phases[1 - _MAX_PHASES :], _MixturePhase(latest)]
 
 
 class _Lives:
@@ -248,7 +248,7 @@ class _Lives:
         if self._ended > _MANY:
             self._ended, self._stayed = self._ended / 2, self._stayed / 2
 
-    def known(self, now: float) -> tuple[float, float]:
+    def sums(self, now: float) -> tuple[float, float]:
         return self._stayed + max(self.running * now - self._since, 0.0), self._ended
 
 

@@ -71,9 +71,9 @@ class PairedRows:
         if cached is not None and cached.generation > snapshot.generation:
             # A thread still uses an earlier snapshot: keep the newer entry.
             self._keep(kind, cached)
-            return _result(_judged(None, snapshot, request))
+            return _result(_compute_allowed(None, snapshot, request))
         if cached is None or cached.generation != snapshot.generation:
-            cached = _judged(cached, snapshot, request)
+            cached = _compute_allowed(cached, snapshot, request)
         self._keep(kind, cached)
         return _result(cached)
 
@@ -87,7 +87,7 @@ def _result(entry: _Allowed) -> npt.NDArray[np.bool_] | None:
     return entry.devices if entry.limited.any() else None
 
 
-def _judged(cached: _Allowed | None, snapshot: Pinning, request: Request) -> _Allowed:
+def _compute_allowed(cached: _Allowed | None, snapshot: Pinning, request: Request) -> _Allowed:
     """Return the allowed devices; with a cached entry only changed rows are computed again."""
     shape, pinned = snapshot.capacity.shape, snapshot.pinned
     limited, devices = np.zeros(shape[0], dtype=bool), np.ones(shape, dtype=bool)

@@ -78,7 +78,7 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class NodeSelectorTerm:
     """A node selector term: requirements of labels, and of fields (only metadata.name exists)."""
 
     labels: tuple[Requirement, ...] = ()
@@ -100,7 +100,7 @@ class Demands:
 
     node_selector: tuple[tuple[str, str], ...] = ()
     """(key, value) of each label."""
-    terms: tuple[Term, ...] | None = None
+    terms: tuple[NodeSelectorTerm, ...] | None = None
     """Alternative terms; at least one must match. None: no term is required."""
     tolerations: tuple[Toleration, ...] = ()
     gated: bool = False
@@ -122,7 +122,7 @@ class Demands:
         terms = self.terms if second.terms is None else second.terms
         if self.terms is not None and second.terms is not None:
             terms = tuple(
-                Term(one.labels + another.labels, one.fields + another.fields)
+                NodeSelectorTerm(one.labels + another.labels, one.fields + another.fields)
                 for one in self.terms
                 for another in second.terms
                 if (one.labels or one.fields) and (another.labels or another.fields)

@@ -120,14 +120,15 @@ class Trial:
         runners_up = [name for name in allocated if name != policy]
         second = max(runners_up, key=allocated.__getitem__, default="")
         lead, error = self.lead(policy, second) if second else (0.0, 0.0)
+        refused = {name: statistics.fmean(all_) for name, all_ in self.refused_percent.items()}
         return Choice(
-            policy,
-            current.since if current and current.policy == policy else now,
-            second,
-            lead,
-            error,
-            allocated,
-            {name: statistics.fmean(values) for name, values in self.refused_percent.items()},
+            policy=policy,
+            since=current.since if current and current.policy == policy else now,
+            second=second,
+            lead=lead,
+            error=error,
+            allocated=allocated,
+            refused_percent=refused,
         )
 
 

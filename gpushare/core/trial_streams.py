@@ -125,10 +125,10 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     """
     requests = [
         Request(
-            cls.units,
-            cls.devices,
-            cls.cpu,
-            cls.memory,
+            units=cls.units,
+            devices=cls.devices,
+            cpu=cls.cpu,
+            memory=cls.memory,
             models=cls.models,
             percents=compute(cls.cores),
         )
@@ -146,14 +146,14 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     max_streams = min(int(MAX_PODS / (part * pods)), _MAX_STREAMS)
     for place in range(max_streams):
         goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
-        rows = _some(snapshot, part, rng)
+        rows = _sample_rows(snapshot, part, rng)
         empty = mutable(snapshot, rows, empty=True)
         all_rows = np.arange(len(rows))
         # Pods that fit no empty node stay pending and change nothing.
         chances = counts * [bool(fits(empty, all_rows, request).any()) for request in requests]
         if not (chances * totals).sum():
             return
-        chances = _drawn(chances / chances.sum(), workload.evidence, rng)
+        chances = _bootstrapped(chances / chances.sum(), workload.evidence, rng)
         mean = float((chances * totals).sum())
         if not mean:
             continue
@@ -167,10 +167,18 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         which = rng.choice(len(requests), length, p=chances)
         gaps = rng.exponential(1 / lifetimes, length)
         lived = rng.exponential(1, length) * stay[which] if goes else np.zeros(0)
-        yield Stream(begin, requests, which, gaps, lived, expected, (place + 1) / max_streams)
+        yield Stream(
+            begin=begin,
+            requests=requests,
+            which=which,
+            gaps=gaps,
+            lives=lived,
+            pods=expected,
+            progress=(place + 1) / max_streams,
+        )
 
 
-def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
+def _bootstrapped(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
     """Return proportions that a sample of `evidence` pods may have come from; 0: the same."""
     if not evidence:
         return chances
@@ -179,7 +187,7 @@ def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
     return drawn / total if total > 0 else chances
 
 
-def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
+def _sample_rows(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
     """Return rows of this part of the nodes, at least one of each group, in random order."""
     rows = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
     if part >= 1:

@@ -217,4 +217,11 @@ def class_of(request: Request) -> PodClass:
     """Return the class of a pod with this request."""
     models = tuple(sorted(request.models)) if request.devices else ()
     units, cores = (request.units, request.cores) if request.devices else (0, 0)
-    return PodClass(request.cpu, units, request.devices, models, request.memory, cores)
+    return PodClass(
+        cpu=request.cpu,
+        units=units,
+        devices=request.devices,
+        models=models,
+        memory=request.memory,
+        cores=cores,
+    )

@@ -82,7 +82,7 @@ class WorkloadEstimator:
     def created(self, namespace: str, cls: PodClass) -> None:
         """Count a created pod."""
         self.pod_count += 1
-        if self._of(namespace).observe(cls, self._most()):
+        if self._of(namespace).observe(cls, self._window()):
             # A new phase: policies were made and chosen for the old one.
             self.fit_at = min(self.fit_at, self.pod_count)
             self.trial_at = min(self.trial_at, self.pod_count + RECENT)
@@ -98,7 +98,7 @@ class WorkloadEstimator:
             mixture.runs(cls, since)
             running.setdefault(id(mixture), (mixture, []))[1].append((cls, now - since))
         for mixture, some in running.values():
-            mixture.adopt(some, self._most())
+            mixture.adopt(some, self._window())
             self.pod_count += len(some)
 
     def came(self, namespace: str, cls: PodClass, now: float) -> None:
@@ -115,7 +115,7 @@ class WorkloadEstimator:
         """Return whether policies are due to be remade."""
         return self.pod_count >= self.fit_at or not self.sizes <= self._made_for
 
-    def policies_made(self, pod_count: int, sizes: frozenset[int]) -> None:
+    def record_policies(self, pod_count: int, sizes: frozenset[int]) -> None:
         """Record that policies were made from the first `pod_count` pods, for these capacities."""
         self._made_for = sizes
         first = next((first for first in (50, 100, 200) if first > pod_count), 0)
@@ -127,7 +127,7 @@ class WorkloadEstimator:
         has_new_devices = abs(devices - self._tried_on) * 5 > self._tried_on
         return self.pod_count >= (FEWEST_SEEN if has_new_devices else self.trial_at)
 
-    def tried(self) -> None:
+    def record_trial(self) -> None:
         """Record that a trial used the current estimate."""
         self._tried_on = sum(self.devices.values())
         self.trial_at = self.pod_count + int(
@@ -208,7 +208,7 @@ class WorkloadEstimator:
             for cls, life in lives.items()
         }
 
-    def _most(self) -> int:
+    def _window(self) -> int:
         return max(WINDOW // max(len(self._namespaces), 1), _MIN_WINDOW)
 
     def _of(self, namespace: str) -> Mixture:

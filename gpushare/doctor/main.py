@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
         names = Names.for_resource(options.resource)
     except SettingsError as error:
         parser.error(str(error))
+    warn_once_of_unverified_tls()
     findings = run_checks(_facts(options, names))
     if options.output == "json":
         print(as_json(findings), end="")
@@ -52,6 +54,11 @@ def main(argv: Sequence[str]) -> int:
         colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(as_text(findings, colours=colours), end="")
     return 1 if failed(findings) else 0
+
+
+def warn_once_of_unverified_tls() -> None:
+    """Show urllib3's warning about insecure-skip-tls-verify once, and not for each request."""
+    warnings.filterwarnings("once", message="Unverified HTTPS request")
 
 
 def _facts(options: argparse.Namespace, names: Names) -> Facts:

@@ -14,7 +14,7 @@ from typing import Protocol
 from gpushare.core.claims.model import ClaimRequest, PodClaims
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
-from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
+from gpushare.core.selectors import NO_DEMANDS, Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
 from gpushare.explain.claim_cards import memory_units
 from gpushare.explain.placer import PodBatch
@@ -102,7 +102,9 @@ def user_of(
         if claim.allocation is None or anew:
             claims.append(OpenClaim(source.request(claim), key))
         elif (nodes := source.nodes_of(claim)) is not None:
-            term = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
+            term = NodeSelectorTerm(
+                fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),)
+            )
             demands = demands.both(Demands(terms=(term,), tolerations=demands.tolerations))
     if not has_claims:
         return None

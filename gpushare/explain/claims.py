@@ -162,7 +162,7 @@ def read_devices(
         host = replace(host, resources=other_resources)
     except WireError as error:
         return DeviceReading(detail=str(error))
-    return _Reader(books, requests.claims, matches).read(
+    return _DeviceReader(books, requests.claims, matches).read(
         allowed_nodes(pod, books), filters, host, demands
     )
 
@@ -186,7 +186,7 @@ def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holdi
     return (holding for holding in claim.holdings if holding.key in keys)
 
 
-class _Reader:
+class _DeviceReader:
     """Reads how claims stand on the devices of the nodes."""
 
     def __init__(self, books: ClaimBooks, claims: PodClaims, matches: Matcher) -> None:

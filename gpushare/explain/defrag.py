@@ -12,7 +12,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from gpushare.core.defrag import Mover, Planner
+from gpushare.core.defrag import MovablePod, Planner
 from gpushare.core.model import Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import OwnFilters
@@ -261,7 +261,7 @@ def find_moves(
     room = HostRoom(HostFilters(own_filters, snapshot.names), rows)
     verdicts: dict[str, MoveVerdict] = {}
     rule_of: dict[str, Rule | None] = {}
-    movers: dict[str, Mover] = {}
+    movers: dict[str, MovablePod] = {}
     for uid, entry in entries.items():
         if not entry.request.devices or entry.node not in view.row:
             continue
@@ -272,7 +272,7 @@ def find_moves(
             placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
             cost = entry.request.total * (verdict.lost or 0.0)
             demanded = demands.get(uid, NO_DEMANDS)
-            movers[uid] = Mover(f"{entry.ref} {uid}", placement, cost, demanded)
+            movers[uid] = MovablePod(f"{entry.ref} {uid}", placement, cost, demanded)
     planner = Planner(cluster, movers.values(), room)
     budget = StepBudget(steps)
     plan = planner.plan(hole.request, max_moves, budget, hole.demands)

@@ -42,9 +42,11 @@ SNAPSHOT_FIELDS = (
     "models",
     "names",
     "open",
+    "percents_free",
+    "percents_used",
     "used",
 )
 """The fields of a Snapshot that a policy may read."""
 
-REQUEST_FIELDS = ("units", "devices", "cpu", "memory", "models", "total", "cores")
+REQUEST_FIELDS = ("units", "devices", "cpu", "memory", "models", "total", "cores", "percents")
 """The fields of a Request that a policy may read."""

@@ -21,7 +21,7 @@ from gpushare.core.snapshot import units_stranded_by
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
 from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
@@ -63,7 +63,7 @@ def inflation(
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
-    run_name = _named("inflation", policy, seed, options)
+    run_name = _run_name("inflation", policy, seed, options)
     for place, request in enumerate(stream):
         if not go_on(place / len(stream)):
             now = 100 * cluster.allocated / cluster.capacity
@@ -100,7 +100,7 @@ class _Course:
         load = round(100 * self._asked / self._cluster.capacity)
         if load not in self._fragmented:
             self._fragmented[load] = self._fragmentation()
-            if self._cluster.view.any_cores:
+            if self._cluster.view.any_percents:
                 units = units_stranded_by(self._cluster.view, COMPUTE)
                 self._stranded[load] = 100 * units / self._cluster.capacity
 
@@ -189,7 +189,7 @@ def _churn(
     stream = coming_and_going(pods, cluster, seed, options)
     clock = _clock_of(cluster)
     flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
-    run_name = _named("churn", policy, seed, options)
+    run_name = _run_name("churn", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
@@ -220,14 +220,14 @@ def replay(
     for pod, created in timed:
         start = created if pod.scheduled is None else pod.scheduled
         stay.append(np.inf if pod.deleted is None else pod.deleted - start)
-    stream = Stream(
+    stream = Arrivals(
         tuple(request_of(pod) for pod, _ in timed),
         times,
         np.arange(len(timed)),
         np.array(stay),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
-    run_name = _named("replay", policy, seed, options)
+    run_name = _run_name("replay", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
@@ -259,7 +259,7 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
     return pass_to
 
 
-def _named(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
+def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> Record:
     """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
@@ -275,7 +275,7 @@ def _named(experiment: str, policy: str, seed: int, options: Parameters) -> Reco
 
 def coming_and_going(
     pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Parameters
-) -> Stream:
+) -> Arrivals:
     """Draw all arrivals of churn."""
     requests = [request_of(pod) for pod in pods]
     mean_units = sum(request.total for request in requests) / len(requests)
@@ -284,7 +284,7 @@ def coming_and_going(
     number = int(rate * options.life * 1.05) + 1000
     times = np.cumsum(rng.exponential(1 / rate, number))
     pod_indices = rng.integers(len(pods), size=number)
-    return Stream(tuple(requests), times, pod_indices, rng.exponential(1, number))
+    return Arrivals(tuple(requests), times, pod_indices, rng.exponential(1, number))
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:

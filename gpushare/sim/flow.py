@@ -20,7 +20,7 @@ from itertools import count
 import numpy as np
 
 from gpushare.core.amounts import COMPUTE
-from gpushare.core.defrag import Mover, Planner
+from gpushare.core.defrag import MovablePod, Planner
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
@@ -77,7 +77,7 @@ class Defragmenter:
             scorer = scorer.ranking
         copy = MutableCluster(self._cluster.view, scorer)
         movers = (
-            Mover(f"{number:09}", pod.placement, _lost(pod, now))
+            MovablePod(f"{number:09}", pod.placement, _lost(pod, now))
             for number, pod in running.items()
             if pod.placement.devices
         )
@@ -101,7 +101,7 @@ def _lost(pod: Running, now: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class Arrivals:
     """Arrivals in the order of time: time, index into `kinds`, lifetime after the placement."""
 
     kinds: tuple[Request, ...]
@@ -111,7 +111,7 @@ class Stream:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingPod:
     order: int
     came: float
     lifetime: float
@@ -141,7 +141,7 @@ class Flow:
         self._orders = count()
         self._leaving: list[tuple[float, int]] = []
         self._running: dict[int, Running] = {}
-        self._queues: dict[Kind, deque[_Waiting]] = defaultdict(deque)
+        self._queues: dict[Kind, deque[_WaitingPod]] = defaultdict(deque)
         self._kinds: dict[Kind, Request] = {}
         self._waiting: dict[str, int] = defaultdict(int)
         self._held = self._stranded = 0.0
@@ -149,7 +149,7 @@ class Flow:
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
-    def run(self, stream: Stream, go_on: GoOn = always) -> Record:
+    def run(self, stream: Arrivals, go_on: GoOn = always) -> Record:
         """Run to the end, or until `go_on` returns False; return the record (see `_record`)."""
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
@@ -182,7 +182,7 @@ class Flow:
             self._waited_for(request, self._now)
         elif self._wait:
             self._kinds[request.kind] = request
-            self._queues[request.kind].append(_Waiting(next(self._orders), self._now, lifetime))
+            self._queues[request.kind].append(_WaitingPod(next(self._orders), self._now, lifetime))
             self._waiting[size_class(request, self._largest)] += 1
         else:
             self._refused += counts
@@ -244,7 +244,7 @@ class Flow:
         span = min(time, self._end) - max(self._now, self._start)
         if span > 0:
             self._held += span * self._cluster.allocated
-            if self._cluster.view.any_cores:
+            if self._cluster.view.any_percents:
                 self._stranded += span * units_stranded_by(self._cluster.view, COMPUTE)
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
@@ -268,7 +268,7 @@ class Flow:
         span = self._end - self._start
         units = span * self._cluster.capacity
         record: Record = {"alloc": 100 * self._held / units}
-        if self._cluster.view.any_cores:
+        if self._cluster.view.any_percents:
             record["compute_stranded"] = 100 * self._stranded / units
         if not self._wait:
             record["blocked_gpu"] = 100 * self._refused_gpu / max(self._offered_gpu, 1)

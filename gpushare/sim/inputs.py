@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.options import Options
+from gpushare.sim.options import SimulateOptions
 from gpushare.trace.nodes_and_pods import (
     MILLI,
     TraceNode,
@@ -65,7 +65,7 @@ def shipped() -> dict[str, Path]:
     return {file.name.removeprefix(_PODS).removesuffix(".csv.xz"): file for file in files}
 
 
-def read_inputs(options: Options, listing: Listing | None) -> Inputs:
+def read_inputs(options: SimulateOptions, listing: Listing | None) -> Inputs:
     """Return the inputs that the options name, without pods that fit no empty node.
 
     Raises TraceError, SettingsError (also if no pod that asks for GPU remains), and any error of
@@ -120,7 +120,7 @@ def _of_files(nodes_file: str, pods_file: str) -> Inputs:
             raise SettingsError(
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
-    return Inputs(nodes, read_pods(pods_path), name)
+    return Inputs(nodes=nodes, pods=read_pods(pods_path), name=name)
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
@@ -134,8 +134,8 @@ def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
         nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
         if pods_file:
             pods = read_pods(Path(pods_file))
-            return Inputs(nodes, pods, pods_file, tuple(notes))
+            return Inputs(nodes=nodes, pods=pods, name=pods_file, notes=tuple(notes))
         pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", errors=notes)
     except TraceError as error:
         raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error
-    return Inputs(nodes, pods, "cluster", tuple(notes))
+    return Inputs(nodes=nodes, pods=pods, name="cluster", notes=tuple(notes))

@@ -22,9 +22,9 @@ from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing, read_inputs
-from gpushare.sim.options import SMALL, Options, read_options
+from gpushare.sim.options import SMALL, SimulateOptions, read_options
 from gpushare.sim.parameters import Parameters
-from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
+from gpushare.sim.report import Measure, Record, Scale, choice_sentences, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
 from gpushare.sim.scorers import SIMULATED
 
@@ -57,7 +57,7 @@ class Job:
     """The position of the record in the output: (number of the policy, seed)."""
 
 
-def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
+def jobs_of(options: SimulateOptions, listing: Listing | None) -> list[Job]:
     """Return all runs, sorted by seed, so that finished runs can be compared.
 
     listing: lists a live cluster. Raises SettingsError, WireError, and any error of `listing`.
@@ -80,19 +80,19 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
     seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
     return [
         Job(
-            options.experiment,
-            inputs,
-            policy,
-            seed,
-            options.parameters,
-            (place, seed),
+            experiment=options.experiment,
+            inputs=inputs,
+            policy=policy,
+            seed=seed,
+            parameters=options.parameters,
+            place=(place, seed),
         )
         for seed in seeds
         for place, policy in enumerate(options.policies)
     ]
 
 
-def _check_length(options: Options, inputs: Inputs) -> None:
+def _check_length(options: SimulateOptions, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     parameters = options.parameters
     spans = {"inflation": 1.3, "churn": parameters.load * parameters.life}
@@ -121,9 +121,9 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
     code = _run_all(jobs, options.jobs, finished)
     # Runs finish in any order; the output is sorted by policy and seed.
     finished.sort(key=lambda result: result[0])
-    for tell in _tellings(options, jobs, [record for _, record in finished]):
+    for write in _outputs(options, jobs, [record for _, record in finished]):
         try:
-            tell()
+            write()
         except BrokenPipeError:
             raise
         except (OSError, SettingsError) as error:
@@ -145,7 +145,7 @@ def _failed(error: Exception, code: int) -> int:
     return code
 
 
-def _check_outputs(options: Options) -> None:
+def _check_outputs(options: SimulateOptions) -> None:
     """Raise SettingsError if the output could not be written: before hours of runs."""
     for path in (options.json, options.csv, options.plots):
         if path is not None and not path.absolute().parent.is_dir():
@@ -208,8 +208,8 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tellings(
-    options: Options, jobs: Sequence[Job], all_records: Sequence[Record]
+def _outputs(
+    options: SimulateOptions, jobs: Sequence[Job], all_records: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
     """Yield functions that write and print finished runs; if one fails, the rest still run.
 
@@ -245,7 +245,7 @@ def _tellings(
 
 
 def _table(
-    options: Options,
+    options: SimulateOptions,
     inputs: Inputs,
     records: Sequence[Record],
     measures: Sequence[Measure],
@@ -267,7 +267,7 @@ def _table(
         lines.append(text)
     lines += [report.as_table(records, measures)]
     lines += [*legend(measures, Scale(inputs.units, inputs.devices)), ""]
-    lines += choices_told(records)
+    lines += choice_sentences(records)
     lines += verdicts(records, headline(measures, options.parameters.load))
     if broken_off:
         lines += ["", "Broken off, and not in the table:"]

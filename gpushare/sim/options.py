@@ -45,7 +45,7 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class Options:
+class SimulateOptions:
     """The options of one command."""
 
     experiment: str
@@ -68,7 +68,7 @@ class Options:
     jobs: int
 
 
-def read_options(argv: Sequence[str]) -> Options:
+def read_options(argv: Sequence[str]) -> SimulateOptions:
     """Return the options of a command line. A wrong command line ends the process with 2.
 
     Raises SettingsError if options contradict each other.
@@ -83,7 +83,7 @@ def read_options(argv: Sequence[str]) -> Options:
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
-    return Options(
+    return SimulateOptions(
         experiment=values.experiment,
         nodes=values.nodes,
         pods=values.pods,

@@ -150,14 +150,16 @@ def _devices(record: Record) -> Figure | None:
         return None
     nodes = [node for node in zip(names, capacity, used, strict=True) if node[1]]
     title = f"{record['policy']}, seed {record['seed']}: every device, in the end"
-    return _named(title, sorted(nodes)) if len(nodes) <= _MAX_NAMED else _banded(title, nodes)
+    return (
+        _with_names(title, sorted(nodes)) if len(nodes) <= _MAX_NAMED else _in_bands(title, nodes)
+    )
 
 
 _Node = tuple[str, list[int], list[int]]
 """(name, capacity by device, used units by device)."""
 
 
-def _named(title: str, nodes: Sequence[_Node]) -> Figure:
+def _with_names(title: str, nodes: Sequence[_Node]) -> Figure:
     """Draw the nodes side by side with names, each device with used and total units."""
     highest = max(len(capacities) for _, capacities, _ in nodes)
     cells = np.full((highest, len(nodes)), np.nan)
@@ -183,7 +185,7 @@ def _named(title: str, nodes: Sequence[_Node]) -> Figure:
     return figure
 
 
-def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
+def _in_bands(title: str, nodes: Sequence[_Node]) -> Figure:
     """Draw many nodes as bands without names: one band per number of devices, fullest first."""
     free = [
         sorted(1 - used_units / units for used_units, units in zip(used, capacities, strict=True))

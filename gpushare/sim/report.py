@@ -280,7 +280,7 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
             yield f"{measure.head}: {_verdict(policy, policies[0], stat)}"
 
 
-def choices_told(records: Sequence[Record]) -> Iterator[str]:
+def choice_sentences(records: Sequence[Record]) -> Iterator[str]:
     """Yield a sentence on the choices of `auto` at the end of the runs, with the lead if equal."""
     choices = [record.get("choices") for record in records]
     last = [chosen[-1] for chosen in choices if isinstance(chosen, list) and chosen]

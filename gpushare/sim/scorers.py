@@ -196,7 +196,7 @@ class LearningScorer(KeepsNothing):
         if self._name == AUTO and learned.is_trial_due():
             workload, pod_count = self._workload(), learned.pod_count
             trial = run_trial(snapshot, workload, CANDIDATES, pod_count, make_scorer=ranking)
-            learned.tried()
+            learned.record_trial()
             if trial is not None:
                 before = self.choices[-1] if self.choices else None
                 self.choices.append(trial.choice(before, learned.pod_count))
@@ -232,7 +232,7 @@ class LearningScorer(KeepsNothing):
         if name == AUTO:
             name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
         policy = load_policy(name, self._workload())
-        learned.policies_made(learned.pod_count, learned.sizes)
+        learned.record_policies(learned.pod_count, learned.sizes)
         return ranking(policy, self._nodes)
 
     def _workload(self) -> Workload:

@@ -159,13 +159,13 @@ def _node(row: Row) -> TraceNode:
         else:
             sizes = tuple(row.number("units", part, 1, _MAX_UNITS) for part in several)
     return TraceNode(
-        row.name(),
-        row.count("cpu", 0, _MAX_CPU),
-        row.count("memory", 0, _MAX_MEMORY),
-        devices,
-        max(sizes),
-        row.text("model"),
-        sizes if len(set(sizes)) > 1 else (),
+        name=row.name(),
+        cpu=row.count("cpu", 0, _MAX_CPU),
+        memory=row.count("memory", 0, _MAX_MEMORY),
+        devices=devices,
+        capacity=max(sizes),
+        model=row.text("model"),
+        mixed=sizes if len(set(sizes)) > 1 else (),
     )
 
 
@@ -189,7 +189,18 @@ def _pod(row: Row) -> TracePod:
         if "" in models:
             raise row.wrong("models", f"has an empty name: {text[:40]!r}")
         cores = row.count("cores", 0, ALL_CORES) if row.text("cores") else 0
-    return TracePod(name, cpu, memory, devices, units, models, created, scheduled, deleted, cores)
+    return TracePod(
+        name=name,
+        cpu=cpu,
+        memory=memory,
+        devices=devices,
+        units=units,
+        models=models,
+        created=created,
+        scheduled=scheduled,
+        deleted=deleted,
+        cores=cores,
+    )
 
 
 def in_units(

@@ -11,7 +11,7 @@ from functools import lru_cache
 from sys import intern
 
 from gpushare.core.node_filters import CORDON, CPU, NodeState
-from gpushare.core.selectors import Demands, Requirement, Taint, Term, Toleration
+from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire import objects
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli
@@ -71,7 +71,7 @@ def node_state(node: objects.Node) -> NodeState:
 @lru_cache(maxsize=1 << 10)
 def _once(
     selector: tuple[tuple[str, str], ...],
-    terms: tuple[Term, ...] | None,
+    terms: tuple[NodeSelectorTerm, ...] | None,
     tolerations: tuple[Toleration, ...],
     gated: bool,
 ) -> Demands:
@@ -79,9 +79,9 @@ def _once(
     return Demands(selector, terms, tolerations, gated)
 
 
-def read_term(term: objects.NodeSelectorTerm) -> Term:
+def read_term(term: objects.NodeSelectorTerm) -> NodeSelectorTerm:
     """Return a node selector term."""
-    return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
+    return NodeSelectorTerm(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
 def _requirements(
@@ -106,7 +106,9 @@ def read_taint(item: objects.Taint) -> Taint:
 
 
 def _size(
-    selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
+    selector: Iterable[tuple[str, str]],
+    terms: Iterable[NodeSelectorTerm],
+    tolerations: Iterable[Toleration],
 ) -> int:
     """Return the approximate bytes of the demands: each part counts as some texts more."""
     texts = [text for pair in selector for text in (*pair, "")]

@@ -26,7 +26,7 @@ _JSON = {"Content-Type": "application/json"}
 _ORDERS = 40
 
 
-class Side:
+class ShadowSide:
     """One extender with a client; of each part of the run, filter's times, and the seconds."""
 
     def __init__(self, port: int, ui: int, pid: int) -> None:
@@ -110,8 +110,8 @@ def main() -> None:
         extender(*flags, one, **sizes) as (port, _, child),
         extender(*flags, two, "--shadow", options.shadow, **sizes) as (port2, _, child2),
     ):
-        without = Side(port, int(one.rpartition(":")[2]), child.pid)
-        with_shadow = Side(port2, int(two.rpartition(":")[2]), child2.pid)
+        without = ShadowSide(port, int(one.rpartition(":")[2]), child.pid)
+        with_shadow = ShadowSide(port2, int(two.rpartition(":")[2]), child2.pid)
         sides, first = [without, with_shadow], 0
         for _ in range(_PARTS + 1):
             for side in sides:
@@ -143,7 +143,7 @@ _PARTS = 5
 _TITLES = ("without", "with")
 
 
-def _figures(side: Side, pods: int) -> dict[str, list[float]]:
+def _figures(side: ShadowSide, pods: int) -> dict[str, list[float]]:
     """The measures of each part."""
     rows = [summary(times, 0, 1) for times in side.filters[1:]]
     return {

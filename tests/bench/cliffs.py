@@ -81,7 +81,7 @@ def spec(number: int) -> NodeSpec:
     )
 
 
-class Side:
+class CliffSide:
     """A filter over as many nodes, and pods that are bound one after the other."""
 
     def __init__(self, policy: str, nodes: int, pairing: Pairing = Pairing.OFF) -> None:
@@ -123,7 +123,7 @@ class Side:
         return seconds
 
 
-def changes(side: Side) -> dict[str, Callable[[int], object]]:
+def changes(side: CliffSide) -> dict[str, Callable[[int], object]]:
     """Return by name functions that change one node; the argument is the number of the round."""
     changed_spec, ledger = spec(7), side.ledger
 
@@ -149,7 +149,7 @@ def changes(side: Side) -> dict[str, Callable[[int], object]]:
 
 def of_changes(policy: str, nodes: int) -> dict[str, float]:
     """Return the ratio of a call after each change of a node; the new snapshot counts."""
-    side = Side(policy, nodes)
+    side = CliffSide(policy, nodes)
     steps = changes(side)
     plain, after = list[float](), {name: list[float]() for name in steps}
     for _ in range(5):
@@ -168,11 +168,11 @@ def of_pins(nodes: int) -> dict[str, float]:
 
     First the waiting pods have another size than the pod; then the same size.
     """
-    plain = Side("binpack", nodes)
+    plain = CliffSide("binpack", nodes)
     sides = {}
     for share, step in (("a fifth", 5), ("all", 1)):
         for size, units in (("another size", 5), ("the same size", 3)):
-            side = Side("binpack", nodes, Pairing.ON)
+            side = CliffSide("binpack", nodes, Pairing.ON)
             for number in range(0, nodes, step):
                 ref = PodRef("default", f"pin-{number}", f"pin-{number}")
                 request = Request(units, 1, containers=((0, units),))
@@ -191,7 +191,7 @@ def of_pins(nodes: int) -> dict[str, float]:
 
 def of_kinds(policy: str, nodes: int) -> dict[str, float]:
     """Return the ratio with 100 kinds of pods in turn, which differ in CPU, to one kind."""
-    plain, many = Side(policy, nodes), Side(policy, nodes)
+    plain, many = CliffSide(policy, nodes), CliffSide(policy, nodes)
     bare, times = list[float](), list[float]()
     for number in range(250):
         calls = many.call(cpu=str(1 + number % 100))
@@ -236,7 +236,7 @@ def of_documents(nodes: int) -> dict[str, float]:
     """Return the bytes of documents with gzip, as a ratio to those without; and the CPU of reading
     each document once a second, as a share of a core.
     """
-    side = Side("binpack", nodes)
+    side = CliffSide("binpack", nodes)
     makers: dict[str, Callable[[], bytes]] = {
         "inspect": lambda: encode_inspect(side.ledger.dump(), None, {}).encode(),
         "metrics": lambda: device_metrics((side.managed,), 1 << 30),
@@ -259,7 +259,7 @@ def of_guard(nodes: int) -> dict[str, float]:
 
     The judgement of a tenth of the nodes: each pod is placed on all others.
     """
-    side = Side("binpack", nodes // 10)
+    side = CliffSide("binpack", nodes // 10)
     calls = [side.call() for _ in range(nodes // 5)]
     books = Books.of_pods(side.ledger.view(), OwnFilters(), {})
     began = time.thread_time()

@@ -103,7 +103,7 @@ def _nodes(rng: np.random.Generator) -> list[TraceNode]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _PodShape:
     devices: int
     units: int
     host: TraceNode
@@ -140,7 +140,7 @@ def _some(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> TraceNode:
     return nodes[int(rng.choice(len(nodes), p=sizes / sizes.sum()))]
 
 
-def _single(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> _Shape:
+def _single(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> _PodShape:
     host = _some(rng, nodes)
     match int(rng.choice(4, p=(0.55, 0.15, 0.15, 0.15))):
         case 0:
@@ -152,20 +152,20 @@ def _single(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> _Shape:
             units = max(int(host.capacity * rng.uniform(0.2, 0.95)), 1)
         case _:
             units = host.capacity
-    return _Shape(1, units, host)
+    return _PodShape(1, units, host)
 
 
-def _several(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> _Shape:
+def _several(rng: np.random.Generator, nodes: Sequence[TraceNode]) -> _PodShape:
     host = _some(rng, nodes)
     fitting = [number for number in (2, 4, 8) if number <= host.devices] or [1]
     devices = int(rng.choice(fitting))
     units = host.capacity if rng.random() < 0.75 else max(host.capacity // 2, 1)
-    return _Shape(devices, units, host)
+    return _PodShape(devices, units, host)
 
 
 def _pod(
     rng: np.random.Generator,
-    shape: _Shape,
+    shape: _PodShape,
     nodes: Sequence[TraceNode],
     pressure: float,
     naming: float,

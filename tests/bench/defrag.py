@@ -33,7 +33,7 @@ from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
-from tests.bench.placement_small import Job as Arrivals
+from tests.bench.placement_small import SmallJob as Arrivals
 from tests.bench.placement_small import coming
 from tests.bench.small_clusters import END, STILL, WARMUP, still
 from tests.support.figures import renew
@@ -50,7 +50,7 @@ _SIZES = ("share", "1", "2")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DefragJob:
     """One run with moves, and one without."""
 
     family: str
@@ -66,7 +66,7 @@ class Job:
         return json.dumps([getattr(self, name) for name in self.__slots__])
 
 
-def measured(job: Job) -> dict[str, object]:
+def measured(job: DefragJob) -> dict[str, object]:
     """Run the job; return the job with the measures."""
     if job.family == OPENB:
         inputs = read_shipped("default")
@@ -82,7 +82,7 @@ Groups = dict[tuple[float, str], dict[tuple[str, int], list[dict[str, Any]]]]
 """(load, policy) -> sample -> runs."""
 
 
-def grouped(jobs: Sequence[Job], records: dict[str, dict[str, Any]]) -> Groups:
+def grouped(jobs: Sequence[DefragJob], records: dict[str, dict[str, Any]]) -> Groups:
     """Return the runs grouped by line of the table."""
     groups: Groups = {}
     for job in jobs:
@@ -154,7 +154,7 @@ def main() -> None:
     if options.openb:
         clusters = [(OPENB, 0)]
     jobs = [
-        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, options.moves)
+        DefragJob(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, options.moves)
         for load in options.loads
         for policy in options.policies
         for family, cluster in clusters

@@ -37,7 +37,7 @@ _EXPERIMENTS = {"inflation": inflation, "churn": churn}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FirstFitJob:
     """One cluster under first-fit and these policies; cluster: None for a list of openb."""
 
     experiment: str
@@ -48,22 +48,22 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FirstFitOutcome:
     """Allocated GPU in %, by policy and seed."""
 
-    job: Job
+    job: FirstFitJob
     values: dict[str, list[float]]
 
 
-def measured(job: Job) -> Found:
+def measured(job: FirstFitJob) -> FirstFitOutcome:
     """Run first-fit and the policies of the job on the cluster."""
     policies = (FIRST_FIT, *job.policies)
-    return Found(
+    return FirstFitOutcome(
         job, {name: [_allocated(job, name, seed) for seed in job.seeds] for name in policies}
     )
 
 
-def _allocated(job: Job, policy: str, seed: int) -> float:
+def _allocated(job: FirstFitJob, policy: str, seed: int) -> float:
     options = Parameters()
     if job.cluster is None:
         inputs = read_shipped(job.pods)
@@ -76,12 +76,12 @@ def _allocated(job: Job, policy: str, seed: int) -> float:
     return float(str(_EXPERIMENTS[job.experiment](nodes, gpu_pods, policy, seed, options)["alloc"]))
 
 
-def table(outcomes: Sequence[Found]) -> str:
+def table(outcomes: Sequence[FirstFitOutcome]) -> str:
     """A line for each experiment and list or family."""
     policies = outcomes[0].job.policies
     rows = [["experiment", "pods", "clusters", "seeds", FIRST_FIT]]
     rows[0] += [f"{name} above it" for name in policies]
-    groups: dict[tuple[str, str], list[Found]] = {}
+    groups: dict[tuple[str, str], list[FirstFitOutcome]] = {}
     for one in outcomes:
         groups.setdefault((one.job.experiment, one.job.pods), []).append(one)
     for label, some in groups.items():
@@ -91,7 +91,7 @@ def table(outcomes: Sequence[Found]) -> str:
     return aligned(rows)
 
 
-def _above(outcomes: Sequence[Found], policy: str) -> str:
+def _above(outcomes: Sequence[FirstFitOutcome], policy: str) -> str:
     """The points of the policy above first-fit, and the error."""
     pairs = (zip(one.values[policy], one.values[FIRST_FIT], strict=True) for one in outcomes)
     differences = [[value - its for value, its in both] for both in pairs]
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     jobs = [
-        Job(experiment, pods, cluster, options.policies, options.seeds)
+        FirstFitJob(experiment, pods, cluster, options.policies, options.seeds)
         for experiment in options.experiments
         for pods in options.pods
         for cluster in (options.clusters if pods in STILL else (None,))

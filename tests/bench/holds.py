@@ -71,7 +71,7 @@ def _body(
     return json.dumps({"Pod": pod, "NodeNames": names}, separators=(",", ":")).encode()
 
 
-class Side:
+class HoldsSide:
     """A filter, and the pods bound between the calls."""
 
     def __init__(self, policy: str, answer: str, holds: int) -> None:
@@ -173,7 +173,10 @@ def main() -> None:
                 ("bound meanwhile", True, True),
                 ("given up", False, False),
             ):
-                sides = {"none": Side(policy, answer, 0), "held": Side(policy, answer, _HOLDS)}
+                sides = {
+                    "none": HoldsSide(policy, answer, 0),
+                    "held": HoldsSide(policy, answer, _HOLDS),
+                }
                 ratios, summary = [], ""
                 for turn in range(_ROUNDS):
                     times: dict[str, list[float]] = {name: [] for name in sides}

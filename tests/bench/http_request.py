@@ -39,7 +39,7 @@ def _flask() -> flask.Flask:
     return app
 
 
-class _Client:
+class _WorkerClient:
     """A connection to a worker in this process that serves the application."""
 
     def __init__(self, app: Any) -> None:
@@ -75,7 +75,7 @@ def _cpu_us(call: Callable[[], None]) -> float:
 def main() -> None:
     """Print the least of several rounds, taken in turn."""
     verbs = Verbs({_PATH: Verb(bytes)}, _flask(), AccessControl(Callers()), len(_BODY))
-    clients = {"a flask view": _Client(_flask()), "a verb of ours": _Client(verbs)}
+    clients = {"a flask view": _WorkerClient(_flask()), "a verb of ours": _WorkerClient(verbs)}
     rounds = [
         {name: _cpu_us(client.call) for name, client in clients.items()} for _ in range(_ROUNDS)
     ]

@@ -36,10 +36,10 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Fit,
+    NamedRequest,
     NodeDevices,
     PodClaims,
     Pool,
-    Request,
     Use,
 )
 from gpushare.sim.options import seeds
@@ -137,7 +137,7 @@ def node_devices(name: str, cards: int) -> NodeDevices:
 
 CLAIMS = {
     name: PodClaims(
-        (ClaimRequest((Request("gpu", (DeviceRequest(name="gpu", selectors=(name,)),)),)),)
+        (ClaimRequest((NamedRequest("gpu", (DeviceRequest(name="gpu", selectors=(name,)),)),)),)
     )
     for name in BY_NAME
 }
@@ -149,7 +149,7 @@ def matches(selectors: tuple[str, ...], device: Device) -> bool:
 
 
 @dataclass
-class Node:
+class MigNode:
     """A node and the partitions that pods hold."""
 
     devices: NodeDevices
@@ -209,16 +209,16 @@ def _places(bits: int, processors: int, mix: Mapping[str, float]) -> float:
     return total
 
 
-Way = Callable[[Node, Device, Profile, Mapping[str, float]], float]
+Way = Callable[[MigNode, Device, Profile, Mapping[str, float]], float]
 """The worth of a node for a pod: the highest is chosen."""
 
 
-def _tight(node: Node, device: Device, profile: Profile, _: Mapping[str, float]) -> float:
+def _tight(node: MigNode, device: Device, profile: Profile, _: Mapping[str, float]) -> float:
     card = _place(device, profile)[0]
     return -(node.free[card][0].bit_count() - profile.slices) - 0.001 * (56 - node.allocated)
 
 
-def _profiles(node: Node, device: Device, profile: Profile, mix: Mapping[str, float]) -> float:
+def _profiles(node: MigNode, device: Device, profile: Profile, mix: Mapping[str, float]) -> float:
     card, bits = _place(device, profile)
     free, processors = node.free[card]
     before = _places(free, processors, mix)
@@ -233,11 +233,11 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-class Cluster:
+class MigCluster:
     """Some nodes, and a way to choose among them."""
 
     def __init__(self, nodes: int, cards: int, mix: Mapping[str, float], way: Way) -> None:
-        self.nodes = [Node(node_devices(f"n{i}", cards), cards) for i in range(nodes)]
+        self.nodes = [MigNode(node_devices(f"n{i}", cards), cards) for i in range(nodes)]
         self.total = 7 * nodes * cards
         self._mix, self._way = mix, way
 
@@ -246,7 +246,7 @@ class Cluster:
         """Compute slices that pods hold, in %."""
         return 100 * sum(node.allocated for node in self.nodes) / self.total
 
-    def place(self, profile: str) -> tuple[Node, Device] | None:
+    def place(self, profile: str) -> tuple[MigNode, Device] | None:
         """Give a pod a device of the best node; None if no node has one."""
         firsts = [(node, node.first(profile)) for node in self.nodes]
         fitting = [(node, device) for node, device in firsts if device is not None]
@@ -268,7 +268,7 @@ def arrivals(mix: Mapping[str, float], seed: int) -> Iterator[str]:
         yield draw.choices(names, shares)[0]
 
 
-def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
+def filling(cluster: MigCluster, mix: Mapping[str, float], seed: int) -> float:
     """Return the allocated % when the whole capacity has been requested."""
     requested_slices = 0
     for profile in arrivals(mix, seed):
@@ -279,12 +279,12 @@ def filling(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
     raise AssertionError
 
 
-def churn(cluster: Cluster, mix: Mapping[str, float], seed: int) -> float:
+def churn(cluster: MigCluster, mix: Mapping[str, float], seed: int) -> float:
     """Return the allocated % at a load of 1, a mean over 10 lifetimes after 3."""
     draw = random.Random(seed + 10_000)
     mean = sum(share * BY_NAME[name].compute for name, share in mix.items())
     between = mean / cluster.total  # of lifetimes
-    ends: list[tuple[float, int, Node, Device, Profile]] = []
+    ends: list[tuple[float, int, MigNode, Device, Profile]] = []
     now = area = 0.0
     for number, profile in enumerate(arrivals(mix, seed)):
         then = now + draw.expovariate(1 / between)
@@ -321,7 +321,7 @@ def table(nodes: int, cards: int, numbers: Sequence[int]) -> str:
     for experiment, run in EXPERIMENTS.items():
         for mix_name, mix in MIXES.items():
             values = {
-                name: [run(Cluster(nodes, cards, mix, way), mix, seed) for seed in numbers]
+                name: [run(MigCluster(nodes, cards, mix, way), mix, seed) for seed in numbers]
                 for name, way in WAYS.items()
             }
             row = [experiment, mix_name, f"{statistics.fmean(values['spread']):.2f}"]

@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class LoadCombination:
     """One combination; the defaults are those of the service."""
 
     worker: str = "buffered"
@@ -56,19 +56,19 @@ class Case:
         )
 
 
-GROUPS: dict[str, list[Case]] = {
-    "threads": [Case(threads=threads) for threads in (8, 16, 32, 64, 80)],
-    "stalls": [Case(worker="gthread", stalled=count, rate=200) for count in (0, 48, 200)]
-    + [Case(stalled=count, rate=200) for count in (0, 200, 1000)]
-    + [Case(threads=16, stalled=200, rate=200)],
+GROUPS: dict[str, list[LoadCombination]] = {
+    "threads": [LoadCombination(threads=threads) for threads in (8, 16, 32, 64, 80)],
+    "stalls": [LoadCombination(worker="gthread", stalled=count, rate=200) for count in (0, 48, 200)]
+    + [LoadCombination(stalled=count, rate=200) for count in (0, 200, 1000)]
+    + [LoadCombination(threads=16, stalled=200, rate=200)],
     "switch": [
-        Case(switch_ms=switch_ms, job=job, rate=100)
+        LoadCombination(switch_ms=switch_ms, job=job, rate=100)
         for job in ("none", "thread", "sliced", "subprocess")
         for switch_ms in (5, 1, 0.5)
     ],
-    "slow API server": [Case(threads=threads, api_ms=500) for threads in (16, 64, 80)],
-    "pool": [Case(pool=pool) for pool in (8, 16, 32)]
-    + [Case(client="http.client"), Case(worker="gthread")],
+    "slow API server": [LoadCombination(threads=threads, api_ms=500) for threads in (16, 64, 80)],
+    "pool": [LoadCombination(pool=pool) for pool in (8, 16, 32)]
+    + [LoadCombination(client="http.client"), LoadCombination(worker="gthread")],
 }
 
 
@@ -100,7 +100,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def measure(case: Case, seconds: float) -> dict[str, Any]:
+def measure(case: LoadCombination, seconds: float) -> dict[str, Any]:
     """The figures of each kind of client."""
     ports = {"port": _free_port(), "probe_port": _free_port(), "api_port": _free_port()}
     api = _start("mixed_api_server.py", ports["api_port"], case.api_ms, _EVENTS_PER_S)
@@ -143,7 +143,7 @@ def _middle(results: list[dict[str, Any]], kind: str, figure: str) -> str:
     return text if len(values) == 1 else f"{text} ({min(values):.1f}-{max(values):.1f})"
 
 
-def row(case: Case, results: list[dict[str, Any]]) -> str:
+def row(case: LoadCombination, results: list[dict[str, Any]]) -> str:
     cells = [_middle(results, "bind", figure) for figure in ("per_s", "p50", "p99")]
     cells += [_middle(results, "filter", figure) for figure in ("p50", "p99")]
     cells += [_middle(results, "echo", figure) for figure in ("p50", "p99")]
@@ -165,7 +165,7 @@ def main() -> None:
     print(_COLUMNS)
     for group in options.group or GROUPS:
         cases = GROUPS[group]
-        results: dict[Case, list[dict[str, Any]]] = {case: [] for case in cases}
+        results: dict[LoadCombination, list[dict[str, Any]]] = {case: [] for case in cases}
         for _ in range(options.rounds):  # in another order each time: the neighbours vary
             for case in random.sample(cases, len(cases)):
                 results[case].append(measure(case, options.seconds))

@@ -46,13 +46,13 @@ class Spec(msgspec.Struct):
     nodeName: str = ""  # noqa: N815 -- the wire's spelling
 
 
-class Pod(msgspec.Struct):
+class StubPod(msgspec.Struct):
     metadata: Meta
     spec: Spec = msgspec.field(default_factory=Spec)
 
 
 class FilterArgs(msgspec.Struct):
-    Pod: Pod
+    StubPod: StubPod
     NodeNames: list[str]
 
 
@@ -71,10 +71,10 @@ class BindArgs(msgspec.Struct):
 
 class Event(msgspec.Struct):
     type: str
-    object: Pod
+    object: StubPod
 
 
-class ManagedResource:
+class StubResource:
     """The stub ledger: arrays behind one lock."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Urllib3Pool:
         return self._pool.urlopen("POST", path, body, headers).status
 
 
-def make_app(books: ManagedResource, pool: RawPool | Urllib3Pool) -> flask.Flask:
+def make_app(books: StubResource, pool: RawPool | Urllib3Pool) -> flask.Flask:
     app = flask.Flask("bench")
     args, bind_args = msgspec.json.Decoder(FilterArgs), msgspec.json.Decoder(BindArgs)
 
@@ -165,7 +165,7 @@ def make_app(books: ManagedResource, pool: RawPool | Urllib3Pool) -> flask.Flask
     return app
 
 
-def _watch(books: ManagedResource, port: int) -> None:
+def _watch(books: StubResource, port: int) -> None:
     decoder = msgspec.json.Decoder(Event)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/api/v1/pods?watch=1")
@@ -248,12 +248,12 @@ class ProbeServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
 
-class Service(BaseApplication):
+class StubService(BaseApplication):
     """gunicorn, told everything by one dictionary and nothing by the environment."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.books = ManagedResource()
+        self.books = StubResource()
         pool = RawPool if options["client"] == "http.client" else Urllib3Pool
         self.pool = pool(options["api_port"], options["pool"])
         super().__init__()
@@ -297,4 +297,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "child":
         _child()
     else:
-        Service(json.loads(sys.argv[1])).run()
+        StubService(json.loads(sys.argv[1])).run()

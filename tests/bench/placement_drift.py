@@ -25,7 +25,7 @@ from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WINDOW
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import node_order
-from gpushare.sim.flow import Flow, Stream
+from gpushare.sim.flow import Arrivals, Flow
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
@@ -93,7 +93,7 @@ class Drift:
         }
         return {"policy": name, "seed": seed, "alloc": bins}
 
-    def _stream(self, seed: int) -> tuple[Stream, int]:
+    def _stream(self, seed: int) -> tuple[Arrivals, int]:
         """The pods that come, and the number before the change."""
         rng = np.random.default_rng(seed)
         capacity = sum(node.devices * node.capacity for node in self.one.nodes)
@@ -108,7 +108,7 @@ class Drift:
             times.append(came)
         all_times = np.concatenate(times)
         stay = rng.exponential(1, len(all_times))
-        return Stream(tuple(kinds), all_times, np.concatenate(which), stay), len(times[0])
+        return Arrivals(tuple(kinds), all_times, np.concatenate(which), stay), len(times[0])
 
     def _judge(self, name: str, change: int, seed: int) -> Scorer:
         nodes, pods = self.one.nodes, self.one.pods

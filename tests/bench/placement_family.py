@@ -55,7 +55,7 @@ Values = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FamilyJob:
     """One cluster under all policies; first: the first seed of the runs; cpu: factor of the CPU."""
 
     cluster: int
@@ -66,16 +66,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FamilyOutcome:
     """The measures of one cluster."""
 
-    job: Job
+    job: FamilyJob
     nodes: int
     kinds: int
     values: Values
 
     @property
-    def measured_by(self) -> Job:
+    def measured_by(self) -> FamilyJob:
         """The job of this result."""
         job = self.job
         return replace(job, experiment="waiting") if job.experiment == _WAITS else job
@@ -103,7 +103,7 @@ def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
     return range(first, first + number)
 
 
-def measure(job: Job) -> list[Found]:
+def measure(job: FamilyJob) -> list[FamilyOutcome]:
     """The allocation of the policies on the cluster; with waiting, the waiting pods, too."""
     cluster = drawn(job.cluster)
     more = tuple(replace(node, cpu=job.cpu * node.cpu) for node in cluster.nodes)
@@ -128,9 +128,9 @@ def measure(job: Job) -> list[Found]:
         for policy in job.policies
     }
 
-    def found(job: Job, key: str, part: float = 1.0) -> Found:
+    def found(job: FamilyJob, key: str, part: float = 1.0) -> FamilyOutcome:
         values = {name: [part * _number(one, key) for one in records[name]] for name in records}
-        return Found(job, len(cluster.nodes), cluster.kinds, values)
+        return FamilyOutcome(job, len(cluster.nodes), cluster.kinds, values)
 
     allocated = found(job, "alloc")
     if not wait:
@@ -152,7 +152,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
-def distribution(outcomes: Sequence[Found], policies: Sequence[str]) -> str:
+def distribution(outcomes: Sequence[FamilyOutcome], policies: Sequence[str]) -> str:
     """By experiment and policy, the distribution of the points above the best simple policy."""
     rows = [["experiment, policy", "clusters", "mean", "error", "worst", "worst tenth"]]
     rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below", "above"]
@@ -166,7 +166,7 @@ def distribution(outcomes: Sequence[Found], policies: Sequence[str]) -> str:
     return aligned(rows)
 
 
-def _line(outcomes: Sequence[Found], policy: str) -> Iterator[str]:
+def _line(outcomes: Sequence[FamilyOutcome], policy: str) -> Iterator[str]:
     # A simple policy is compared with the best of all simple policies, including that policy.
     above = sorted(one.above(policy)[0] for one in outcomes)
     mean, error = mean_and_error(above)
@@ -179,18 +179,18 @@ def _line(outcomes: Sequence[Found], policy: str) -> Iterator[str]:
     yield str(sum(one.is_above(policy) for one in outcomes))
 
 
-def _read(path: Path | None) -> list[Found]:
+def _read(path: Path | None) -> list[FamilyOutcome]:
     """The content of such a file."""
     if path is None or not path.exists():
         return []
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [
-        Found(Job(**{**job, "policies": tuple(job["policies"])}), **values)
+        FamilyOutcome(FamilyJob(**{**job, "policies": tuple(job["policies"])}), **values)
         for job, values in ((line.pop("job"), line) for line in lines)
     ]
 
 
-def _write(path: Path | None, outcomes: Iterable[Found]) -> None:
+def _write(path: Path | None, outcomes: Iterable[FamilyOutcome]) -> None:
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(asdict(one)) + "\n" for one in outcomes)
@@ -218,7 +218,7 @@ def main() -> None:
             parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
-        Job(cluster, experiment, names, options.first_seed, options.cpu)
+        FamilyJob(cluster, experiment, names, options.first_seed, options.cpu)
         for cluster in options.clusters
         for experiment in experiments_
     ]

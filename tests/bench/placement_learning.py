@@ -25,7 +25,7 @@ from gpushare.core.snapshot import Bools
 from gpushare.core.workload import PodClass
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import node_order
-from gpushare.sim.flow import Flow, Stream
+from gpushare.sim.flow import Arrivals, Flow
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import aligned
 from gpushare.sim.scorers import LearningScorer
@@ -41,10 +41,10 @@ NIGHT = {(1, 6): 0.4, (1, 10): 0.3, (1, 16): 0.15, (4, 16): 0.15}
 ODD = [PodClass(1000 * number, 1 + number, 4) for number in range(16)]
 
 
-class World(Cluster):
+class LearningWorld(Cluster):
     """A cluster that records the allocation when a pod comes, and the events of the learner."""
 
-    def __init__(self, name: str, learner: "Watched", seed: int) -> None:
+    def __init__(self, name: str, learner: "WatchedLearner", seed: int) -> None:
         super().__init__(node_order(NODES, seed), learner, learner.moved)
         self.learner, self.found = learner, list[tuple[float, int]]()
         self._rng = np.random.default_rng(seed + 10**6)
@@ -68,7 +68,7 @@ class World(Cluster):
         return super().place(request, among)
 
 
-class Watched(LearningScorer):
+class WatchedLearner(LearningScorer):
     """A learner that sees pods that are not placed here."""
 
     others_hold: dict[str, int] = {}  # noqa: RUF012 -- replaced, never changed
@@ -96,11 +96,11 @@ def allocated(name: str, policy: str, seed: int) -> float:
         kinds += requests
         times.append(came)
     all_times = np.concatenate(times)
-    stream = Stream(
+    stream = Arrivals(
         tuple(kinds), all_times, np.concatenate(which), rng.exponential(1, len(all_times))
     )
-    learner = Watched(policy, {16: 64}, len(NODES))
-    world = World(name, learner, seed)
+    learner = WatchedLearner(policy, {16: 64}, len(NODES))
+    world = LearningWorld(name, learner, seed)
 
     def pass_to(time: float) -> None:
         learner.now = time

@@ -36,7 +36,16 @@ from gpushare.sim.parameters import LEARNED, Parameters
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
-from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
+from tests.bench.small_clusters import (
+    END,
+    FAMILIES,
+    STILL,
+    WARMUP,
+    Comes,
+    SmallRun,
+    changing,
+    still,
+)
 
 SIMPLE = ("device-bestfit", "binpack", "bestfit")
 POLICIES = ("auto", *SIMPLE)
@@ -45,7 +54,7 @@ _FIRST_SEED = 42
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SmallJob:
     """One cluster under all policies, with so many seeds."""
 
     experiment: str
@@ -55,10 +64,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SmallOutcome:
     """The allocation of each policy on the cluster of the job, in %, by seed."""
 
-    job: Job
+    job: SmallJob
     values: Mapping[str, Sequence[float]]
 
     def above(self, rivals: Sequence[str]) -> tuple[float, float]:
@@ -78,26 +87,28 @@ class Found:
         return mean_and_error(more)
 
 
-def measured(job: Job) -> Found:
+def measured(job: SmallJob) -> SmallOutcome:
     """Run all policies on the cluster of the job."""
     seeds = range(_FIRST_SEED, _FIRST_SEED + job.seeds)
     allocated = _still if job.family in STILL else _changing
-    return Found(job, {name: [allocated(job, name, seed) for seed in seeds] for name in POLICIES})
+    return SmallOutcome(
+        job, {name: [allocated(job, name, seed) for seed in seeds] for name in POLICIES}
+    )
 
 
-def _still(job: Job, policy: str, seed: int) -> float:
+def _still(job: SmallJob, policy: str, seed: int) -> float:
     nodes, pods = still(job.family, job.cluster)
     run = _EXPERIMENTS[job.experiment]
     options = Parameters(workload=LEARNED, warmup=WARMUP, life=END)
     return float(str(run(node_order(nodes, seed), pods, policy, seed, options)["alloc"]))
 
 
-def _changing(job: Job, policy: str, seed: int) -> float:
+def _changing(job: SmallJob, policy: str, seed: int) -> float:
     world = changing(job.family, job.cluster, seed, job.experiment == "inflation")
-    return Run(world, policy, seed).allocated()
+    return SmallRun(world, policy, seed).allocated()
 
 
-def coming(job: Job) -> float:
+def coming(job: SmallJob) -> float:
     """Return about how many pods come in a run of the job."""
     if job.family in STILL:
         nodes, pods = still(job.family, job.cluster)
@@ -108,10 +119,10 @@ def coming(job: Job) -> float:
     return sum(isinstance(event, Comes) for _, event in world.events)
 
 
-def table(outcomes: Sequence[Found]) -> str:
+def table(outcomes: Sequence[SmallOutcome]) -> str:
     """A line for each experiment and family, and each opponent of `auto`."""
     rows = [["experiment", "family", "above", "mean", "error", "worst", "error", "cluster"]]
-    groups: dict[tuple[str, str], list[Found]] = {}
+    groups: dict[tuple[str, str], list[SmallOutcome]] = {}
     for one in outcomes:
         groups.setdefault((one.job.experiment, one.job.family), []).append(one)
     for (experiment, family), some in groups.items():
@@ -129,7 +140,7 @@ def table(outcomes: Sequence[Found]) -> str:
     return aligned(rows)
 
 
-def lines(outcomes: Sequence[Found]) -> Iterator[list[str]]:
+def lines(outcomes: Sequence[SmallOutcome]) -> Iterator[list[str]]:
     """A line for each cluster: the means, and the points of `auto` above the best."""
     yield ["experiment", "family", "cluster", *POLICIES, "above the best", "error"]
     for one in outcomes:
@@ -139,15 +150,15 @@ def lines(outcomes: Sequence[Found]) -> Iterator[list[str]]:
         yield [*labels, *means, f"{above:+.2f}", f"{error:.2f}"]
 
 
-def read(path: Path | None) -> list[Found]:
+def read(path: Path | None) -> list[SmallOutcome]:
     """The outcomes in that file."""
     if path is None or not path.exists():
         return []
     documents = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Found(Job(**one["job"]), one["values"]) for one in documents]
+    return [SmallOutcome(SmallJob(**one["job"]), one["values"]) for one in documents]
 
 
-def _places(job: Job) -> tuple[int, int]:
+def _places(job: SmallJob) -> tuple[int, int]:
     return [*_EXPERIMENTS].index(job.experiment), FAMILIES.index(job.family)
 
 
@@ -163,7 +174,7 @@ def main() -> None:
     parser.add_argument("--each", action="store_true", help="a line for each cluster, too")
     options = parser.parse_args()
     jobs = [
-        Job(experiment, family, cluster, options.seeds)
+        SmallJob(experiment, family, cluster, options.seeds)
         for experiment in options.experiments
         for cluster in options.clusters
         for family in options.families

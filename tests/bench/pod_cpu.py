@@ -32,7 +32,7 @@ _GOROUTINES = 16
 Work = Callable[[], Awaitable[None]]
 
 
-class _Caller:
+class _VerbCaller:
     """A connection to an extender; calls follow each other."""
 
     def __init__(self, port: int) -> None:
@@ -60,11 +60,11 @@ class _Callers:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._idle: list[_Caller] = []
+        self._idle: list[_VerbCaller] = []
 
     async def ask(self, name: str, body: dict[str, Any]) -> Any:
         """The answer to a verb."""
-        caller = self._idle.pop() if self._idle else _Caller(self._port)
+        caller = self._idle.pop() if self._idle else _VerbCaller(self._port)
         answer = await caller.ask(name, body)
         if len(self._idle) < _KEPT:
             self._idle.append(caller)
@@ -96,7 +96,7 @@ def appended(names: list[str], dice: random.Random) -> list[str]:
     return names_
 
 
-class _Scheduler:
+class _PodScheduler:
     """kube-scheduler with pending pods, as far as an extender sees it."""
 
     def __init__(self, port: int, nodes: int, *, best: bool) -> None:
@@ -146,10 +146,10 @@ class _Scheduler:
         return {"Pod": waiting_pod(number), "Nodes": None, "NodeNames": names}
 
 
-class _Contender:
+class _MeasuredExtender:
     """A running extender, the scheduler, and the measures, in us of CPU."""
 
-    def __init__(self, scheduler: _Scheduler, pid: int) -> None:
+    def __init__(self, scheduler: _PodScheduler, pid: int) -> None:
         self._scheduler = scheduler
         self._pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         self.taken: dict[str, list[float]] = {}
@@ -179,7 +179,7 @@ class _Contender:
         self.taken.setdefault(what, []).append(used / times * 1e6)
 
 
-async def _measure(contenders: dict[str, _Contender], options: argparse.Namespace) -> None:
+async def _measure(contenders: dict[str, _MeasuredExtender], options: argparse.Namespace) -> None:
     for contender in contenders.values():
         await contender.warm(options.pods // 4)
     for _ in range(options.rounds):
@@ -189,7 +189,7 @@ async def _measure(contenders: dict[str, _Contender], options: argparse.Namespac
         contender.close()
 
 
-def _table(title: str, contenders: dict[str, _Contender]) -> None:
+def _table(title: str, contenders: dict[str, _MeasuredExtender]) -> None:
     print(f"\n{title}; us of CPU, median (least) of the rounds")
     first = next(iter(contenders.values()))
     for what in first.taken:
@@ -228,8 +228,8 @@ def main() -> None:
                         waiting=pod_count,
                     )
                 )
-                scheduler = _Scheduler(port, options.nodes, best=answer == "best")
-                contenders[name] = _Contender(scheduler, child.pid)
+                scheduler = _PodScheduler(port, options.nodes, best=answer == "best")
+                contenders[name] = _MeasuredExtender(scheduler, child.pid)
             asyncio.run(_measure(contenders, options))
             _table(f"--filter-answer {answer}, {options.nodes:,} nodes", contenders)
 

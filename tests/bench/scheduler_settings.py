@@ -50,7 +50,7 @@ _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
 
 
 @dataclass(frozen=True)
-class Setting:
+class SchedulerSetting:
     """percentage: of nodes to score, 0 is kube-scheduler's default; weight: of our order, 0 where
     the extender has no prioritizeVerb; every: pods without GPU come to the extender as well; apart:
     they go to other nodes than these; packs: NodeResourcesFit with MostAllocated.
@@ -65,25 +65,25 @@ class Setting:
 
 
 _OF_BOTH = (
-    Setting("ours, 100 %"),
-    Setting("ours, default %", percentage=0),
-    Setting("ours, 10 %", percentage=10),
-    Setting("shared, 100 %", weight=1),
-    Setting("shared, default %", percentage=0, weight=1),
-    Setting("no prioritizeVerb, 100 %", weight=0),
+    SchedulerSetting("ours, 100 %"),
+    SchedulerSetting("ours, default %", percentage=0),
+    SchedulerSetting("ours, 10 %", percentage=10),
+    SchedulerSetting("shared, 100 %", weight=1),
+    SchedulerSetting("shared, default %", percentage=0, weight=1),
+    SchedulerSetting("no prioritizeVerb, 100 %", weight=0),
 )
 SETTINGS = (
-    Setting("every pod by the policy", every=True),
+    SchedulerSetting("every pod by the policy", every=True),
     *(replace(one, name=f"{one.name}, pods without GPU elsewhere", apart=True) for one in _OF_BOTH),
     *_OF_BOTH,
-    Setting("ours, 100 %, MostAllocated", packs=True),
+    SchedulerSetting("ours, 100 %, MostAllocated", packs=True),
 )
 
 
 class KubeScheduler:
     """A Judge that leaves kube-scheduler's choice alone, as the one node there is."""
 
-    def __init__(self, judge: Ranking, setting: Setting, seed: int) -> None:
+    def __init__(self, judge: Ranking, setting: SchedulerSetting, seed: int) -> None:
         self._judge, self._setting = judge, setting
         self._rng = np.random.default_rng(seed)
         self._start = 0
@@ -173,7 +173,9 @@ def _balanced(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     return points
 
 
-def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experiment: str) -> Record:
+def record_of(
+    inputs: Inputs, policy: str, setting: SchedulerSetting, seed: int, experiment: str
+) -> Record:
     turnover = float(experiment == "churn")
     loaded = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
     judge = KubeScheduler(ranking(loaded, len(inputs.nodes)), setting, seed)

@@ -140,7 +140,7 @@ def _shapes(rng: np.random.Generator, family: str, nodes: Sequence[TraceNode]) -
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterEvents:
     """A small cluster of the CHANGING families, with all that will happen.
 
     events: in the order of time. If pods stay, the time of an event is the share of all memory that
@@ -155,7 +155,7 @@ class World:
     there: list[bool]
 
 
-def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
+def changing(family: str, cluster: int, seed: int, fills: bool) -> ClusterEvents:
     """Return one small cluster of the CHANGING families.
 
     cluster: decides nodes and mixtures; seed: decides the pods. fills: the pods stay.
@@ -197,8 +197,8 @@ def changing(family: str, cluster: int, seed: int, fills: bool) -> World:
         events += [(0.9 * at / len(nodes), NodeIs(at, True)) for at in late]
     events.sort(key=lambda event: event[0])
     if fills:
-        return World(nodes, events, 0.95, 1.05, presence)
-    return World(nodes, events, _SHIFT if family == "shift" else WARMUP, END, presence)
+        return ClusterEvents(nodes, events, 0.95, 1.05, presence)
+    return ClusterEvents(nodes, events, _SHIFT if family == "shift" else WARMUP, END, presence)
 
 
 def _coming(
@@ -298,10 +298,10 @@ class Learner(LearningScorer):
         self._learned.devices = Counter(sizes)
 
 
-class Run:
+class SmallRun:
     """A world under one policy."""
 
-    def __init__(self, world: World, policy: str, seed: int) -> None:
+    def __init__(self, world: ClusterEvents, policy: str, seed: int) -> None:
         self._world = world
         sizes = Counter(size for node in world.nodes for size in node.sizes)
         self._learner = Learner(policy, sizes, len(world.nodes))

@@ -29,7 +29,7 @@ _LONGEST = 600.0
 _DEVICES = (16,) * 8
 
 
-class _Clock(Report):
+class _BenchClock(Report):
     """A report that prints nothing, and knows when the scenario spoke."""
 
     spoke = cpu = 0.0
@@ -40,7 +40,7 @@ class _Clock(Report):
 
 def with_extender(nodes: int, pods: int) -> tuple[float, float]:
     """Seconds, and those of CPU, until the demo's cluster has bound the pods to devices."""
-    report = _Clock(io.StringIO())
+    report = _BenchClock(io.StringIO())
     plans = tuple(NodePlan(f"node-{number}", _DEVICES) for number in range(nodes))
     wanted = tuple(PodPlan(f"pod-{number}", (1 + number % 4,)) for number in range(pods))
     steps = (Say("now"), Apply(wanted), WaitFor(("*",), "bound", _LONGEST))

@@ -104,12 +104,12 @@ def _pages(kind: str, items: list[dict[str, Any]]) -> list[bytes]:
     return pages
 
 
-class Connection(asyncio.Protocol):
+class BindConnection(asyncio.Protocol):
     """One client: lists by page, watches, and writes answered after the delay."""
 
     delay_s = 0.0
     version = 1
-    watching_pods: set["Connection"] = set()  # noqa: RUF012 -- of all connections
+    watching_pods: set["BindConnection"] = set()  # noqa: RUF012 -- of all connections
     pages: dict[str, list[bytes]] = {}  # noqa: RUF012 -- set once, before the server starts
 
     def __init__(self) -> None:
@@ -154,8 +154,8 @@ class Connection(asyncio.Protocol):
 
     def _show(self, binding: bytes) -> None:
         """Tell all who watch pods."""
-        Connection.version += 1
-        event = _bound(binding, Connection.version)
+        BindConnection.version += 1
+        event = _bound(binding, BindConnection.version)
         for watcher in self.watching_pods:
             watcher._transport.write(b"%x\r\n%s\r\n" % (len(event), event))  # noqa: SLF001
 
@@ -167,15 +167,15 @@ class Connection(asyncio.Protocol):
 
 async def _serve(port: int) -> None:
     server = await asyncio.get_running_loop().create_server(
-        Connection, "127.0.0.1", port, backlog=512
+        BindConnection, "127.0.0.1", port, backlog=512
     )
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[2])
-    Connection.delay_s = given["delay_ms"] / 1000
-    Connection.pages = {
+    BindConnection.delay_s = given["delay_ms"] / 1000
+    BindConnection.pages = {
         "nodes": _pages("Node", [_node(number, given) for number in range(given["nodes"])]),
         "pods": _pages(
             "Pod",

@@ -91,14 +91,14 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str])
     devices = Counter(units for node in nodes for units in node.sizes)
     learned = WorkloadEstimator(devices)
     cluster = Simulated(nodes, ranking(load_policy(policies[0], learned.workload()), len(nodes)))
-    learned.policies_made(0, learned.sizes)
+    learned.record_policies(0, learned.sizes)
     for pod, policy, after in zip(pods, policies, [*policies[1:], policies[-1]], strict=True):
         request = request_of(pod)
         cluster.place(request)
         learned.created("", class_of(request))
         if learned.is_due() or after != policy:
             cluster.scorer = ranking(load_policy(after, learned.workload()), len(nodes))
-            learned.policies_made(learned.pod_count, learned.sizes)
+            learned.record_policies(learned.pod_count, learned.sizes)
     return 100 * cluster.allocated / cluster.capacity
 
 

@@ -59,7 +59,7 @@ class Actor:
 
 
 @dataclass
-class World:
+class OrderWorld:
     """pods: units by name. nodes: units of each device, by name. binds: (pod, node).
 
     faults: how many answers may be lost, late or refused. rounds: how often a charge in doubt is
@@ -91,7 +91,7 @@ class World:
             self.store.create(pod_json(name, units))
         self.actors = [Actor(pod, node) for pod, node in self.binds]
 
-    def copy(self) -> "World":
+    def copy(self) -> "OrderWorld":
         """An independent world."""
         twin = copy.copy(self)
         twin.store = PodStore(dict(self.store.pods), list(self.store.log))
@@ -408,13 +408,13 @@ def _pod_key(item: tuple[str, dict[str, Any]]) -> tuple[object, ...]:
     return (kind, metadata["uid"], mark, pod["spec"]["nodeName"], repr(metadata["annotations"]))
 
 
-def explore(start: World) -> int:
+def explore(start: OrderWorld) -> int:
     """Return the number of states that every order of steps reaches; all of them are checked.
 
     States that look alike have the same future, so each is gone on from once.
     """
     visited = {start.key()}
-    frontier: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
+    frontier: list[tuple[OrderWorld, tuple[Move, ...]]] = [(start, ())]
     while frontier:
         world, path = frontier.pop()
         moves = world.moves()

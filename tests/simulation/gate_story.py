@@ -44,7 +44,7 @@ _LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
 Json = dict[str, Any]
 
 
-class Process:
+class GateProcess:
     """One of our processes: verbs, books and gate, filled by a list and a watch."""
 
     def __init__(self, world: "GateStory") -> None:
@@ -127,7 +127,7 @@ class GateStory:
 
     def __post_init__(self) -> None:
         self.api.forever = self.on_call
-        self.leader, self.follower = Process(self), Process(self)
+        self.leader, self.follower = GateProcess(self), GateProcess(self)
         self.follower.leads = False
 
     # -- events ---------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class GateStory:
         self._count("killed with waits" if self.waits else "killed")
         for name in list(self.waits):
             self._forget_bind(name)
-        self.leader = Process(self)
+        self.leader = GateProcess(self)
 
     def _lead(self, chance: Chance) -> None:
         """The other process leads; the pods that wait at the old leader are turned back."""
@@ -238,7 +238,7 @@ class GateStory:
         self._take_answers()
         if self.waits:
             raise Violation(f"G5 {sorted(self.waits)} have no answer when the process stops")
-        self.leader = Process(self)
+        self.leader = GateProcess(self)
 
     def _schedule(self, chance: Chance) -> None:
         queue = self.queue()

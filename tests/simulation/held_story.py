@@ -38,7 +38,7 @@ _IDX = "ALIYUN_COM_GPU_MEM_IDX"
 Json = dict[str, Any]
 
 
-class Process:
+class HeldProcess:
     """One of our processes: verbs, books and holds, filled by a list and a watch."""
 
     def __init__(self, world: "HeldStory") -> None:
@@ -86,7 +86,7 @@ class HeldStory:
     _ticked: float = 0.0
 
     def __post_init__(self) -> None:
-        self.leader, self.follower = Process(self), Process(self)
+        self.leader, self.follower = HeldProcess(self), HeldProcess(self)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class HeldStory:
             self._gone(chance.pick(sorted(self.pods)))
 
     def _restart(self, chance: Chance) -> None:
-        self.leader = Process(self)
+        self.leader = HeldProcess(self)
         self.shaken = self.shaken or bool(self.waits)
 
     def _lead(self, chance: Chance) -> None:

@@ -44,7 +44,7 @@ class MutantIsBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HuntResult:
     """How a mutant was found: the seed or test (None: not found), and the broken promise."""
 
     mutant: Mutant
@@ -52,7 +52,9 @@ class Found:
     error: str
 
 
-def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, last_seed: int | None = None) -> Found:
+def hunt(
+    mutant: Mutant, steps: int, seeds: int = SEEDS, last_seed: int | None = None
+) -> HuntResult:
     """Return how the mutant is found, by a story that keeps every promise without the mutant.
 
     last_seed: the seed of the last find, tried first. Raises MutantIsBroken.
@@ -67,11 +69,11 @@ def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, last_seed: int | None =
         if outcome.error and not tell(story).error:
             if _MISFIT.search(outcome.error):
                 raise MutantIsBroken(f"{mutant.name}: seed {seed}: {outcome.error}")
-            return Found(mutant, seed, outcome.error)
-    return Found(mutant, None, "")
+            return HuntResult(mutant, seed, outcome.error)
+    return HuntResult(mutant, None, "")
 
 
-def _hunt_by_test(mutant: Mutant) -> Found:
+def _hunt_by_test(mutant: Mutant) -> HuntResult:
     """Return how the mutant is found by a test that passes without the mutant.
 
     In separate processes: a module that a test imports keeps its own imports.
@@ -86,7 +88,9 @@ def _hunt_by_test(mutant: Mutant) -> Found:
             raise MutantIsBroken(f"{mutant.name}: {mutant.test}: {run.stdout}{run.stderr}")
     # 1: tests were run, and some have failed.
     is_found = loose.returncode == 1
-    return Found(mutant, mutant.test if is_found else None, loose.stdout.strip().split("\n")[-1])
+    return HuntResult(
+        mutant, mutant.test if is_found else None, loose.stdout.strip().split("\n")[-1]
+    )
 
 
 def all_mutants() -> list[Mutant]:

@@ -212,7 +212,7 @@ class Network:
     sent: Callable[[Request], None]
     fired: Counter[str]
     waiting: list[Request] = field(default_factory=list)
-    streams: list["Stream"] = field(default_factory=list)
+    streams: list["WatchStream"] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
     armed: dict[str, list[str]] = field(default_factory=dict)
 
@@ -371,7 +371,7 @@ class SimApi:
         request = Request(self._client, "GET", path, query, None, self._network.tasks.now)
         feed = self._wait(request, connect_timeout)
         assert isinstance(feed, Feed)
-        return Stream(self._network, self._client, path, feed, read_timeout)
+        return WatchStream(self._network, self._client, path, feed, read_timeout)
 
     def _wait(self, request: Request, timeout: float) -> bytes | Feed:
         network = self._network
@@ -389,7 +389,7 @@ class SimApi:
 
 
 @dataclass(eq=False, repr=False)
-class Stream(AbstractContextManager["Stream"]):
+class WatchStream(AbstractContextManager["WatchStream"]):
     """The client's end of a watch. blind: nothing more comes, and nobody says so. closed: the
     reader takes no line any more.
     """
@@ -403,7 +403,7 @@ class Stream(AbstractContextManager["Stream"]):
     task: Task | None = None
     closed: bool = False
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> "WatchStream":
         """Begin to read."""
         self.network.streams.append(self)
         return self

@@ -13,14 +13,14 @@ from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
 from gpushare.extender.verbs.bind.transaction import WriteBinding
 from gpushare.ledger import Ledger
-from tests.simulation.bind_world import Move, World
+from tests.simulation.bind_world import Move, OrderWorld
 from tests.unit.core.clusters import node as make_node
 
 STEPS = 5
 """Steps of a bind: filter, decide and charge, the API server's write, the answer, the watch's
 event."""
 
-THREE = World(
+THREE = OrderWorld(
     pods={"a": 2, "b": 2, "c": 3},
     nodes={"n": (4, 3)},
     binds=[("a", "n"), ("b", "n"), ("c", "n")],
@@ -28,13 +28,13 @@ THREE = World(
 """Room for two of the three on one device, or for all of them: the order decides."""
 
 
-def count_orders(start: World) -> int:
+def count_orders(start: OrderWorld) -> int:
     """How many orders of the binds' steps there are; all are run, and checked after every step."""
     binds = len(start.binds)
     start.watched = len(start.store.log)
     layer = {((0,) * binds, start.key()): (start, 1)}
     for _ in range(binds * STEPS):
-        after: dict[tuple[object, ...], tuple[World, int]] = {}
+        after: dict[tuple[object, ...], tuple[OrderWorld, int]] = {}
         for (places, _), (world, orders) in layer.items():
             for index, place in enumerate(places):
                 if place == STEPS:
@@ -52,7 +52,7 @@ def count_orders(start: World) -> int:
     return sum(orders for _, orders in layer.values())
 
 
-def _take(world: World, index: int, place: int) -> None:
+def _take(world: OrderWorld, index: int, place: int) -> None:
     """Take a step of a bind; no effect if the step does not apply."""
     actor = world.actors[index]
     if place == 0:
@@ -70,7 +70,7 @@ def _take(world: World, index: int, place: int) -> None:
 
 
 @dataclass
-class CrashWorld(World):
+class CrashWorld(OrderWorld):
     """The same with processes that end: a new process lists first, without any earlier knowledge.
 
     A request on the way to the API server then is applied, or never is: the next process begins

@@ -38,7 +38,7 @@ _SICK = Problem(Fault.LOST, "is lost")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ContainerCards:
     """The devices of one container: units by card. told: cards in the environment. ids: on the
     kubelet's record. init: an init container.
     """
@@ -100,7 +100,7 @@ class OurPlugin(DeviceManager):
 
     def restart_plugin(self) -> None:
         """Restart with nothing but the kubelet's record."""
-        self._known = Pods(_Api(self), ALIYUN, self._node)
+        self._known = Pods(_PluginApi(self), ALIYUN, self._node)
         self._allocator = Allocator(
             *(self._known, self._shown_to_plugin, lambda: self.cards),
             record=self._record,
@@ -128,7 +128,9 @@ class OurPlugin(DeviceManager):
             for number in range(card.unit_count)
         }
 
-    def serve(self, pod: Json, other_pods: Sequence[Json], weather: Weather) -> dict[str, Given]:
+    def serve(
+        self, pod: Json, other_pods: Sequence[Json], weather: Weather
+    ) -> dict[str, ContainerCards]:
         """Admit the pod; return the devices of each container. Raises AdmissionError.
 
         other_pods: bound pods of the node that are not admitted yet.
@@ -212,10 +214,10 @@ class OurPlugin(DeviceManager):
         except GpuShareError as error:
             raise AdmissionError(f"GetPreferredAllocation: {error}") from error
 
-    def _given(self, pod: Json, record: ContainerGrant) -> Given:
+    def _given(self, pod: Json, record: ContainerGrant) -> ContainerCards:
         inits = [init["name"] for init in containers(pod) if is_plain_init(pod, init)]
         served = self._served[record.uid, record.container]
-        return Given(
+        return ContainerCards(
             {card.uuid: units for card, units in served.grant.shares},
             visible_devices(parse_answer(record.response)),
             record.ids,
@@ -249,7 +251,7 @@ class OurPlugin(DeviceManager):
         return self._read(name)
 
 
-def units_by_card(allocations: Collection[Given]) -> dict[str, int]:
+def units_by_card(allocations: Collection[ContainerCards]) -> dict[str, int]:
     """The most that the containers hold of each card at a time: init containers end first."""
     max_init_units: Counter[str] = Counter()
     for allocation in allocations:
@@ -261,7 +263,11 @@ def units_by_card(allocations: Collection[Given]) -> dict[str, int]:
 
 
 def wrongly_given(
-    pod: PodTruth, expected: dict[str, int], allocations: Collection[Given], *, own_ids: bool
+    pod: PodTruth,
+    expected: dict[str, int],
+    allocations: Collection[ContainerCards],
+    *,
+    own_ids: bool,
 ) -> str:
     """The mistake in the devices of a pod's containers, "" for none. expected: units by card.
 
@@ -285,7 +291,7 @@ def wrongly_given(
 
 
 @dataclass(frozen=True, slots=True)
-class _Api:
+class _PluginApi:
     plugin: OurPlugin
 
     def request(self, method: str, path: str, **_: object) -> bytes:

@@ -23,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tests.simulation.figures import figures, last_found
-from tests.simulation.hunt import Found, all_mutants, hunt
+from tests.simulation.hunt import HuntResult, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
 from tests.support.figures import PROOF_FIGURES, commit, record, recorded, renew
@@ -37,7 +37,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 
 @dataclass
-class Run:
+class ProofRun:
     """The results of a range of seeds."""
 
     commit: str
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         print(replay(of_seed(options.replay, options.steps)))
         return 0
     first, after = options.seeds or (0, CI_SEEDS)
-    run = Run(
+    run = ProofRun(
         commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, options.steps
     )
     good = True
@@ -92,7 +92,7 @@ def _orders() -> bool:
     return orders == ALL_ORDERS
 
 
-def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
+def _mutants(pool: ProcessPoolExecutor, run: ProofRun, names: Sequence[str]) -> bool:
     began = time.monotonic()
     names_to_hunt = [one.name for one in all_mutants() if not names or one.name in names]
     last_seeds = last_found(recorded(_RUNS))
@@ -118,7 +118,7 @@ class _Hunted:
 def _hunt(name: str, steps: int, last_seeds: dict[str, int | str]) -> _Hunted:
     mutant = next(one for one in all_mutants() if one.name == name)
     seed = last_seeds.get(name)
-    outcome: Found = hunt(mutant, steps, last_seed=seed if isinstance(seed, int) else None)
+    outcome: HuntResult = hunt(mutant, steps, last_seed=seed if isinstance(seed, int) else None)
     return _Hunted(mutant.fault, name, outcome.by, outcome.error)
 
 
@@ -127,7 +127,7 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
+def _stories(pool: ProcessPoolExecutor, run: ProofRun, jobs: int) -> bool:
     began, first = time.monotonic(), run.after
     fired: Counter[str] = Counter()
     chunks = list(_chunks(run.first, first))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.simulation.crash_points.points import Point
 from tests.simulation.crash_points.real_stage import RealStage
-from tests.simulation.crash_points.story import CASES, PAUSE, Case
+from tests.simulation.crash_points.story import CASES, PAUSE, CrashCase
 from tests.support.waiting import poll
 
 _SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
@@ -28,7 +28,7 @@ the worker, and the behaviour of the worker after the sleep would not be seen.
 """
 
 
-def tell(case: Case, fate: str, folder: Path) -> None:
+def tell(case: CrashCase, fate: str, folder: Path) -> None:
     """Run the case to the end. Raises AssertionError for a broken promise."""
     with closing(RealStage(folder, case.point, _SIGNALS[case.end], fate)) as stage:
         poll(stage.victim.ready, lambda: stage.told("the first is not ready"), _LONGEST)
@@ -57,7 +57,7 @@ def tell(case: Case, fate: str, folder: Path) -> None:
         _comes_right(stage)
 
 
-def _happens(case: Case, stage: RealStage) -> None:
+def _happens(case: CrashCase, stage: RealStage) -> None:
     if case.fault in ("delete", "recreate"):
         stage.cluster.delete_pod({"metadata": {"name": "web"}})
     if case.fault == "recreate":
@@ -88,7 +88,7 @@ def _comes_right(stage: RealStage) -> None:
     assert "Traceback" not in stage.told(""), stage.told("a traceback")
 
 
-def _run(case: Case, fate: str) -> tuple[str, str, float]:
+def _run(case: CrashCase, fate: str) -> tuple[str, str, float]:
     """(name, error, seconds)."""
     began = time.monotonic()
     name = f"{case}-{fate}" if case.point is Point.K6 else str(case)

@@ -67,7 +67,7 @@ class SinkFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ReplicaShape:
     """How the processes of a story are set up.
 
     slow: seconds to take over one object of a list. crowded: upper bound of the seconds that a
@@ -122,7 +122,7 @@ class _Slowly(list[Any]):
             yield item
 
 
-class Faulty:
+class FaultySink:
     """A sink that fails if the story says so, and takes time for lists.
 
     pause: called before each object of a list; None: lists are taken over in no time. taken: called
@@ -185,7 +185,7 @@ class Replica:
         self,
         identity: str,
         host: str,
-        shape: Shape,
+        shape: ReplicaShape,
         tasks: Tasks,
         network: Network,
         skew: float,
@@ -218,12 +218,12 @@ class Replica:
         resources = ManagedResources((resource,), scope)
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
-            "nodes": Faulty(NodeEventHandler(self.resources, "GiB"), pause),
-            "pods": Faulty(
+            "nodes": FaultySink(NodeEventHandler(self.resources, "GiB"), pause),
+            "pods": FaultySink(
                 PodEventHandler(self.resources, learn, clock=tasks.clock),
                 pause,
             ),
-            "configmaps": Faulty(UnhealthyEventHandler(self.resources), pause),
+            "configmaps": FaultySink(UnhealthyEventHandler(self.resources), pause),
         }
         timing = Timing(page_limit=shape.page_limit)
         machines: dict[str, Any] = {

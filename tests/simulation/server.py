@@ -34,7 +34,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds after which kube-apiserver ends a request that names no timeout (--request-timeout)."""
 
 
-class _Nobody:
+class _ImmediateClient:
     """The client of a request that is answered at once."""
 
     def alive(self) -> bool:
@@ -76,7 +76,7 @@ class Server:
         """The body of a 2xx answer. Raises ApiError, like the HTTP client."""
         match = _PATH.fullmatch(path)
         assert match, path
-        call = Call(method, query, "", "", body or b"", _Nobody())
+        call = Call(method, query, "", "", body or b"", _ImmediateClient())
         try:
             answer = self._rest.answer(match["group"] or "", match["version"], match["rest"], call)
         except StatusError as error:
@@ -90,7 +90,7 @@ class Server:
         match = _PATH.fullmatch(path)
         assert match, path
         target = target_of(match["group"] or "", match["version"], match["rest"])
-        call = Call("GET", query, "", "", b"", _Nobody())
+        call = Call("GET", query, "", "", b"", _ImmediateClient())
         records: list[Record] = []
 
         def encode(record: Record) -> bytes:

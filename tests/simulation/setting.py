@@ -11,7 +11,7 @@ from random import Random
 from gpushare.core.pairing import Pairing
 from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from tests.simulation.chance import Weighted
-from tests.simulation.replica import Shape
+from tests.simulation.replica import ReplicaShape
 
 WEIGHTS = {
     "answer": 96, "apply": 20, "deliver": 32, "fault": 24, "show": 80, "late": 24,
@@ -56,7 +56,7 @@ class Setting:
     compute beside memory.
     """
 
-    shape: Shape
+    shape: ReplicaShape
     replicas: int
     small: bool
     weights: Weighted
@@ -71,7 +71,7 @@ class Setting:
         """The setting that the number means."""
         source = Random(number)
         leadership = source.choice(("lease", "lease", "scheduler", "off"))
-        shape = Shape(
+        shape = ReplicaShape(
             source.choice((Pairing.AUTO, Pairing.AUTO, Pairing.ON, Pairing.OFF)),
             leadership,
             source.choice(("device-bestfit", "binpack", "spread")),

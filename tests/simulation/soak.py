@@ -43,7 +43,7 @@ _RUNS = Path(__file__).parent / "soak_runs.json"
 
 
 @dataclass
-class Run:
+class SoakRun:
     """The results of a run. done: number of actions by name; samples: (seconds, usage)."""
 
     commit: str
@@ -270,7 +270,7 @@ def main() -> int:
     first, middle, last = (asdict(samples[at]) for at in (0, len(samples) // 2, -1))
     grown = asdict(growth(soak.samples))
     counts = dict(soak.done)
-    run = Run(commit(), when, options.seconds, counts, first, middle, last, grown, findings)
+    run = SoakRun(commit(), when, options.seconds, counts, first, middle, last, grown, findings)
     print(f"the second half by its trend: {grown}; {len(findings)} findings")
     for finding in findings:
         print(f"  FOUND {finding}")

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.simulation.bind_world import World, explore
+from tests.simulation.bind_world import OrderWorld, explore
 
-RIVALS = World(pods={"a": 3, "b": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("b", "n")])
-RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")])
+RIVALS = OrderWorld(pods={"a": 3, "b": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("b", "n")])
+RETRIED = OrderWorld(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")])
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")]
     ],
     ids=["rivals-relist-delete-fault", "rivals-faults", "retried", "retried-delete", "recreated"],
 )
-def test_no_order_of_steps_over_commits_or_leaks(world: World, min_states: int) -> None:
+def test_no_order_of_steps_over_commits_or_leaks(world: OrderWorld, min_states: int) -> None:
     assert explore(world) > min_states
 
 
@@ -36,7 +36,7 @@ class Longer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World({}, {}, [])
+        self.world = OrderWorld({}, {}, [])
 
     @initialize(
         binds=st.lists(
@@ -45,7 +45,7 @@ class Longer(RuleBasedStateMachine):
         doomed=st.sets(st.sampled_from(NAMES)),
     )
     def begin(self, binds: list[tuple[str, str]], doomed: set[str]) -> None:
-        self.world = World(
+        self.world = OrderWorld(
             pods={"a": 3, "b": 3, "c": 2, "d": 4},
             nodes={"m": (4, 3), "n": (5,)},
             binds=binds,

@@ -5,7 +5,7 @@ import pytest
 from gpushare.core.model import Allocation, Request
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare_localcluster.devices.admission import AdmissionError
-from tests.simulation.plugin import Given, OurPlugin, Weather, units_by_card, wrongly_given
+from tests.simulation.plugin import ContainerCards, OurPlugin, Weather, units_by_card, wrongly_given
 from tests.simulation.truth import RESOURCE, Asked, Json, PodTruth
 
 FAIR = Weather()
@@ -73,9 +73,9 @@ def test_who_was_served_by_a_late_watch_alone_does_not_start(plugin: OurPlugin) 
 
 
 def test_units_that_an_init_container_has_are_used_again() -> None:
-    init = Given({"a": 3}, frozenset("a"), frozenset(), init=True)
-    one = Given({"a": 1}, frozenset("a"), frozenset(), init=False)
-    second = Given({"a": 1, "b": 2}, frozenset("ab"), frozenset(), init=False)
+    init = ContainerCards({"a": 3}, frozenset("a"), frozenset(), init=True)
+    one = ContainerCards({"a": 1}, frozenset("a"), frozenset(), init=False)
+    second = ContainerCards({"a": 1, "b": 2}, frozenset("ab"), frozenset(), init=False)
     assert units_by_card([init, one, second]) == {"a": 3, "b": 2}
 
 
@@ -93,11 +93,13 @@ def test_the_judge_sees_what_is_wrong(
     announced: str, units: int, device: str, own_ids: bool, wrong: str
 ) -> None:
     pod = PodTruth("u", "p", Asked(2, 1, (2,)))
-    allocation = Given({announced: units}, frozenset(announced), frozenset({device}), init=False)
+    allocation = ContainerCards(
+        {announced: units}, frozenset(announced), frozenset({device}), init=False
+    )
     assert wrongly_given(pod, {"a": 2}, [allocation], own_ids=own_ids) == wrong
 
 
 def test_the_judge_sees_a_container_that_was_told_of_another_card() -> None:
     pod = PodTruth("u", "p", Asked(2, 1, (2,)))
-    allocation = Given({"a": 2}, frozenset("b"), frozenset({"a-_-1"}), init=False)
+    allocation = ContainerCards({"a": 2}, frozenset("b"), frozenset({"a-_-1"}), init=False)
     assert "told of other cards" in wrongly_given(pod, {"a": 2}, [allocation], own_ids=True)

@@ -4,12 +4,12 @@ import pytest
 
 from gpushare.core.snapshot import NodeArrays
 from gpushare.ledger.books import Store
-from tests.simulation.threads import Crowd, switching_often
+from tests.simulation.threads import ThreadCrowd, switching_often
 
 
 @pytest.mark.parametrize("nodes", [1, 16])
 def test_books_hold_while_threads_bind_delete_list_and_settle(nodes: int) -> None:
-    crowd = Crowd(nodes, threads=16, faults=0.1)
+    crowd = ThreadCrowd(nodes, threads=16, faults=0.1)
     with switching_often():
         crowd.run(seconds=2.0)
     assert crowd.answers["bound"] > 20
@@ -29,4 +29,4 @@ def test_a_charge_that_is_not_looked_at_again_under_the_lock_is_noticed(
 
 def _run_again_and_again() -> None:
     for _ in range(10):
-        Crowd(1, threads=16, faults=0.1).run(seconds=1.0)
+        ThreadCrowd(1, threads=16, faults=0.1).run(seconds=1.0)

@@ -85,7 +85,7 @@ class Truth:
                 self.wrong.append(f"{node}/{device} holds {self._used[node, device]} with {uid}")
 
 
-class Crowd:
+class ThreadCrowd:
     """The cluster, our process, and all callers. bound: number of answered binds."""
 
     def __init__(self, nodes: int, threads: int, faults: float) -> None:
@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=64)
     options = parser.parse_args()
     for nodes in (1, 16):
-        crowd = Crowd(nodes, options.threads, 0.1)
+        crowd = ThreadCrowd(nodes, options.threads, 0.1)
         with switching_often():
             crowd.run(options.seconds / 2)
         summary = ", ".join(f"{count} {event}" for event, count in sorted(crowd.answers.items()))

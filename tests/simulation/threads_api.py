@@ -27,7 +27,7 @@ _LATE = 0.2
 """Upper bound of the delay of a late write, in seconds."""
 
 
-class Reader:
+class WatchReader:
     """The client's end of a call."""
 
     def __init__(self) -> None:
@@ -86,13 +86,13 @@ class ThreadsApi:
         *,
         connect_timeout: float,
         read_timeout: float,
-    ) -> AbstractContextManager["_Stream"]:
+    ) -> AbstractContextManager["_ThreadsStream"]:
         """An open watch; see gpushare.kube.api.Api."""
         del connect_timeout, read_timeout
-        reader = Reader()
+        reader = WatchReader()
         pieces = self._pieces("GET", path, query, None, reader)
         assert not isinstance(pieces, bytes)
-        return _Stream(pieces, reader, self._store)
+        return _ThreadsStream(pieces, reader, self._store)
 
     def apply_late(self) -> int:
         """How many late writes are still to come, after those that are due are applied."""
@@ -110,12 +110,17 @@ class ThreadsApi:
     def _answer(
         self, method: str, path: str, query: Mapping[str, str], body: bytes | None
     ) -> bytes:
-        answer = self._pieces(method, path, query, body, Reader())
+        answer = self._pieces(method, path, query, body, WatchReader())
         assert isinstance(answer, bytes)
         return answer
 
     def _pieces(
-        self, method: str, path: str, query: Mapping[str, str], body: bytes | None, reader: Reader
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: bytes | None,
+        reader: WatchReader,
     ) -> bytes | Iterator[bytes]:
         match = _PATH.fullmatch(path)
         assert match, path
@@ -140,10 +145,10 @@ class ThreadsApi:
         return faults[int(drawn / self._faults * len(faults))] if drawn < self._faults else ""
 
 
-class _Stream(AbstractContextManager["_Stream"]):
+class _ThreadsStream(AbstractContextManager["_ThreadsStream"]):
     """The lines of an open watch."""
 
-    def __init__(self, pieces: Iterator[bytes], reader: Reader, store: Store) -> None:
+    def __init__(self, pieces: Iterator[bytes], reader: WatchReader, store: Store) -> None:
         self._pieces = pieces
         self._reader = reader
         self._store = store

@@ -14,7 +14,7 @@ from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.leases import SchedulerLease
 from tests.simulation.machines import NODE_NAMES, Machines, first_shapes, with_ours
-from tests.simulation.network import Late, Network, Request, Stream, told
+from tests.simulation.network import Late, Network, Request, WatchStream, told
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import Replica
 from tests.simulation.scheduler import Scheduler
@@ -210,11 +210,11 @@ class World:
             and not (answered and request.client.frozen)
         ]
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[WatchStream]:
         """The watches with reading processes."""
         return [stream for stream in self.network.streams if not stream.client.frozen]
 
-    def show(self, stream: Stream, line: Line | ApiUnavailable) -> None:
+    def show(self, stream: WatchStream, line: Line | ApiUnavailable) -> None:
         """A line reaches the process, or the cut."""
         if isinstance(line, Line) and isinstance(stream.client, Replica) and not stream.closed:
             self.oracle.shown_line(stream.client, stream.path, line)

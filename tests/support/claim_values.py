@@ -15,8 +15,8 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Holding,
+    NamedRequest,
     NodeChoice,
-    Request,
     Slice,
 )
 from gpushare.core.model import PodRef
@@ -111,7 +111,7 @@ def open_claim(number: int, gib: int, count: int = 1) -> ClaimRecord:
         count=count,
         amounts=(("memory", gib * GIB * THOUSANDTHS),),
     )
-    request = ClaimRequest((Request("cards", (alternative,)),))
+    request = ClaimRequest((NamedRequest("cards", (alternative,)),))
     ref = PodRef("default", f"claim-{number}", f"claim-uid-{number}")
     return ClaimRecord(ref=ref, is_allocated=False, request=request)
 

@@ -20,12 +20,12 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Fit,
+    NamedRequest,
     NodeDevices,
     NoFit,
     PodClaims,
     Pool,
     PoolState,
-    Request,
     Taken,
     Use,
 )
@@ -60,7 +60,7 @@ def first_fit(
     steps: lowered by the steps of the search; once none is left the answer is NOT_MODELLED.
     """
     try:
-        search = _Search(node, claims, use, matches, steps)
+        search = _AllocatorSearch(node, claims, use, matches, steps)
         outcome = search.run()
     except _SearchEnded as end:
         return end.reason
@@ -121,7 +121,7 @@ class _Values:
         self.constraint = constraint
         self.values: list[Attribute] = []
 
-    def concerns(self, request: Request, alternative: DeviceRequest) -> bool:
+    def concerns(self, request: NamedRequest, alternative: DeviceRequest) -> bool:
         names = self.constraint.requests
         return not names or request.name in names or alternative.name in names
 
@@ -142,7 +142,7 @@ class _Values:
         return True
 
 
-class _Search:
+class _AllocatorSearch:
     """The search of devices for the claims of one pod on one node."""
 
     def __init__(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from gpushare.core.selectors import Taint, Term, Toleration
+from gpushare.core.selectors import NodeSelectorTerm, Taint, Toleration
 
 THOUSANDTHS = 1000
 """Amounts of this module per unit of the API."""
@@ -107,7 +107,7 @@ class NodeChoice:
 
     node: str = ""
     all_nodes: bool = False
-    terms: tuple[Term, ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] = ()
     """Alternatives of a node selector."""
 
     def matches(self, node: str, labels: Mapping[str, str]) -> bool:
@@ -277,7 +277,7 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NamedRequest:
     """A request of a claim."""
 
     name: str
@@ -302,7 +302,7 @@ class Constraint:
 class ClaimRequest:
     """Devices that one claim asks for; equal for claims of different names."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[NamedRequest, ...]
     constraints: tuple[Constraint, ...] = ()
 
     def with_classes(self, classes: Mapping[str, "ClassRecord"]) -> "ClaimRequest | None":

@@ -15,7 +15,13 @@ from math import inf
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import MAX_UNITS, Request
-from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
+from gpushare.core.preemption.victim_search import (
+    Loss,
+    Pods,
+    StepBudget,
+    VictimCandidate,
+    find_victims,
+)
 from gpushare.core.states.entry import Entry, NodeBooks
 
 PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
@@ -192,7 +198,7 @@ def started_at(entry: Entry) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class _PartNeed:
     """The pods that are needed to free one part of a device.
 
     There may be no set that reaches both `limit` and `fewest`.
@@ -297,7 +303,7 @@ class _VictimChooser:
         """Return a sort key: pods protected by a budget first, then the most important ones."""
         return (not self._selection.is_protected(pod), importance(pod))
 
-    def _need(self, part: Part) -> _Need | None:
+    def _need(self, part: Part) -> _PartNeed | None:
         """Return the pods needed to free a part of a device; None if it cannot be freed."""
         shortage = self._shortages[part]
         units = {at: self._frees[at][part] for at in self._on[part]}
@@ -306,7 +312,7 @@ class _VictimChooser:
             return None
         rising = sorted(units, key=lambda at: self._pods[at].priority)
         falling_units = sorted(units.values(), reverse=True)
-        return _Need(
+        return _PartNeed(
             self._pods[rising[_count_until(shortage, (units[at] for at in rising)) - 1]].priority,
             _count_until(shortage, falling_units),
             frozenset(at for at in units if units[at] > spare),
@@ -347,7 +353,7 @@ class _VictimChooser:
             max(fewest, *(need.fewest for need in needs)),
         )
 
-    def _short_of(self, target: _Target) -> dict[Part, _Need]:
+    def _short_of(self, target: _Target) -> dict[Part, _PartNeed]:
         """Return the parts of these devices that have to be freed."""
         parts = (part for device, size in target for part in _with_percents(device, size))
         return {part: need for part in parts if (need := self._needs.get(part))}
@@ -388,7 +394,7 @@ class _VictimChooser:
             self._freed[key] = find_victims(
                 tuple(self._shortages[part] for part in group),
                 [
-                    Candidate(
+                    VictimCandidate(
                         self._pods[at],
                         tuple(self._frees[at].get(part, 0) for part in group),
                         self._selection.budget_class(self._pods[at]) if with_budgets else None,

@@ -36,7 +36,7 @@ class StepBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class VictimCandidate:
     """A pod and the units that its removal frees; pods of one `budget_class` affect budgets
     equally.
     """
@@ -48,7 +48,7 @@ class Candidate:
 
 def find_victims(
     shortage: Units,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[VictimCandidate],
     loss: Callable[[Pods], Loss],
     order: Callable[[Entry], tuple[object, ...]],
     steps: StepBudget,
@@ -62,7 +62,8 @@ def find_victims(
     steps.remaining -= 2 * len(candidates)
     # Units beyond the shortage do not help.
     candidates = [
-        Candidate(h.pod, tuple(map(min, h.frees, shortage)), h.budget_class) for h in candidates
+        VictimCandidate(h.pod, tuple(map(min, h.frees, shortage)), h.budget_class)
+        for h in candidates
     ]
     freed = map(sum, zip(*(one.frees for one in candidates), strict=True))
     spare = tuple(map(sub, freed, shortage))
@@ -79,15 +80,15 @@ def find_victims(
         return victims
     for one in needed:
         shortage = tuple(map(sub, shortage, one.frees))
-    return _Search(_kinds(spared, order), loss).improve(victims, needed_pods, shortage, steps)
+    return _VictimSearch(_kinds(spared, order), loss).improve(victims, needed_pods, shortage, steps)
 
 
-def _can_reprieve(one: Candidate, spare: Units) -> bool:
+def _can_reprieve(one: VictimCandidate, spare: Units) -> bool:
     return all(units <= surplus for units, surplus in zip(one.frees, spare, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _EqualPods:
     """Pods that free the same; the first is chosen first."""
 
     frees: Units
@@ -95,13 +96,15 @@ class _Kind:
 
 
 def _kinds(
-    candidates: Sequence[Candidate], order: Callable[[Entry], tuple[object, ...]]
-) -> Sequence[_Kind]:
+    candidates: Sequence[VictimCandidate], order: Callable[[Entry], tuple[object, ...]]
+) -> Sequence[_EqualPods]:
     """Return the kinds; the one that frees most comes first."""
     alike: dict[tuple[Units, Hashable], list[Entry]] = {}
     for one in candidates:
         alike.setdefault((one.frees, one.budget_class), []).append(one.pod)
-    kinds = [_Kind(frees, tuple(sorted(pods, key=order))) for (frees, _), pods in alike.items()]
+    kinds = [
+        _EqualPods(frees, tuple(sorted(pods, key=order))) for (frees, _), pods in alike.items()
+    ]
     return sorted(kinds, key=lambda kind: ([-units for units in kind.frees], order(kind.pods[0])))
 
 
@@ -114,10 +117,10 @@ class _Remaining:
     lowest: int
 
 
-class _Search:
+class _VictimSearch:
     """A depth-first search over the kinds: take one more pod of this kind, or go to the next."""
 
-    def __init__(self, kinds: Sequence[_Kind], loss: Callable[[Pods], Loss]) -> None:
+    def __init__(self, kinds: Sequence[_EqualPods], loss: Callable[[Pods], Loss]) -> None:
         self._kinds = kinds
         self._loss = loss
         remaining: list[_Remaining] = []

@@ -8,6 +8,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 
 from collections.abc import Iterator
 from functools import partial
+from textwrap import shorten
 
 from gpushare.core.model import NodeSpec, Reason
 from gpushare.doctor.facts import Facts, ListedNode, ListedPod, ListedPods, SchedulerFile, Unread
@@ -25,6 +26,7 @@ _GRACE = 30.0
 _BURST = 300.0
 """Seconds until a pod of a burst is bound."""
 _MAX_SHOWN = 200
+"""The most characters of a scheduler's message in a finding."""
 
 
 def check_pods(facts: Facts) -> Iterator[Finding]:
@@ -181,7 +183,7 @@ def _verdict(pod: ListedPod, facts: Facts) -> Finding:
             return ok(_PENDING, "waits since a moment ago")
         todo = f"look whether a scheduler named {pod.scheduler} runs"
         return fail(_PENDING, "no scheduler has looked so far", todo)
-    message = " ".join(pod.message.split())[:_MAX_SHOWN]
+    message = shorten(pod.message, _MAX_SHOWN, placeholder=" ...")
     if pod.scheduler not in scheduler_names:
         todo = f"write schedulerName: {scheduler_names[0]}, whose pods come to the extender"
         return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {message}", todo)

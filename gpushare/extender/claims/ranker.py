@@ -99,7 +99,7 @@ _NOWHERE = _Prediction(-1)
 
 
 @dataclass(slots=True)
-class _Kind:
+class _RequestKind:
     """The predictions for one kind of request."""
 
     capacity: Ints | None = None
@@ -143,7 +143,7 @@ class ClaimRanker:
         self._is_ready = is_ready
         self._clock = clock
         self._lock = threading.Lock()
-        self._kinds: dict[PodClaims, _Kind] = {}
+        self._kinds: dict[PodClaims, _RequestKind] = {}
         self._offers: dict[str, _Offer] = {}
         self._on_node: dict[str, set[str]] = defaultdict(set)
         self._pods_of: dict[str, str] = {}
@@ -219,7 +219,7 @@ class ClaimRanker:
 
     def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
         claims = requests.claims
-        kind = self._kinds.pop(claims, None) or _Kind()
+        kind = self._kinds.pop(claims, None) or _RequestKind()
         self._kinds[claims] = kind
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]

@@ -322,7 +322,7 @@ class PolicyRefresher(LoopPart):
             again_at = self._clock() + SPACING * min(2**times, _LATEST)
             state.failed_policies[name] = _FailedPolicy(times + 1, again_at)
         state.refits += 1
-        estimator.policies_made(pod_count, sizes)
+        estimator.record_policies(pod_count, sizes)
         state.done = self._clock()
         state.took = state.done - start
         classes = len(workload.classes)
@@ -332,7 +332,7 @@ class PolicyRefresher(LoopPart):
     def _try(self, state: _ResourceState) -> None:
         resource = state.resource
         _, workload = self._workload(state)
-        state.estimator.tried()
+        state.estimator.record_trial()
         winner = state.trials.run(workload, self._clock)
         if winner != resource.ranking_policy:
             self._prepared(

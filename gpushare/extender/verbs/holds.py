@@ -188,7 +188,7 @@ class Holds:
                 self._ended.setdefault(node, set()).add("")
 
     def bind(self, uid: str, *, is_refused: bool = False) -> None:
-        """End the hold of a pod whose bind has ended with a charge or a refusal.
+        """End the hold of a pod after its bind, which charged the pod or refused it.
 
         is_refused: the bind was refused, and nominations of the pod count again.
         """
@@ -291,7 +291,7 @@ class Holds:
     # -- readers ----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> bool:
-        """End the holds whose time is over; return whether holds remain."""
+        """End the holds with an expired time; return whether holds remain."""
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 _, number, key = heapq.heappop(self._due)

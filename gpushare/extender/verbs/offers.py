@@ -207,7 +207,7 @@ class Offers:
         if hold.reserved is not None:
             _take_free(builder, row, hold.reserved.shares, hold.pod.request)
             return
-        # Bind will refuse a pod whose policy is gone.
+        # The policy of the pod is gone: bind will refuse the pod.
         with contextlib.suppress(WireError):
             take_best(builder, row, hold.pod.request, self._scorer_of(hold.pod))
 

@@ -27,7 +27,7 @@ from gpushare.wire.quantity import Quantity, to_thousandths
 def read_slice(item: objects.ResourceSlice) -> Slice:
     """Return a slice with its devices. Raises MessageError naming the field."""
     spec = item.spec or objects.SliceSpec()
-    pool = spec.pool or objects.Pool()
+    pool = spec.pool or objects.ResourcePool()
     name = item.metadata and item.metadata.name
     if not (name and spec.driver and pool.name):
         raise MessageError("ResourceSlice: its name, driver or pool is missing")
@@ -70,7 +70,7 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
 
 
 def _device(
-    item: objects.Device,
+    item: objects.SliceDevice,
     driver: str,
     pool: str,
     shared_capacities: dict[object, Mapping[str, Capacity]],
@@ -114,7 +114,7 @@ def _node_choice(
 
 
 def _attributes(
-    items: Mapping[str, objects.Attribute], driver: str, values: dict[Attribute, Attribute]
+    items: Mapping[str, objects.DeviceAttribute], driver: str, values: dict[Attribute, Attribute]
 ) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for name, item in items.items():
@@ -127,7 +127,7 @@ def _attributes(
     return attributes
 
 
-def _attribute(item: objects.Attribute) -> Attribute:
+def _attribute(item: objects.DeviceAttribute) -> Attribute:
     if item.string is not None:
         return Attribute("string", item.string)
     if item.integer is not None:
@@ -139,12 +139,12 @@ def _attribute(item: objects.Attribute) -> Attribute:
     return Attribute("", "")
 
 
-def _capacity(item: objects.Capacity) -> Capacity:
+def _capacity(item: objects.DeviceCapacity) -> Capacity:
     """Return a capacity. Raises QuantityError."""
     value, policy = _amount(item.value), item.request_policy
     if policy is None:
         return Capacity(value)
-    bounds = policy.valid_range or objects.Range()
+    bounds = policy.valid_range or objects.CapacityRequestPolicyRange()
     values = policy.valid_values
     return Capacity(
         value,

@@ -31,7 +31,7 @@ CLASS = "gpushare.io"
 """DeviceClass of the driver's devices."""
 
 
-class Pool(Struct, gc=False, rename="camel"):
+class ResourcePool(Struct, gc=False, rename="camel"):
     """ResourcePool."""
 
     name: str | None = None
@@ -39,7 +39,7 @@ class Pool(Struct, gc=False, rename="camel"):
     resource_slice_count: int | None = None
 
 
-class Attribute(Struct, gc=False):
+class DeviceAttribute(Struct, gc=False):
     """DeviceAttribute: one field is set."""
 
     string: str | None = None
@@ -48,7 +48,7 @@ class Attribute(Struct, gc=False):
     boolean: bool | None = msgspec.field(default=None, name="bool")
 
 
-class Range(Struct, gc=False, frozen=True):
+class CapacityRequestPolicyRange(Struct, gc=False, frozen=True):
     """CapacityRequestPolicyRange."""
 
     min: Quantity | None = None
@@ -56,19 +56,19 @@ class Range(Struct, gc=False, frozen=True):
     step: Quantity | None = None
 
 
-class RequestPolicy(Struct, gc=False, frozen=True, rename="camel"):
+class CapacityRequestPolicy(Struct, gc=False, frozen=True, rename="camel"):
     """CapacityRequestPolicy."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] | None = None
-    valid_range: Range | None = None
+    valid_range: CapacityRequestPolicyRange | None = None
 
 
-class Capacity(Struct, gc=False, rename="camel"):
+class DeviceCapacity(Struct, gc=False, rename="camel"):
     """DeviceCapacity."""
 
     value: Quantity | None = None
-    request_policy: RequestPolicy | None = None
+    request_policy: CapacityRequestPolicy | None = None
 
 
 class Counter(Struct, gc=False):
@@ -92,12 +92,12 @@ class CounterConsumption(Struct, gc=False, rename="camel"):
     compatibility_groups: list[str] | None = None
 
 
-class Device(Struct, gc=False, rename="camel"):
+class SliceDevice(Struct, gc=False, rename="camel"):
     """Device of a slice."""
 
     name: str | None = None
-    attributes: dict[str, Attribute] | None = None
-    capacity: dict[str, Capacity] | None = None
+    attributes: dict[str, DeviceAttribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
     allow_multiple_allocations: bool | None = None
     taints: list[Taint] | None = None
     consumes_counters: list[CounterConsumption] | None = None
@@ -111,9 +111,9 @@ class SliceSpec(Struct, gc=False, rename="camel"):
     """ResourceSliceSpec; without a node name the devices are of several nodes."""
 
     driver: str | None = None
-    pool: Pool | None = None
+    pool: ResourcePool | None = None
     node_name: str | None = None
-    devices: list[Device] | None = None
+    devices: list[SliceDevice] | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None

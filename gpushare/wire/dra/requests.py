@@ -15,7 +15,7 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Holding,
-    Request,
+    NamedRequest,
 )
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.demands import read_toleration
@@ -114,7 +114,7 @@ def extended_request(spec: PodSpec, classes: Mapping[str, ClassRecord]) -> Claim
                 requests.append(DeviceRequest(name=name, device_class=device_class, count=count))
     requests.sort(key=lambda request: request.name)
     return (
-        ClaimRequest(tuple(Request(request.name, (request,)) for request in requests))
+        ClaimRequest(tuple(NamedRequest(request.name, (request,)) for request in requests))
         if requests
         else None
     )
@@ -148,16 +148,16 @@ def _consumed(result: Result) -> Amounts | None:
         return None
 
 
-def _request(item: RequestItem) -> Request:
+def _request(item: RequestItem) -> NamedRequest:
     name = item.name or ""
     if item.first_available:
         alternatives = tuple(
             _alternative(choice, f"{name}/{choice.name or ''}") for choice in item.first_available
         )
-        return Request(name, alternatives, is_choice=True)
+        return NamedRequest(name, alternatives, is_choice=True)
     if item.exactly is None:
         raise MessageError(f"request {name} asks for devices in a way that is not modelled")
-    return Request(name, (_alternative(item.exactly, name),))
+    return NamedRequest(name, (_alternative(item.exactly, name),))
 
 
 def _alternative(item: ExactRequest, name: str) -> DeviceRequest:

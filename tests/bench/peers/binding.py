@@ -58,7 +58,7 @@ def measure(
             for title, nodes in places.items():
                 cluster.delete_pods()
                 cluster.pods([1] * binds)
-                crowd = Crowd(direct, cluster.pending(), nodes)
+                crowd = BindCrowd(direct, cluster.pending(), nodes)
                 asyncio.run(crowd.bind(seconds))
                 _fill(table, title, ALONE, crowd)
                 for contender in contenders(plane, folder, original, (ALL, ORIGINAL)):
@@ -69,14 +69,16 @@ def measure(
                         table,
                         title,
                         contender,
-                        Crowd(_target(contender), cluster.pending(), nodes),
+                        BindCrowd(_target(contender), cluster.pending(), nodes),
                         seconds,
                     )
     finally:
         cluster.close()
 
 
-def _run(table: Table, title: str, contender: Contender, crowd: "Crowd", seconds: float) -> None:
+def _run(
+    table: Table, title: str, contender: Contender, crowd: "BindCrowd", seconds: float
+) -> None:
     contender.start()
     try:
         asyncio.run(crowd.filter())
@@ -90,7 +92,7 @@ def _run(table: Table, title: str, contender: Contender, crowd: "Crowd", seconds
     table.put(f"binds on {title}: CPU of the extender for one", "ms", contender.title, cost)
 
 
-def _fill(table: Table, title: str, column: str, crowd: "Crowd") -> None:
+def _fill(table: Table, title: str, column: str, crowd: "BindCrowd") -> None:
     row = summary(crowd.taken, crowd.refused, crowd.seconds)
     table.put(f"binds on {title}", "/s", column, row["per_s"])
     table.put(f"binds on {title}: p50", "ms", column, row["p50"])
@@ -100,7 +102,7 @@ def _fill(table: Table, title: str, column: str, crowd: "Crowd") -> None:
 
 
 @dataclass
-class Crowd:
+class BindCrowd:
     """64 clients that bind pods; then `taken` (ms of each bind made), `refused` and `seconds`."""
 
     target: Target
@@ -114,23 +116,23 @@ class Crowd:
         """Have each pod filtered, by a few at once."""
         todo = self._todo()
 
-        async def one(stream: "Stream") -> None:
+        async def one(stream: "BindStream") -> None:
             while todo:
                 pod, node = todo.pop()
                 body = {"Pod": pod, "Nodes": None, "NodeNames": [node]}
                 await stream.ask(post(f"{PREFIX}/filter", body))
 
-        streams = [await Stream.open(self.target) for _ in range(_AHEAD)]
+        streams = [await BindStream.open(self.target) for _ in range(_AHEAD)]
         await asyncio.gather(*map(one, streams))
         _close(streams)
 
     async def bind(self, seconds: float) -> None:
         """Have the pods bound, until all are or the time is over."""
         todo = self._todo()
-        streams = [await Stream.open(self.target) for _ in range(_AT_ONCE)]
+        streams = [await BindStream.open(self.target) for _ in range(_AT_ONCE)]
         start = time.perf_counter()
 
-        async def one(stream: Stream) -> None:
+        async def one(stream: BindStream) -> None:
             while todo:
                 message = self.target.message(*todo.pop())
                 begin = time.perf_counter()
@@ -156,14 +158,14 @@ class Crowd:
         return [(pod, self.nodes[n % len(self.nodes)]) for n, pod in enumerate(self.pods)]
 
 
-class Stream:
+class BindStream:
     """A kept-alive connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def open(cls, target: Target) -> "Stream":
+    async def open(cls, target: Target) -> "BindStream":
         return cls(*await asyncio.open_connection("127.0.0.1", target.port, ssl=target.tls))
 
     async def ask(self, message: bytes) -> bool:
@@ -178,7 +180,7 @@ class Stream:
         self._writer.transport.abort()
 
 
-def _close(streams: list[Stream]) -> None:
+def _close(streams: list[BindStream]) -> None:
     for stream in streams:
         stream.close()
 

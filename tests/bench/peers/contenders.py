@@ -54,7 +54,7 @@ class Contender(ABC):
         return usage.called(self._mark)
 
 
-class Ours(Contender):
+class GpushareExtender(Contender):
     """`gpushare serve`, with the file that `gpushare scheduler-config` prints."""
 
     def __init__(self, plane: Plane, folder: Path, title: str, *flags: str) -> None:
@@ -149,5 +149,7 @@ def contenders(
         if title == ORIGINAL and original:
             all_contenders.append(Original(plane, folder, original))
         elif title in {ALL, BEST}:
-            all_contenders.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
+            all_contenders.append(
+                GpushareExtender(plane, folder, title, "--filter-answer", title.split()[-1])
+            )
     return all_contenders

@@ -60,7 +60,7 @@ def _row(
     arguments = [{"Pod": pod, "Nodes": None, "NodeNames": names} for pod in pods]
     # Without blanks, as Go writes it.
     bodies = [json.dumps(argument, separators=(",", ":")).encode() for argument in arguments]
-    client = Client(contender.port)
+    client = FilterClient(contender.port)
     # The first calls are not counted: they open connections and fill caches.
     answers = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][
         _WARM:
@@ -78,7 +78,7 @@ def _memory(table: Table, contender: Contender, sizes: str) -> None:
     table.put(f"memory, {sizes}: all processes", "MiB", contender.title, usage.together_mib(pids))
 
 
-class Client:
+class FilterClient:
     """One kept-alive connection: kube-scheduler's filters are serial."""
 
     def __init__(self, port: int) -> None:

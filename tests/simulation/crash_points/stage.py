@@ -22,7 +22,7 @@ from tests.integration.cluster import LEASES
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.simulation.leases import SchedulerLease
 from tests.simulation.network import Network, Request
-from tests.simulation.replica import Alarms, Replica, Shape
+from tests.simulation.replica import Alarms, Replica, ReplicaShape
 from tests.simulation.server import Server
 from tests.simulation.tasks import Task, Tasks
 
@@ -68,7 +68,7 @@ class Stage:
         self.cut: set[Replica] = set()
         self.wrong: list[str] = []
         self.bound_by: list[tuple[str, float]] = []
-        self._shape = Shape(Pairing.AUTO, wiring, "device-bestfit", False, False, 500)
+        self._shape = ReplicaShape(Pairing.AUTO, wiring, "device-bestfit", False, False, 500)
         self._started = 0
         self._shown: tuple[object, ...] = ()
         self._next_round = 0.0

@@ -27,7 +27,7 @@ _STALL = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CrashCase:
     """end: how the process ends. fault: the event meanwhile."""
 
     point: Point
@@ -59,10 +59,10 @@ def _no_request(_: Request) -> bool:
     return False
 
 
-CASES = [Case(*values) for values in product(Point, ENDS, FAULTS)]
+CASES = [CrashCase(*values) for values in product(Point, ENDS, FAULTS)]
 
 
-def turns(case: Case) -> Iterator[Turn]:
+def turns(case: CrashCase) -> Iterator[Turn]:
     """All possible courses of a case."""
     fates = ["soon"]
     if case.point is Point.K6:
@@ -82,10 +82,10 @@ def turns(case: Case) -> Iterator[Turn]:
             yield Turn(wiring, fate, "web", wake)
 
 
-class Story:
+class CrashStory:
     """One course of a case."""
 
-    def __init__(self, case: Case, turn: Turn) -> None:
+    def __init__(self, case: CrashCase, turn: Turn) -> None:
         self._case, self._turn = case, turn
         self._stage = Stage(turn.wiring)
         self._leader = self._stage.start("host-0")

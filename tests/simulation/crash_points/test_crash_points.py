@@ -14,14 +14,14 @@ import tests.simulation.replica
 from gpushare.core.model import ObservedPod
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.ledger import Changes, Ledger
-from tests.simulation.crash_points.story import CASES, Case, Story, turns
+from tests.simulation.crash_points.story import CASES, CrashCase, CrashStory, turns
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_nothing_is_lost_and_nothing_given_out_twice(case: Case) -> None:
+def test_nothing_is_lost_and_nothing_given_out_twice(case: CrashCase) -> None:
     for turn in turns(case):
         try:
-            Story(case, turn).tell()
+            CrashStory(case, turn).tell()
         except AssertionError as error:
             raise AssertionError(f"{case} {turn}: {error}") from error
 
@@ -58,7 +58,7 @@ def _noticed(name: str) -> bool:
     case = next(case for case in CASES if str(case) == name)
     for turn in turns(case):
         try:
-            Story(case, turn).tell()
+            CrashStory(case, turn).tell()
         except AssertionError:
             return True
     return False

@@ -132,7 +132,7 @@ def counts_what_is_created(original: Any) -> Any:
     return weighted
 
 
-@mutant("T15", "each namespace has the whole window", WorkloadEstimator, "_most",
+@mutant("T15", "each namespace has the whole window", WorkloadEstimator, "_window",
         test=f"{_UNIT}/core/test_workload_estimator.py::"
         "test_how_many_pods_are_remembered_is_shared_by_the_namespaces")  # fmt: skip
 def remembers_as_much_of_each(original: Any) -> Any:

@@ -45,7 +45,7 @@ def books(capacity: Sequence[int], *pods: ObservedPod, sick: Iterable[int] = ())
 
 
 @dataclass(frozen=True)
-class Case:
+class PreemptionCase:
     """A node with pods, and a pod that preempts."""
 
     spec: NodeSpec
@@ -110,7 +110,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> PreemptionCase:
     """Up to four devices and six pods, some unplaced, ending, or of high priority."""
     capacity = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
     devices = st.lists(
@@ -139,7 +139,7 @@ def cases(draw: st.DrawFn) -> Case:
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())
     budget = st.builds(Budget, st.integers(0, 2), covers)
     budgets = draw(st.one_of(st.just([]), st.lists(budget, max_size=2)))
-    return Case(
+    return PreemptionCase(
         node(NODE, *capacity, unhealthy=sick, uuids=(*map(str, range(len(capacity))),), **HOST),
         pods,
         Preemptor(request, draw(st.sampled_from([1, 5, 9]))),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.decide import best_row, place, rows_of
-from gpushare.core.defrag import Mover, Plan, Planner
+from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import Charge, NodeSpec, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.preemption.victim_search import StepBudget
@@ -28,7 +28,7 @@ PLENTY = 10**7
 
 
 @dataclass(frozen=True)
-class Pod:
+class WorldPod:
     """A pod on a node."""
 
     name: str
@@ -44,7 +44,7 @@ class Pod:
         return tuple(sorted(zip(self.devices, self.request.parts, strict=True)))
 
 
-State = Mapping[str, Pod]
+State = Mapping[str, WorldPod]
 
 
 def by_part(shares: Shares) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def by_part(shares: Shares) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class World:
+class DefragWorld:
     """Nodes sorted by name, with pods."""
 
     nodes: tuple[NodeSpec, ...]
@@ -74,7 +74,7 @@ class World:
         view = mutable(self.snapshot(self.pods), rows, empty=False)
         cluster = MutableCluster(view, ranking(POLICIES[policy], len(rows)))
         movers = [
-            Mover(pod.name, Placement(view.row[pod.node], pod.shares, pod.request), pod.cost)
+            MovablePod(pod.name, Placement(view.row[pod.node], pod.shares, pod.request), pod.cost)
             for pod in self.pods.values()
             if pod.movable
         ]
@@ -134,11 +134,13 @@ class World:
             return None
         return names[best], by_part(place(view, names[best], request, scorer).shares)
 
-    def sets_that_open(self, spec: NodeSpec, request: Request, size: int) -> Iterator[list[Pod]]:
+    def sets_that_open(
+        self, spec: NodeSpec, request: Request, size: int
+    ) -> Iterator[list[WorldPod]]:
         """Each minimal set of movable pods on the node whose removal makes room."""
         movable_pods = [pod for pod in self.pods.values() if pod.movable and pod.node == spec.name]
 
-        def opens(pods: Iterable[Pod]) -> bool:
+        def opens(pods: Iterable[WorldPod]) -> bool:
             names = {pod.name for pod in pods}
             remaining_pods = {name: pod for name, pod in self.pods.items() if name not in names}
             return self.fits(spec, request, remaining_pods)
@@ -147,7 +149,7 @@ class World:
             if opens(some) and not any(opens(set(some) - {pod}) for pod in some):
                 yield [*some]
 
-    def can_move(self, some: Iterable[Pod], policy: str) -> bool:
+    def can_move(self, some: Iterable[WorldPod], policy: str) -> bool:
         """Whether these pods have new places, in some order, while all hold the old places."""
         for order in permutations(some):
             pods = dict(self.pods)
@@ -201,7 +203,7 @@ requests = st.composite(asked)
 
 
 @st.composite
-def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
+def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> DefragWorld:
     """Rather full nodes with rather small pods, most of them movable."""
     count, cores = draw(st.integers(2, most_nodes)), draw(st.booleans())
     nodes = tuple(
@@ -213,7 +215,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
         )
         for at in range(count)
     )
-    world, pods = World(nodes, {}), dict[str, Pod]()
+    world, pods = DefragWorld(nodes, {}), dict[str, WorldPod]()
     for at in range(draw(st.integers(most_pods // 2, most_pods))):
         request, cost = asked(draw, cores, max_units=4), float(draw(st.integers(0, 3)))
         movable = draw(st.integers(0, 5)) > 0
@@ -223,18 +225,19 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
             for devices in permutations(range(len(spec.capacity)), request.devices)
         ]
         all_pods = [
-            Pod(f"p{at}", request, *node_and_devices, cost, movable) for node_and_devices in places
+            WorldPod(f"p{at}", request, *node_and_devices, cost, movable)
+            for node_and_devices in places
         ]
         lawful = [pod for pod in all_pods if world.is_lawful({**pods, pod.name: pod})]
         if lawful:
             pods[f"p{at}"] = lawful[draw(st.integers(0, len(lawful) - 1))]
-    return World(nodes, pods)
+    return DefragWorld(nodes, pods)
 
 
 POLICY = st.sampled_from(["binpack", "device-bestfit", "fgd"])
 
 
-def check_prefixes(world: World, plan: Plan, request: Request) -> None:
+def check_prefixes(world: DefragWorld, plan: MovePlan, request: Request) -> None:
     """Every prefix of the plan leaves a lawful cluster, and the last one the place."""
     names = [spec.name for spec in world.nodes]
     without_moved, standing = dict(world.pods), dict(world.pods)
@@ -248,14 +251,14 @@ def check_prefixes(world: World, plan: Plan, request: Request) -> None:
         assert world.is_lawful(standing)
         without_moved[pod.name] = moved_pod
         assert world.is_lawful(without_moved)
-    hole = Pod("hole", request, names[plan.hole.row], by_part(plan.hole.shares))
+    hole = WorldPod("hole", request, names[plan.hole.row], by_part(plan.hole.shares))
     assert world.is_lawful({**without_moved, "hole": hole})
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data(), worlds(most_nodes=5, most_pods=30), POLICY)
 def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
-    data: st.DataObject, world: World, policy: str
+    data: st.DataObject, world: DefragWorld, policy: str
 ) -> None:
     request = data.draw(requests(data.draw(st.booleans()), min_units=4))
     planner, cluster = world.planner(policy)
@@ -270,7 +273,7 @@ def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
 @settings(max_examples=400, deadline=None)
 @given(st.data(), worlds(), POLICY)
 def test_no_plan_of_one_level_has_fewer_moves_or_costs_less(
-    data: st.DataObject, world: World, policy: str
+    data: st.DataObject, world: DefragWorld, policy: str
 ) -> None:
     request = data.draw(requests(data.draw(st.booleans()), min_units=4))
     fits = any(world.fits(spec, request, world.pods) for spec in world.nodes)
@@ -288,8 +291,8 @@ def test_no_plan_of_one_level_has_fewer_moves_or_costs_less(
         assert (len(movers), (plan.cost, units, names)) == best
 
 
-def full_of(*pods: Pod, nodes: tuple[NodeSpec, ...]) -> World:
-    return World(nodes, {pod.name: pod for pod in pods})
+def full_of(*pods: WorldPod, nodes: tuple[NodeSpec, ...]) -> DefragWorld:
+    return DefragWorld(nodes, {pod.name: pod for pod in pods})
 
 
 TWO = (node("a", 8, 8, cpu=10_000, memory=2**40), node("b", 8, cpu=10_000, memory=2**40))
@@ -297,9 +300,9 @@ TWO = (node("a", 8, 8, cpu=10_000, memory=2**40), node("b", 8, cpu=10_000, memor
 
 def test_one_small_pod_is_moved_from_the_device_that_has_most_room() -> None:
     world = full_of(
-        Pod("small", Request(2, 1), "a", (0,)),
-        Pod("large", Request(6, 1), "a", (1,)),
-        Pod("other", Request(4, 1), "b", (0,)),
+        WorldPod("small", Request(2, 1), "a", (0,)),
+        WorldPod("large", Request(6, 1), "a", (1,)),
+        WorldPod("other", Request(4, 1), "b", (0,)),
         nodes=TWO,
     )
     plan = world.planner("binpack")[0].plan(Request(8, 1), 4, StepBudget(PLENTY))
@@ -311,8 +314,8 @@ def test_one_small_pod_is_moved_from_the_device_that_has_most_room() -> None:
 def test_a_pod_is_moved_for_the_host_alone() -> None:
     nodes = (TWO[0], node("b", 4, cpu=1000, memory=2**40))
     world = full_of(
-        Pod("busy", Request(1, 1, cpu=1000), "a", (0,)),
-        Pod("other", Request(7, 1, cpu=9000), "a", (0,), movable=False),
+        WorldPod("busy", Request(1, 1, cpu=1000), "a", (0,)),
+        WorldPod("other", Request(7, 1, cpu=9000), "a", (0,), movable=False),
         nodes=nodes,
     )
     plan = world.planner("binpack")[0].plan(Request(8, 1, cpu=1000), 4, StepBudget(PLENTY))
@@ -323,10 +326,10 @@ def test_a_pod_is_moved_for_the_host_alone() -> None:
 
 def test_the_cheaper_of_equal_pods_is_moved() -> None:
     world = full_of(
-        Pod("dear", Request(4, 1), "a", (0,), cost=9),
-        Pod("cheap", Request(4, 1), "a", (0,), cost=1),
-        Pod("rest", Request(8, 1), "a", (1,), movable=False),
-        Pod("other", Request(3, 1), "b", (0,), movable=False),
+        WorldPod("dear", Request(4, 1), "a", (0,), cost=9),
+        WorldPod("cheap", Request(4, 1), "a", (0,), cost=1),
+        WorldPod("rest", Request(8, 1), "a", (1,), movable=False),
+        WorldPod("other", Request(3, 1), "b", (0,), movable=False),
         nodes=TWO,
     )
     plan = world.planner("binpack")[0].plan(Request(6, 1), 4, StepBudget(PLENTY))
@@ -349,10 +352,10 @@ def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
         node("c", 4, cpu=500, memory=2**40),
     )
     world = full_of(
-        Pod("large", Request(3, 1), "a", (0,)),
-        Pod("small", Request(2, 1, cpu=1000), "a", (0,)),
-        Pod("b", Request(5, 1), "b", (0,), movable=False),
-        Pod("c", Request(1, 1), "c", (0,), movable=False),
+        WorldPod("large", Request(3, 1), "a", (0,)),
+        WorldPod("small", Request(2, 1, cpu=1000), "a", (0,)),
+        WorldPod("b", Request(5, 1), "b", (0,), movable=False),
+        WorldPod("c", Request(1, 1), "c", (0,), movable=False),
         nodes=nodes,
     )
     wanted_place = Request(8, 1)
@@ -376,8 +379,8 @@ def test_each_part_of_a_split_pod_counts_by_itself(
     wants: Request, moved_names: list[str], devices: tuple[int, ...]
 ) -> None:
     world = full_of(
-        Pod("small", Request(3, 1), "a", (0,)),
-        Pod("large", Request(6, 1), "a", (1,)),
+        WorldPod("small", Request(3, 1), "a", (0,)),
+        WorldPod("large", Request(6, 1), "a", (1,)),
         nodes=(TWO[0], replace(TWO[1], capacity=(9,))),
     )
     plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
@@ -390,7 +393,9 @@ def test_each_part_of_a_split_pod_counts_by_itself(
 def test_a_node_that_misses_less_for_all_parts_is_looked_at_first() -> None:
     nodes = (node("a", 8, 8, cpu=1, memory=1), node("b", 8, 4, cpu=1, memory=1))
     world = full_of(
-        Pod("a", Request(6, 2), "a", (0, 1)), Pod("b", Request(3, 1), "b", (0,)), nodes=nodes
+        WorldPod("a", Request(6, 2), "a", (0, 1)),
+        WorldPod("b", Request(3, 1), "b", (0,)),
+        nodes=nodes,
     )
     planner = world.planner("binpack")[0]
     assert planner.rows_for(Request(8, 2, split=(8, 3))) == [1, 0]
@@ -410,8 +415,8 @@ def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
     holds: Request, wants: Request
 ) -> None:
     world = full_of(
-        Pod("in the way", holds, "a", (0,)),
-        Pod("other", Request(1, 1, percents=compute(100)), "a", (1,), movable=False),
+        WorldPod("in the way", holds, "a", (0,)),
+        WorldPod("other", Request(1, 1, percents=compute(100)), "a", (1,), movable=False),
         nodes=(TWO[0], node("b", 2, cpu=10_000, memory=2**40)),
     )
     plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
@@ -423,9 +428,9 @@ def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
 @pytest.mark.parametrize("steps", [0, 1])
 def test_without_steps_no_plan_is_found(steps: int) -> None:
     world = full_of(
-        Pod("small", Request(2, 1), "a", (0,)),
-        Pod("large", Request(6, 1), "a", (1,)),
-        Pod("other", Request(4, 1), "b", (0,)),
+        WorldPod("small", Request(2, 1), "a", (0,)),
+        WorldPod("large", Request(6, 1), "a", (1,)),
+        WorldPod("other", Request(4, 1), "b", (0,)),
         nodes=TWO,
     )
     budget = StepBudget(steps)

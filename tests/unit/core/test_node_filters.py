@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import ObservedPod, Request
 from gpushare.core.node_filters import UNSELECTED, NodeState, NodeStates, OwnFilters
-from gpushare.core.selectors import Demands, Requirement, Taint, Term, Toleration
+from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.demands import demands_of, node_state
@@ -248,7 +248,9 @@ REQUIREMENTS = st.lists(
     ),
     max_size=2,
 )
-TERMS = st.none() | st.lists(st.builds(Term, REQUIREMENTS.map(tuple)), max_size=2).map(tuple)
+TERMS = st.none() | st.lists(st.builds(NodeSelectorTerm, REQUIREMENTS.map(tuple)), max_size=2).map(
+    tuple
+)
 DEMANDS = st.builds(Demands, LABELS.map(lambda labels: tuple(sorted(labels.items()))), TERMS)
 
 

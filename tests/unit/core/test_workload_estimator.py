@@ -25,7 +25,7 @@ def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every
     for pod_count in range(1001):
         if learned.is_due():
             due.append(pod_count)
-            learned.policies_made(learned.pod_count, learned.sizes)
+            learned.record_policies(learned.pod_count, learned.sizes)
         learned.created("team", SMALL)
     assert due == [0, 50, 100, 200, 450, 700, 950]
 
@@ -36,7 +36,7 @@ def test_trials_are_due_when_half_as_many_pods_again_have_come_and_every_1000() 
     for pod_count in range(4001):
         if learned.is_trial_due():
             due.append(pod_count)
-            learned.tried()
+            learned.record_trial()
         learned.created("team", SMALL)
     assert due == [50, 100, 150, 225, 337, 505, 757, 1135, 1702, 2553, 3553]
 
@@ -44,7 +44,7 @@ def test_trials_are_due_when_half_as_many_pods_again_have_come_and_every_1000() 
 def test_a_trial_is_due_too_when_a_fifth_of_the_devices_is_new_or_gone() -> None:
     learned = WorkloadEstimator(devices={16: 10})
     come(learned, SMALL, 60)
-    learned.tried()
+    learned.record_trial()
     learned.devices = {16: 12}
     assert not learned.is_trial_due()
     learned.devices = {16: 7}
@@ -53,7 +53,7 @@ def test_a_trial_is_due_too_when_a_fifth_of_the_devices_is_new_or_gone() -> None
 
 def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> None:
     learned = WorkloadEstimator(devices={16: 1, 80: 1})
-    learned.policies_made(0, learned.sizes)
+    learned.record_policies(0, learned.sizes)
     learned.devices = {16: 1}
     assert not learned.is_due()
     learned.devices = {16: 1, 40: 1}
@@ -71,8 +71,8 @@ def test_until_50_pods_have_come_nothing_is_expected() -> None:
 def test_when_other_pods_begin_to_come_policies_are_due_at_once_and_a_trial_soon() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     come(learned, SMALL, 3000)
-    learned.policies_made(learned.pod_count, learned.sizes)
-    learned.tried()
+    learned.record_policies(learned.pod_count, learned.sizes)
+    learned.record_trial()
     come(learned, LARGE, 100)
     assert learned.is_due()
     come(learned, LARGE, 64)

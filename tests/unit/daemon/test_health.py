@@ -26,7 +26,7 @@ def connections() -> int:
 
 
 class Subject:
-    """A server and what it has to report."""
+    """A health server and the problems that it reports."""
 
     def __init__(self) -> None:
         self.reset()
@@ -64,10 +64,10 @@ class Subject:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Subject]:
     """One server for all: to stop one takes half a second."""
-    made = Subject()
-    made.server.start()
-    yield made
-    made.server.stop()
+    new_subject = Subject()
+    new_subject.server.start()
+    yield new_subject
+    new_subject.server.stop()
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_a_page_in_a_browser_gets_no_explanation(subject: Subject) -> None:
 
 
 def test_another_machine_gets_no_explanation(subject: Subject) -> None:
-    own = _own_address()
-    if own is None:
+    own_address = _own_address()
+    if own_address is None:
         pytest.skip("this machine has no address but loopback")
     server = HealthServer(
         "0.0.0.0",  # noqa: S104 -- as in the second scheduler's pod
@@ -200,7 +200,7 @@ def test_another_machine_gets_no_explanation(subject: Subject) -> None:
     try:
         answers = []
         for path in ("/livez", "/apis/v1/explain/team/web", "/apis/v1/held"):
-            with closing(http.client.HTTPConnection(own, server.port, 20)) as client:
+            with closing(http.client.HTTPConnection(own_address, server.port, 20)) as client:
                 client.request("GET", path, headers={"Host": "127.0.0.1"})
                 answers.append(client.getresponse().status)
         assert answers == [200, 403, 403]
@@ -244,18 +244,18 @@ def test_a_connection_can_be_used_again(subject: Subject) -> None:
 def test_an_answer_on_a_kept_connection_is_not_held_back(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its head and its body are two packets, and nobody acknowledges the first at once."""
-    told: list[int] = []
+    """Head and body are two packets, and nobody acknowledges the first at once."""
+    statuses: list[int] = []
     page = Handler.do_GET
 
     def noting(handler: Handler) -> None:
-        told.append(handler.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        statuses.append(handler.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         page(handler)
 
     monkeypatch.setattr(Handler, "do_GET", noting)
     assert subject.get("/livez")[0] == 200
-    assert all(told)
-    assert told
+    assert all(statuses)
+    assert statuses
 
 
 def test_clients_that_stall_do_not_keep_others_waiting(
@@ -294,7 +294,7 @@ def test_a_scrape_may_take_long_as_long_as_it_goes_on(
 def test_of_very_many_connections_the_oldest_are_cut(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a thread; a crowd of them must not take all there is."""
+    """Each connection has a thread; many connections must not take all threads."""
     monkeypatch.setattr(Handler, "timeout", 60)  # silence alone cuts none so soon
     with ExitStack() as stack:
         crowd = [stack.enter_context(subject.connect()) for _ in range(100)]
@@ -317,9 +317,9 @@ def test_a_client_that_goes_away_is_no_news(
     subject: Subject, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     subject.metrics = b"x" * 50_000_000
-    with subject.connect() as gone:
-        gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        gone.recv(10)
+    with subject.connect() as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        client.recv(10)
     poll(lambda: connections() == 0)
     assert capfd.readouterr().err == ""
     assert caplog.text == ""
@@ -331,10 +331,10 @@ def test_an_address_in_use_is_refused_at_once(subject: Subject) -> None:
 
 
 def test_a_server_that_never_started_can_be_stopped() -> None:
-    made = Subject()
-    made.server.stop()
+    new_subject = Subject()
+    new_subject.server.stop()
     with pytest.raises(OSError, match="refused"):
-        made.connect()
+        new_subject.connect()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A loop does its steps whatever goes wrong in one, when it is woken, and none after its end."""
+"""A loop repeats a step after failures and wakes, and begins no step after `stop`."""
 
 import logging
 import queue
@@ -16,12 +16,14 @@ LONG = 3600.0
 
 
 class Steps:
-    """A loop whose steps do what the test has put there, the next one when it is put."""
+    """A loop with scripted steps: each step takes the next result of the test."""
 
-    def __init__(self, every: float, *, at_once: bool) -> None:
+    def __init__(self, interval: float, *, at_once: bool) -> None:
         self.results: queue.Queue[float | Exception | None] = queue.Queue()
         self.done: queue.Queue[float | Exception | None] = queue.Queue()
-        self.loop = Loop("test", self.step, every, log=LOG, failed="test failed", at_once=at_once)
+        self.loop = Loop(
+            "test", self.step, interval, log=LOG, failed="test failed", at_once=at_once
+        )
 
     def step(self) -> float | None:
         result = self.results.get(timeout=SECONDS)
@@ -38,12 +40,12 @@ class Steps:
 
 @pytest.fixture
 def steps() -> Iterator[Steps]:
-    found = Steps(0.01, at_once=True)
-    found.loop.start()
-    yield found
-    found.results.put(None)
-    found.loop.stop(SECONDS)
-    assert not found.loop.alive()
+    new_steps = Steps(0.01, at_once=True)
+    new_steps.loop.start()
+    yield new_steps
+    new_steps.results.put(None)
+    new_steps.loop.stop(SECONDS)
+    assert not new_steps.loop.alive()
 
 
 def test_it_goes_on_whatever_a_step_raises(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +78,7 @@ def test_a_step_says_when_the_next_one_is_unless_it_is_woken() -> None:
 def test_the_first_step_comes_after_the_pause_and_none_after_the_end() -> None:
     steps = Steps(LONG, at_once=False)
     steps.results.put(None)
-    steps.loop.stop(SECONDS)  # before it was started there is nothing to wait for
+    steps.loop.stop(SECONDS)  # before the start there is no thread to wait for
     steps = Steps(LONG, at_once=False)
     steps.results.put(None)
     steps.loop.start()

@@ -1,4 +1,4 @@
-"""A document is tagged and compressed once, and sent as the caller takes it."""
+"""A document is tagged and compressed once, and sent in an encoding that the caller accepts."""
 
 import gzip
 
@@ -26,27 +26,27 @@ def test_the_caller_says_whether_gzip_is_taken(header: str, expected: bool) -> N
 
 
 def test_a_body_is_compressed_once_and_is_what_it_was() -> None:
-    kept = Representations()
-    first, coding = kept.encoded("books", BODY, "gzip")
+    representations = Representations()
+    first, coding = representations.encoded("books", BODY, "gzip")
     assert coding == "gzip"
     assert gzip.decompress(first) == BODY
     assert len(first) * 5 < len(BODY)
-    assert kept.encoded("books", BODY, "gzip")[0] is first
-    other = bytes(bytearray(BODY))
-    assert kept.encoded("books", other, "gzip")[0] is not first
-    assert kept.encoded("books", BODY, "") == (BODY, "")
-    assert kept.encoded("books", b"ok\n", "gzip") == (b"ok\n", "")
+    assert representations.encoded("books", BODY, "gzip")[0] is first
+    equal_body = bytes(bytearray(BODY))
+    assert representations.encoded("books", equal_body, "gzip")[0] is not first
+    assert representations.encoded("books", BODY, "") == (BODY, "")
+    assert representations.encoded("books", b"ok\n", "gzip") == (b"ok\n", "")
 
 
 def test_equal_bodies_have_equal_tags_and_others_have_not() -> None:
-    kept = Representations()
-    tag = kept.tag("books", BODY)
-    assert tag == kept.tag("books", bytes(bytearray(BODY)))
-    assert tag != kept.tag("books", BODY[:-1])
+    representations = Representations()
+    tag = representations.tag("books", BODY)
+    assert tag == representations.tag("books", bytes(bytearray(BODY)))
+    assert tag != representations.tag("books", BODY[:-1])
 
 
 def test_of_few_documents_something_is_kept() -> None:
-    kept = Representations()
+    representations = Representations()
     for number in range(20):
-        kept.tag(f"node-{number}", BODY)
-    assert len(kept._by_name) == 8  # noqa: SLF001
+        representations.tag(f"node-{number}", BODY)
+    assert len(representations._by_name) == 8  # noqa: SLF001

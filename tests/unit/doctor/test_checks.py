@@ -873,3 +873,9 @@ def test_of_very_many_texts_the_last_ones_are_counted() -> None:
     answer = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
     assert len(answer) == 11
     assert answer[-1] == ("fail", "15 more, each of them for another reason")
+
+
+def test_a_long_message_is_cut_between_words() -> None:
+    message = f"0/1 gpushare.io/policy: {'word ' * 99}"
+    finding = found(healthy(pods=ListedPods((waiting(message=message),))), "pending-pods")
+    assert finding.message.endswith(" word word ...")

@@ -3,19 +3,21 @@
 import json
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.exceptions import InsecureRequestWarning
 
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.facts import ListedPods
 from gpushare.doctor.finding import fail, ok, some
-from gpushare.doctor.main import main
+from gpushare.doctor.main import main, warn_once_of_unverified_tls
 from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
@@ -33,6 +35,16 @@ gpushare_requests_total{outcome="fit",verb="bind"} 9.0
 gpushare_ready 1.0
 gpushare_odd one
 """
+
+
+def test_a_server_that_is_not_verified_is_warned_of_once() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", InsecureRequestWarning)
+        warn_once_of_unverified_tls()
+        for line in range(3):
+            text = "Unverified HTTPS request is being made to host '10.0.0.1'."
+            warnings.warn_explicit(text, InsecureRequestWarning, "connectionpool.py", line, "pool")
+    assert len(caught) == 1
 
 
 def test_samples_are_summed_by_labels() -> None:

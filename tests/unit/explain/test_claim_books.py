@@ -18,7 +18,7 @@ from gpushare.core.claims.model import (
     TaintRule,
 )
 from gpushare.core.model import PodRef
-from gpushare.core.selectors import Requirement, Taint, Term
+from gpushare.core.selectors import NodeSelectorTerm, Requirement, Taint
 from gpushare.explain.claim_books import MAX_NODE_WEIGHT, ClaimBooks
 from gpushare.explain.claim_records import ClaimRecord, claim_names, claim_record
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim
@@ -394,7 +394,7 @@ def test_a_slice_that_selects_nodes_by_labels_counts_on_nodes_with_slices_of_the
     books = ClaimBooks(DRIVER, GIB, labels=labels.__getitem__)
     for node in labels:
         books.slice_changed(slice_of(node, device("gpu-0", 40, node=node)))
-    term = Term((Requirement("rack", "In", ("a",)),))
+    term = NodeSelectorTerm((Requirement("rack", "In", ("a",)),))
     attached = Slice(
         name="attached",
         driver=DRIVER,

@@ -9,12 +9,12 @@ from gpushare.core.claims.model import (
     THOUSANDTHS,
     ClaimRequest,
     DeviceRequest,
+    NamedRequest,
     PodClaims,
-    Request,
 )
 from gpushare.core.model import MAX_UNITS
 from gpushare.core.model import Request as PodRequest
-from gpushare.core.selectors import Demands, Requirement, Term
+from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement
 from gpushare.errors import MessageError
 from gpushare.explain.claim_pods import ClaimsUser, OpenClaim, memory_parts, user_of, wanted_of
 from gpushare.wire.annotations import ALIYUN
@@ -27,7 +27,7 @@ def asks(gib: int, count: int | None = 1, name: str = "memory") -> ClaimRequest:
     one = DeviceRequest(
         name="g", device_class="gpu", count=count, amounts=((name, gib * GIB * THOUSANDTHS),)
     )
-    return ClaimRequest((Request("g", (one,)),))
+    return ClaimRequest((NamedRequest("g", (one,)),))
 
 
 def user(name: str, *claims: OpenClaim, **more: Any) -> ClaimsUser:
@@ -103,7 +103,7 @@ def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -
     assert answer is not None
     assert len(answer.claims) == 1
     field = Requirement("metadata.name", "In", ("a", "b"))
-    assert answer.demands.terms == (Term(fields=(field,)),)
+    assert answer.demands.terms == (NodeSelectorTerm(fields=(field,)),)
     answer = read(both, source, anew=True)
     assert answer is not None
     assert (len(answer.claims), answer.demands) == (2, Demands())
@@ -159,5 +159,8 @@ def test_claims_without_memory_have_no_parts() -> None:
 
 def test_memory_is_rounded_up_to_units_whatever_the_driver_calls_it() -> None:
     small = DeviceRequest(name="g", amounts=(("gpu.example.com/memory", GIB * THOUSANDTHS + 1),))
-    assert memory_parts([ClaimRequest((Request("g", (small,)),)), asks(3, None)], GIB) == [2, 3]
+    assert memory_parts([ClaimRequest((NamedRequest("g", (small,)),)), asks(3, None)], GIB) == [
+        2,
+        3,
+    ]
     assert memory_parts([asks(1 << 40)], 1) == [MAX_UNITS]

@@ -18,7 +18,7 @@ from gpushare.core.claims.model import (
     DeviceRequest,
     Fit,
     Holding,
-    Request,
+    NamedRequest,
     Use,
 )
 from gpushare.core.model import PodRef
@@ -173,7 +173,7 @@ def test_a_node_that_the_model_does_not_understand_is_counted_and_not_judged() -
 def test_an_attempt_that_ends_with_an_error_is_not_judged() -> None:
     books = books_of(a=(80,))
     everything = DeviceRequest(name="all", device_class="gpu", count=33)
-    request = ClaimRequest((Request("all", (everything,)),))
+    request = ClaimRequest((NamedRequest("all", (everything,)),))
     ref = PodRef("default", "claim-1", "u")
     books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
     (answer,) = said(books, 1)["claimDevices"]["notJudged"]
@@ -321,7 +321,7 @@ def test_by_claims_is_a_pod_without_a_managed_resource() -> None:
 
 
 def test_requests_are_told_in_words() -> None:
-    choice = Request(
+    choice = NamedRequest(
         "g",
         (
             DeviceRequest(name="g/a", device_class="big", selectors=("x",)),
@@ -407,7 +407,7 @@ def test_very_many_claims_of_a_node_are_not_searched_for_ever() -> None:
     books.replace_slices([slice_of("a", *devices)])
     wide = DeviceRequest(name="g", device_class="gpu", count=32)
     ref = PodRef("default", "claim-999", "u")
-    request = ClaimRequest((Request("g", (wide,)),))
+    request = ClaimRequest((NamedRequest("g", (wide,)),))
     books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
     began = time.thread_time()
     reading = said(books, 999)["claimDevices"]

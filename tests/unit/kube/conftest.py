@@ -1,4 +1,4 @@
-"""What the tests of the client, and of what goes through it, begin with."""
+"""Fixtures of the tests of the client."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.unit.kube.scripted_server import ScriptedServer, scripted_server, wri
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    """An API server that a test tells what to answer."""
+    """An API server with answers of the test."""
     with scripted_server() as running:
         yield running
 
 
 @pytest.fixture
 def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
-    """A client of it that needs no credentials."""
-    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
-    yield made
-    made.close()
+    """A client of the server, without credentials."""
+    new_client = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
+    yield new_client
+    new_client.close()

@@ -8,7 +8,7 @@ _VERSION = "client.authentication.k8s.io/v1"
 
 
 class ExecPlugin:
-    """token: what it hands out, None: it fails; each token has run out when it comes."""
+    """token: the token to print, None for a failure; each token has expired already."""
 
     def __init__(self, folder: Path) -> None:
         self._token = folder / "plug-in.token"
@@ -18,26 +18,30 @@ class ExecPlugin:
         self._script = folder / "plug-in"
         status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"}
         answer = {"apiVersion": _VERSION, "kind": "ExecCredential", "status": status}
-        told = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
+        answer_text = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
         self._script.write_text(
             f"#!/bin/sh\necho >> {self._runs}\n[ -e {self._slow} ] && sleep 1\n"
-            f"[ -e {self._token} ] || exit 1\necho '{told}'\n"
+            f"[ -e {self._token} ] || exit 1\necho '{answer_text}'\n"
         )
         self._script.chmod(0o755)
 
     @property
     def user(self) -> dict[str, Any]:
-        """The user of a kubeconfig that names it."""
-        named = {"apiVersion": _VERSION, "command": str(self._script), "interactiveMode": "Never"}
-        return {"exec": named}
+        """Return the user of a kubeconfig with this plug-in."""
+        exec_config = {
+            "apiVersion": _VERSION,
+            "command": str(self._script),
+            "interactiveMode": "Never",
+        }
+        return {"exec": exec_config}
 
     @property
     def runs(self) -> int:
-        """How often it ran."""
+        """Return the number of runs."""
         return len(self._runs.read_text())
 
     def hand_out(self, token: str | None) -> None:
-        """What its next runs do."""
+        """Set the token of the next runs."""
         if token is None:
             self._token.unlink()
         else:

@@ -1,4 +1,4 @@
-"""Pages and events out of plain JSON, for tests that do not care what the objects are."""
+"""Pages and events of plain JSON, for tests without an interest in the kind of objects."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One Lease as an API server keeps it: resourceVersions, 404 and 409, and nothing else."""
+"""One Lease of an API server, with resourceVersions, 404 and 409, and nothing else."""
 
 import json
 from typing import Any
@@ -38,17 +38,17 @@ class LeaseStore:
         return self._keep(document)
 
     def write(self, holder: str, **spec: Any) -> None:
-        """What somebody else writes: a renewal or a change of holder."""
+        """Write as another process: a renewal or a change of holder."""
         new: dict[str, Any] = {"leaseTransitions": 0, "renewTime": "0"}
         old = dict(self.spec) if self.document else new
-        changed = holder != old.get("holderIdentity") and self.document is not None
+        is_new_holder = holder != old.get("holderIdentity") and self.document is not None
         old.setdefault("leaseDurationSeconds", 15)
-        old["leaseTransitions"] += changed and holder != ""
+        old["leaseTransitions"] += is_new_holder and holder != ""
         old["renewTime"] = f"{old['renewTime']}+"
         self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
 
     def edit(self, holder: str) -> None:
-        """What people do by hand: another name, and nothing else."""
+        """Change the holder as an operator does by hand: another name, and nothing else."""
         if self.document is not None:
             self._keep({**self.document, "spec": {**self.spec, "holderIdentity": holder}})
 

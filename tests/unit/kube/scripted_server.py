@@ -1,6 +1,6 @@
-"""A tiny true HTTP server on loopback whose every answer is written down by the test.
+"""A small real HTTP server on loopback; the test scripts every answer.
 
-It knows no Kubernetes: a script takes the connection and the request, and sends bytes or does not.
+Knows no Kubernetes: a script takes the connection and the request, and sends bytes or does not.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came: `connection` counts connections, from 0."""
+    """A received request; `connection` counts connections, from 0."""
 
     method: str
     target: str
@@ -79,9 +79,9 @@ class ScriptedServer:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         with connection, suppress(OSError), connection.makefile("rb") as stream:
-            while (seen := _read(stream, number)) is not None:
-                self.seen.append(seen)
-                if self.script(connection, seen) is False:
+            while (request := _read(stream, number)) is not None:
+                self.seen.append(request)
+                if self.script(connection, request) is False:
                     return
 
 
@@ -126,7 +126,7 @@ def reset(connection: socket.socket) -> bool:
 
 
 def chunked(*chunks: bytes, end: bool = True) -> bytes:
-    """The bytes of a chunked answer, with or without its end."""
+    """Return the bytes of a chunked answer, with or without the end."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks if chunk)
     return head + body + (b"0\r\n\r\n" if end else b"")
@@ -150,6 +150,6 @@ def write_kubeconfig(
 
 @contextmanager
 def scripted_server(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
-    """A running server; none of its threads outlives the test."""
+    """Yield a running server; all threads of the server end with the test."""
     with ScriptedServer(tls) as server:
         yield server

@@ -37,12 +37,12 @@ def client(
 ) -> Iterator[KubeClient]:
     """A client that has called nobody so far, or that has a connection from an earlier call."""
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": "secret"})
-    made = connect(path, pool_size=8, user_agent="gpushare/test")
+    new_client = connect(path, pool_size=8, user_agent="gpushare/test")
     if request.param == "kept connection":
-        get(made)
+        get(new_client)
         server.seen.clear()
-    yield made
-    made.close()
+    yield new_client
+    new_client.close()
 
 
 def get(client: KubeClient, timeout: float = 30.0) -> bytes:
@@ -63,12 +63,12 @@ def test_a_call_carries_who_asks_what_and_as_whom(
 
     got = client.request("POST", "/api/v1/x", query={"a": "b c"}, body=b"{}", timeout=30)
 
-    (seen,) = server.seen
+    (request,) = server.seen
     assert got == b"made"
-    assert (seen.method, seen.target, seen.body) == ("POST", "/api/v1/x?a=b+c", b"{}")
-    assert seen.headers["authorization"] == "Bearer secret"
-    assert seen.headers["user-agent"] == "gpushare/test"
-    assert seen.headers["content-type"] == "application/json"
+    assert (request.method, request.target, request.body) == ("POST", "/api/v1/x?a=b+c", b"{}")
+    assert request.headers["authorization"] == "Bearer secret"
+    assert request.headers["user-agent"] == "gpushare/test"
+    assert request.headers["content-type"] == "application/json"
 
 
 def test_a_successful_binding_is_a_success_although_the_answer_is_a_status(
@@ -114,7 +114,7 @@ def test_a_refusal_is_told_by_its_status_and_sent_once(
 def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
     server: ScriptedServer, client: KubeClient, status: int, body: bytes
 ) -> None:
-    """It is a proxy's: a 404 of its own would free what a pod holds."""
+    """Such an answer is of a proxy: a 404 of a proxy must not free the devices of a pod."""
     server.script = reply(status, body, "Location: /login\r\n")
     with pytest.raises(ApiUnavailable) as caught:
         client.request("POST", "/x", body=b"{}", timeout=30)
@@ -124,7 +124,7 @@ def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
 def test_too_many_requests_is_a_refusal_in_plain_text(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """So kube-apiserver says that it has not begun."""
+    """kube-apiserver answers so if it has not begun to handle the request."""
     server.script = reply(429, b"Too many requests, please try again later.")
     with pytest.raises(ApiError) as caught:
         get(client)
@@ -149,9 +149,9 @@ def test_after_401_the_credentials_are_read_again_once(
     path = write_kubeconfig(tmp_path / "config", server.url, {"tokenFile": str(token)})
     client = connect(path, pool_size=2, user_agent="t")
 
-    def script(connection: socket.socket, seen: Seen) -> None:
+    def script(connection: socket.socket, request: Seen) -> None:
         token.write_text("new")
-        fresh = seen.headers["authorization"] == "Bearer new"
+        fresh = request.headers["authorization"] == "Bearer new"
         connection.sendall(answer(200, b"welcome") if fresh else answer(401))
 
     server.script = script
@@ -241,7 +241,7 @@ def test_a_large_chunked_body_comes_whole(server: ScriptedServer, client: KubeCl
 def test_connections_are_kept(server: ScriptedServer, client: KubeClient) -> None:
     for _ in range(5):
         get(client)
-    assert {seen.connection for seen in server.seen} == {0}
+    assert {request.connection for request in server.seen} == {0}
 
 
 def test_warm_opens_as_many_connections_as_asked_and_keeps_them(
@@ -249,7 +249,7 @@ def test_warm_opens_as_many_connections_as_asked_and_keeps_them(
 ) -> None:
     assert client.warm(6) == 6
     assert client.warm(6) == 6
-    assert {seen.connection for seen in server.seen} == set(range(6))
+    assert {request.connection for request in server.seen} == set(range(6))
 
 
 def test_warm_has_one_time_for_all_its_calls(server: ScriptedServer, client: KubeClient) -> None:

@@ -1,7 +1,7 @@
-"""Credentials that cannot be read for a while: the client heals as soon as they can.
+"""Unreadable credentials: the client heals as soon as the credentials are readable again.
 
-The server is as kube-apiserver is by default: it says 401 to a wrong token, and takes who shows
-none for system:anonymous, who may do nothing (403).
+The server answers as kube-apiserver does by default: 401 to a wrong token, and 403 to a call
+without a token, which is of system:anonymous.
 """
 
 import socket
@@ -30,9 +30,11 @@ class Guarded:
         self.valid = "first"
         server.script = self._answer
 
-    def _answer(self, connection: socket.socket, seen: Seen) -> None:
-        shown = seen.headers.get("authorization", "").split()[1:]
-        connection.sendall(answer(200 if shown == [self.valid] else 401 if shown else 403))
+    def _answer(self, connection: socket.socket, request: Seen) -> None:
+        credentials = request.headers.get("authorization", "").split()[1:]
+        connection.sendall(
+            answer(200 if credentials == [self.valid] else 401 if credentials else 403)
+        )
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ def guarded() -> Iterator[Guarded]:
 
 @pytest.fixture
 def plug_in(tmp_path: Path) -> ExecPlugin:
-    made = ExecPlugin(tmp_path)
-    made.hand_out("first")
-    return made
+    new_plug_in = ExecPlugin(tmp_path)
+    new_plug_in.hand_out("first")
+    return new_plug_in
 
 
 def client_with(guarded: Guarded, folder: Path, user: dict[str, object]) -> KubeClient:

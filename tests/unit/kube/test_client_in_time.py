@@ -1,4 +1,4 @@
-"""A call leaves in time or not at all, whatever holds it up before."""
+"""A call is sent in time or not at all, with any delay before."""
 
 import socket
 import time
@@ -21,9 +21,9 @@ from tests.unit.kube.scripted_server import (
 
 @pytest.fixture
 def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = client_of(server, tmp_path)
-    yield made
-    made.close()
+    new_client = client_of(server, tmp_path)
+    yield new_client
+    new_client.close()
 
 
 def client_of(server: ScriptedServer, folder: Path, **user: Any) -> KubeClient:
@@ -45,12 +45,12 @@ def test_a_call_whose_server_is_found_too_late_is_not_sent(
     server: ScriptedServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """A name server that does not answer holds up getaddrinfo for 5 s, whatever the time-out."""
-    found: Callable[..., Any] = socket.getaddrinfo
+    resolve: Callable[..., Any] = socket.getaddrinfo
     late = time.monotonic() + 0.3
 
     def slow(*args: Any, **options: Any) -> Any:
-        wait_until(late + 0.5)  # a busy machine may begin the call, and its time-out, after `late`
-        return found(*args, **options)
+        wait_until(late + 0.5)  # a busy machine may begin the call and the time-out after `late`
+        return resolve(*args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     limits = (late, 30.0) if by == "not_after" else (late + 30, late - time.monotonic())

@@ -61,32 +61,32 @@ def test_an_answer_is_read_whatever_its_form_and_so_is_the_next(
     for _ in range(3):
         assert post(client) == b"fine"
     expected = 3 if b"close" in whole else 1
-    assert len({seen.connection for seen in server.seen}) == expected
+    assert len({request.connection for request in server.seen}) == expected
 
 
 def test_a_connection_that_its_server_has_closed_costs_no_call(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """What is sent on such a connection would be in doubt; another one is opened instead."""
-    closed: queue.Queue[int] = queue.Queue()
+    """A call on such a connection would be in doubt; the client opens another connection."""
+    closed_connections: queue.Queue[int] = queue.Queue()
 
-    def script(connection: socket.socket, seen: Seen) -> bool:
+    def script(connection: socket.socket, request: Seen) -> bool:
         connection.sendall(answer(200))
         connection.shutdown(socket.SHUT_RDWR)
-        closed.put(seen.connection)
+        closed_connections.put(request.connection)
         return False
 
     server.script = script
     for _ in range(3):
         post(client)
-        closed.get(timeout=60)
+        closed_connections.get(timeout=60)
     assert [seen.connection for seen in server.seen] == [0, 1, 2]
 
 
 def test_what_comes_after_an_answer_is_not_taken_for_the_next_one(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    """Two answers to one call: the connection is given up, with what is still to be read of it."""
+    """Two answers to one call: the client closes the connection with all unread bytes."""
     server.script = reply(200, b"first")
     assert post(client) == b"first"
     server.script = send(answer(200, b"second") + answer(200, b"nobody's"))
@@ -105,7 +105,7 @@ def test_an_answer_that_is_no_http_is_an_unknown_outcome_and_ends_the_connection
             post(client)
         server.script = reply(200, b"fine")
         assert post(client) == b"fine"
-    assert [seen.connection for seen in server.seen] == [0, 0, 1, 1, 2]
+    assert [request.connection for request in server.seen] == [0, 0, 1, 1, 2]
 
 
 def test_what_is_no_answer_leaves_no_socket_open(

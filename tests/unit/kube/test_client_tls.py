@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
-    """A server's TLS settings with a certificate of its own, left as `ca.crt` in the folder."""
+    """Return the TLS settings of a server with a new certificate, and write it as `ca.crt`."""
     folder.mkdir()
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
@@ -102,7 +102,7 @@ def test_a_server_that_cannot_prove_itself_is_not_spoken_to_until_its_ca_is_ther
 def test_certificates_of_the_kubeconfig_outlive_their_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: str
 ) -> None:
-    """The end of a forked worker removes those of the process it came from, and so may others."""
+    """The end of a forked worker removes the files of the parent; other programs may do so, too."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -123,8 +123,8 @@ def test_certificates_of_the_kubeconfig_outlive_their_temporary_files(
             file.unlink()
         assert client.request("GET", "/x", timeout=30) == b"{}"
 
-        def script(connection: socket.socket, seen: Seen) -> None:
-            connection.sendall(answer(401 if seen.connection == 0 else 200))
+        def script(connection: socket.socket, request: Seen) -> None:
+            connection.sendall(answer(401 if request.connection == 0 else 200))
 
         server.script = script
         assert client.request("GET", "/x", timeout=30) == b"{}"
@@ -193,8 +193,8 @@ def test_in_a_pod_the_service_account_is_used_and_a_rotated_token_is_found(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
     client = connect(None, pool_size=2, user_agent="t")
 
-    def script(connection: socket.socket, seen: Seen) -> None:
-        fresh = seen.headers["authorization"].split()[1] == token.read_text().strip()
+    def script(connection: socket.socket, request: Seen) -> None:
+        fresh = request.headers["authorization"].split()[1] == token.read_text().strip()
         connection.sendall(answer(200 if fresh else 401))
 
     server.script = script
@@ -228,6 +228,6 @@ def test_what_is_no_tls_on_an_open_connection_has_the_credentials_read_again(
         client.request("POST", "/x", body=b"{}", timeout=30)
     server.script = reply()
     client.request("GET", "/x", timeout=30)
-    shown = [seen.headers["authorization"].split()[1] for seen in server.seen]
-    assert shown == ["first", "first", "second"]
+    tokens = [request.headers["authorization"].split()[1] for request in server.seen]
+    assert tokens == ["first", "first", "second"]
     client.close()

@@ -1,4 +1,4 @@
-"""The election by a Lease of our own: its rules one by one."""
+"""The election by a Lease of gpushare: one rule after another."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ def store() -> LeaseStore:
 
 
 def answer_to(candidate: Elector, action: Action, store: LeaseStore, now: float) -> None:
-    """Do what was asked, and give the answer."""
+    """Carry out the action, and pass the answer to the machine."""
     try:
         if isinstance(action, Read):
             try:
@@ -224,7 +224,7 @@ def test_a_stolen_lease_ends_the_term_when_it_is_seen(store: LeaseStore) -> None
 def test_a_lease_that_comes_back_without_our_doing_is_waited_for_like_another_s(
     store: LeaseStore,
 ) -> None:
-    """By hand, or by an etcd set back: who held it meanwhile may not know it yet."""
+    """By hand, or by an etcd set back: the holder may not know yet."""
     me = elector()
     run(me, store, 0.0, 30.0)
     store.write("other_1")
@@ -238,7 +238,7 @@ def test_a_lease_that_comes_back_without_our_doing_is_waited_for_like_another_s(
 
 
 def test_a_lease_whose_holder_somebody_took_out_is_waited_for(store: LeaseStore) -> None:
-    """Who gives it away says so with a duration of a second; this one may not know it yet."""
+    """A holder that releases the Lease writes a duration of a second; this holder may not know."""
     first, second = elector("a_1"), elector("b_1")
     run(first, store, 0.0, 30.0)
     store.edit("")

@@ -1,8 +1,8 @@
 """Three candidates, one Lease, and a world where everything goes wrong: one seed, one history.
 
 Calls are late, lost before or after they took effect, applied after their sender gave up; processes
-pause, crash and restart; clocks differ; the Lease is deleted, given away, taken, edited. Whatever
-happens, two never lead at one time, and nobody binds while what another began may still land.
+pause, crash and restart; clocks differ; the Lease is deleted, released, taken, edited. In each
+history two processes never lead at one time, and no process binds while a bind of another may land.
 """
 
 import random
@@ -14,7 +14,7 @@ from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.kube.election import Action, Create, Done, Elector, Read, Update, Wait
 from tests.unit.kube.lease_store import LeaseStore
 
-# More than the 5 s between the end of a term and of its Lease, or the fence would prove nothing.
+# More than the 5 s between the end of a term and the end of the Lease: else the fence is untested.
 BUDGET = 7.0
 STEP = 0.25
 TIMEOUT = 5.0
@@ -23,7 +23,7 @@ LOST = ApiUnavailable("no answer", 0)
 
 @dataclass
 class Call:
-    """A call on its way: when it takes effect (if at all) and when its answer comes (if ever)."""
+    """A call on the way: the times of the effect (if any) and of the answer (if any)."""
 
     action: Action
     sent: float
@@ -35,7 +35,7 @@ class Call:
 
 @dataclass
 class Candidate:
-    """An elector with a clock of its own."""
+    """An elector with a separate clock."""
 
     machine: Elector
     offset: float
@@ -47,7 +47,7 @@ class Candidate:
 
 
 class World:
-    """A history decided by its seed."""
+    """A history that a seed decides."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -84,8 +84,8 @@ class World:
         self.let_answer(one)
         self.let_bind(one)
         if one.call is None:
-            here = self.now + one.offset
-            action = one.machine.tick(here, here, self.chance.random())
+            local_time = self.now + one.offset
+            action = one.machine.tick(local_time, local_time, self.chance.random())
             if isinstance(action, Done):
                 self.all[place] = Candidate(self.elector(), one.offset)
             elif not isinstance(action, Wait):
@@ -128,21 +128,21 @@ class World:
             call.answer = error
 
     def let_answer(self, one: Candidate) -> None:
-        call, here = one.call, self.now + one.offset
+        call, local_time = one.call, self.now + one.offset
         if call is None:
             return
         if call.applied and call.answered_at <= self.now:
             one.call = None
             if isinstance(call.answer, ApiError):
-                one.machine.on_error(call.answer, here)
+                one.machine.on_error(call.answer, local_time)
             elif isinstance(call.action, Read):
-                one.machine.on_lease(call.answer, here)
+                one.machine.on_lease(call.answer, local_time)
             elif call.answer is not None:
-                one.machine.on_written(call.answer, here)
+                one.machine.on_written(call.answer, local_time)
         elif self.now >= call.sent + TIMEOUT:
             one.call = None
             self.orphans.append(call)
-            one.machine.on_error(LOST, here)
+            one.machine.on_error(LOST, local_time)
 
     def let_bind(self, one: Candidate) -> None:
         if not one.leads(self.now):

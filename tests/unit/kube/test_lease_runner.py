@@ -36,40 +36,42 @@ class LeaseServer:
         self._lock = threading.Lock()
         server.script = self.script
 
-    def script(self, connection: socket.socket, seen: Seen) -> bool:
+    def script(self, connection: socket.socket, request: Seen) -> bool:
         if self.mood == "cut":
             return reset(connection)
         if self.mood == "stall":
             self._stopped.wait(60)
             return False
-        self.paths.add((seen.method, seen.target))
+        self.paths.add((request.method, request.target))
         with self._lock:
             try:
-                connection.sendall(answer(200, self.answer(seen)))
+                connection.sendall(answer(200, self.answer(request)))
             except ApiError as error:
                 connection.sendall(answer(error.status, b'{"kind":"Status"}'))
         return True
 
-    def answer(self, seen: Seen) -> bytes:
-        if seen.method == "GET":
+    def answer(self, request: Seen) -> bytes:
+        if request.method == "GET":
             return self.store.get()
-        return (self.store.create if seen.method == "POST" else self.store.update)(seen.body)
+        return (self.store.create if request.method == "POST" else self.store.update)(request.body)
 
 
 @pytest.fixture
 def lease(server: ScriptedServer) -> LeaseServer:
-    made = LeaseServer(server)
-    made.store.write("", leaseDurationSeconds=1)
-    return made
+    lease_server = LeaseServer(server)
+    lease_server.store.write("", leaseDurationSeconds=1)
+    return lease_server
 
 
 @pytest.fixture
 def leading(client: KubeClient, lease: LeaseServer) -> Iterator[LeaseRunner]:
     assert lease
     machine = Elector("kube-system", "gpushare", "me_1", 0.1, QUICK)
-    made = LeaseRunner(client, machine, namespace="kube-system", name="gpushare", call_timeout=0.7)
-    yield made
-    made.stop(release=False)
+    lease_runner = LeaseRunner(
+        client, machine, namespace="kube-system", name="gpushare", call_timeout=0.7
+    )
+    yield lease_runner
+    lease_runner.stop(release=False)
 
 
 def leads(leading: LeaseRunner) -> bool:
@@ -94,7 +96,7 @@ def test_the_lease_is_won_renewed_and_given_away(leading: LeaseRunner, lease: Le
 def test_the_log_tells_when_it_leads_and_when_no_more(
     leading: LeaseRunner, lease: LeaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another's term has to be waited out first, so that no call makes it lead: the clock does."""
+    """The term of another process has to end first, so the clock makes this one lead, no call."""
     caplog.set_level("INFO")
     lease.store.write("other_1", leaseDurationSeconds=1)
     leading.start()

@@ -1,4 +1,4 @@
-"""The step machine by itself: what it asks for, given what came of what it asked for."""
+"""The step machine by itself: the next request after each outcome."""
 
 from dataclasses import dataclass, field
 
@@ -43,7 +43,7 @@ def watching(machine: Machine, now: float = 0.0, version: str = "7") -> Watch:
 
 
 def taken(machine: Machine, body: bytes, now: float) -> Replace[JsonPage]:
-    """Bring the last page of a list, and have its receiver take it over."""
+    """Pass the last page of a list, and the delivery of the list."""
     whole = machine.on_page(body, now)
     assert whole is not None
     machine.on_delivered(whole)
@@ -148,7 +148,7 @@ def test_a_page_that_fails_otherwise_is_asked_for_again(machine: Machine) -> Non
 def test_a_page_that_the_server_never_has_is_not_asked_for_for_ever(
     machine: Machine, error: ApiError
 ) -> None:
-    """Such is its answer where etcd was set back between two pages, or the token is none to it."""
+    """A server answers so after etcd was set back between two pages, or to an unknown token."""
     machine.next(0.0, 0.5)
     machine.on_page(page("700", "a", token="t1"), 0.0)
     now, query = 0.0, machine.next(0.0, 0.5)
@@ -437,7 +437,7 @@ def test_relists_asked_for_without_end_are_spaced(machine: Machine) -> None:
 
 @dataclass
 class Story:
-    """A machine against an adversary, in virtual time; what it asked and what it delivered."""
+    """A machine against an adversary in virtual time, with all requests and deliveries."""
 
     machine: Machine
     now: float = 0.0

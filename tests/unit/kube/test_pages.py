@@ -15,8 +15,8 @@ PODS = "/api/v1/pods"
 class Server:
     """Has objects of one byte each, but those called heavy, and answers of so many bytes."""
 
-    def __init__(self, *items: str, most: int = 1_000) -> None:
-        self.items, self.most = items, most
+    def __init__(self, *items: str, max_bytes: int = 1_000) -> None:
+        self.items, self.most = items, max_bytes
         self.asked: list[tuple[str, Mapping[str, str]]] = []
 
     def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
@@ -31,8 +31,8 @@ class Server:
 
     def listed(self, limit: int, **query: str) -> list[list[str]]:
         decode = JsonCodec().decode_list
-        found = pages(self, PODS, decode, query, timeout=7.0, limit=limit)
-        return [list(each.items) for each in found]
+        listed_pages = pages(self, PODS, decode, query, timeout=7.0, limit=limit)
+        return [list(each.items) for each in listed_pages]
 
 
 def test_a_list_comes_page_by_page_with_its_query() -> None:
@@ -44,20 +44,20 @@ def test_a_list_comes_page_by_page_with_its_query() -> None:
 
 def test_nothing_is_asked_for_before_it_is_wanted() -> None:
     server = Server("a", "b", "c")
-    found = pages(server, PODS, JsonCodec().decode_list, timeout=7.0, limit=1)
-    next(found)
+    listed_pages = pages(server, PODS, JsonCodec().decode_list, timeout=7.0, limit=1)
+    next(listed_pages)
     assert len(server.asked) == 1
 
 
 def test_a_page_that_is_too_large_comes_in_smaller_ones() -> None:
-    server = Server("a", "heavy", "heavy", "b", "c", most=6)
+    server = Server("a", "heavy", "heavy", "b", "c", max_bytes=6)
     assert server.listed(4) == [["a", "heavy"], ["heavy", "b"], ["c"]]
     limits = [(query.get("continue"), query["limit"]) for _, query in server.asked]
     assert limits == [(None, "4"), (None, "2"), ("2", "2"), ("4", "2")]
 
 
 def test_an_object_that_is_too_large_by_itself_ends_it() -> None:
-    server = Server("a", "heavy", most=4)
+    server = Server("a", "heavy", max_bytes=4)
     with pytest.raises(ApiTooLarge):
         server.listed(500)
     assert server.asked[-1] == (PODS, {"limit": "1", "continue": "1"})

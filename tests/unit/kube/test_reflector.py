@@ -25,7 +25,7 @@ from tests.unit.kube.scripted_server import (
 
 
 class ManagedResource:
-    """A sink that keeps what it was told, and fails when asked to."""
+    """An event handler that keeps all objects, and fails on demand."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -63,8 +63,8 @@ class Collection:
         self._stopped = server.stopped
         server.script = self.script
 
-    def script(self, connection: socket.socket, seen: Seen) -> bool:
-        kind = "watch" if "watch=true" in seen.target else "list"
+    def script(self, connection: socket.socket, request: Seen) -> bool:
+        kind = "watch" if "watch=true" in request.target else "list"
         self.asked.append(kind)
         if self.refuse:
             connection.sendall(answer(self.refuse))
@@ -101,13 +101,13 @@ def reflector(
     collection: Collection,
     books: ManagedResource,
 ) -> Iterator[Reflector[JsonPage, JsonEvent]]:
-    """Not started; its timing may be given as (indirect) param."""
+    """Yield a reflector that is not started; an (indirect) param sets the timing."""
     assert collection
     timing = getattr(request, "param", Timing(relist_spacing=0.1))
     machine = ListWatch[JsonPage, JsonEvent]("/api/v1/pods", JsonCodec(), timing=timing)
-    made = Reflector(client, machine, books, jitter=lambda: 0.5)
-    yield made
-    made.stop()
+    new_reflector = Reflector(client, machine, books, jitter=lambda: 0.5)
+    yield new_reflector
+    new_reflector.stop()
 
 
 def test_the_books_follow_lists_and_events(
@@ -131,16 +131,16 @@ def test_the_books_follow_lists_and_events(
 def test_a_list_counts_when_the_books_hold_it_and_no_sooner(
     reflector: Reflector[JsonPage, JsonEvent], books: ManagedResource
 ) -> None:
-    seen: list[tuple[bool, float, int]] = []
+    observations: list[tuple[bool, float, int]] = []
 
     def look() -> None:
         status = reflector.status
-        seen.append((status.synced, status.listed_at, status.relists))
+        observations.append((status.synced, status.listed_at, status.relists))
 
     books.while_taken = look
     reflector.start()
     poll(lambda: reflector.status.synced)
-    assert seen == [(False, NEVER, 0)], "a long list takes seconds to be taken over"
+    assert observations == [(False, NEVER, 0)], "a long list takes seconds to be taken over"
 
 
 def test_a_blocked_watch_does_not_delay_the_end(
@@ -208,19 +208,19 @@ def test_an_optional_collection_that_is_refused_is_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO, "gpushare.kube.reflector")
     machine = ListWatch[JsonPage, JsonEvent]("/api/v1/pods", JsonCodec())
-    made = Reflector(client, machine, books, optional=True, jitter=lambda: 0.5)
+    new_reflector = Reflector(client, machine, books, optional=True, jitter=lambda: 0.5)
     collection.refuse = status
-    made.start()
+    new_reflector.start()
     try:
         poll(lambda: len(collection.asked) >= 3)
         assert [record.levelname for record in caplog.records] == ["INFO"]
-        # What is no refusal is said each time.
+        # Other errors than refusals are logged each time.
         collection.refuse = 503
         poll(lambda: any(record.levelname == "WARNING" for record in caplog.records))
         collection.refuse = 0
         poll(lambda: books.names == {"a"})
     finally:
-        made.stop()
+        new_reflector.stop()
 
 
 def test_a_watch_that_always_closes_at_once_is_no_hot_loop(

@@ -21,7 +21,7 @@ def stamp(now: float) -> str:
 
 
 class Cluster:
-    """A scheduler's Lease, and one follower that looks at it."""
+    """The Lease of a kube-scheduler, and one follower."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.store = LeaseStore()
@@ -88,7 +88,7 @@ def test_a_scheduler_that_has_led_for_long_needs_only_the_budget(cluster: Cluste
 
 
 def test_a_clock_that_is_set_forward_makes_no_scheduler_lead_for_longer(cluster: Cluster) -> None:
-    """It saw that nobody held the Lease a second ago; the host before may lead for some seconds."""
+    """Nobody held the Lease a second ago; the host before may lead for some seconds."""
     cluster.renew(OTHERS)
     cluster.wait(3, renewing=OTHERS)
     cluster.renew(OURS, acquireTime=stamp(cluster.now - 3600), leaseTransitions=1)
@@ -238,7 +238,7 @@ def test_another_host_between_two_of_our_schedulers_is_noticed_though_never_seen
 
 
 def test_a_lease_made_anew_while_nobody_looked_brings_the_fence_back(cluster: Cluster) -> None:
-    """Its transitions count from 0 again, so they say nothing of those before."""
+    """A new Lease counts transitions from 0, so the number tells nothing about earlier ones."""
     leading(cluster)
     cluster.store.document = None
     cluster.renew(OTHERS)

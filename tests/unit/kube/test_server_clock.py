@@ -1,4 +1,4 @@
-"""ServerTimeClient: what time the server said it was."""
+"""ServerTimeClient: the time by the clock of the server."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ current-context: c
 
 @contextmanager
 def dated(folder: Path, date: str | None) -> Iterator[ServerTimeClient]:
-    """A client of a server that says it is `date`."""
+    """Return a client of a server with `date` in the header Date."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

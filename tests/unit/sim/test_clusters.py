@@ -16,7 +16,7 @@ from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
-from tests.bench.placement_family import EXPERIMENTS, SIMPLE, Found, Job
+from tests.bench.placement_family import EXPERIMENTS, SIMPLE, FamilyJob, FamilyOutcome
 
 SEEDS = range(9000, 9100)
 
@@ -54,7 +54,7 @@ def test_clusters_are_of_all_sizes_and_each_pod_fits_some_node() -> None:
 
 def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
     values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "mine": [79.0, 80.0]}
-    outcome = Found(Job(1, "churn", (*values,), 42), 9, 2, values)
+    outcome = FamilyOutcome(FamilyJob(1, "churn", (*values,), 42), 9, 2, values)
     assert outcome.above("mine") == (-1.5, 0.5)
     assert outcome.above("device-bestfit") == (0.0, 0.0)
     assert outcome.is_below("mine")
@@ -65,14 +65,17 @@ def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
 def test_the_family_goes_on_where_its_file_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured: list[Job] = []
+    measured: list[FamilyJob] = []
 
-    def noted(job: Job) -> list[Found]:
+    def noted(job: FamilyJob) -> list[FamilyOutcome]:
         measured.append(job)
         values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "fgd": [81.0, 83.5]}
         if job.experiment != "waiting":
-            return [Found(job, 9, 2, values)]
-        return [Found(replace(job, experiment=name), 9, 2, values) for name in ("waiting", "waits")]
+            return [FamilyOutcome(job, 9, 2, values)]
+        return [
+            FamilyOutcome(replace(job, experiment=name), 9, 2, values)
+            for name in ("waiting", "waits")
+        ]
 
     monkeypatch.setattr(placement_family, "measure", noted)
     file = tmp_path / "found.jsonl"
@@ -89,7 +92,7 @@ def test_the_family_goes_on_where_its_file_ends(
 
 
 def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, waiting_pods = Job(3, "waiting", ("binpack",), 42), []
+    job, waiting_pods = FamilyJob(3, "waiting", ("binpack",), 42), []
     for load in (0.3, 1.3):
         cluster = replace(drawn(3), load=load)
         monkeypatch.setattr(placement_family, "drawn", {3: cluster}.__getitem__)
@@ -102,7 +105,9 @@ def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
     few, many, whole = (
-        placement_family.measure(Job(3, name, ("device-bestfit", "shadow-price"), 42))[0].values
+        placement_family.measure(FamilyJob(3, name, ("device-bestfit", "shadow-price"), 42))[
+            0
+        ].values
         for name in ("seen-10", "seen-100000", "inflation")
     )
     assert few["device-bestfit"] == whole["device-bestfit"]

@@ -54,7 +54,7 @@ def _steps(seed: int, number: int = 150) -> Iterator[Request | int]:
             yield chance.randrange(1000)
 
 
-class _Extender:
+class _LedgerExtender:
     """The real books and decisions, with the parts of kube-scheduler and the kubelet by hand."""
 
     def __init__(self, policy: str) -> None:
@@ -105,7 +105,7 @@ class _Extender:
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> None:
     cluster = Cluster(NODES, Ranking(load_policy(policy, WORKLOAD), 99, fits))
-    extender = _Extender(policy)
+    extender = _LedgerExtender(policy)
     placements: list[tuple[Placement, str]] = []
     refusals = 0
     for step in _steps(1):

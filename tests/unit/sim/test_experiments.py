@@ -11,7 +11,7 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn, inflation, node_order, replay
-from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
 from gpushare.sim.parameters import Parameters
 from gpushare.sim.report import allocated_at, measures_of
 from gpushare.sim.runner import always
@@ -98,7 +98,7 @@ def test_who_waits_is_placed_first_come_first_served_as_soon_as_there_is_room() 
     cluster = Cluster(ONE, Ranking(DeviceBestFit(), 9, fits))
     # A whole device from 0 to 4; then come 6, 6 and 3 units: the first and the third fit together.
     times, which, lifetimes = [0.0, 1.0, 2.0, 3.0], [0, 1, 1, 2], [4.0, 5.0, 1.0, 1.0]
-    stream = Stream(kinds, np.array(times), np.array(which), np.array(lifetimes))
+    stream = Arrivals(kinds, np.array(times), np.array(which), np.array(lifetimes))
     record = Flow(cluster, 0.0, 20.0, wait=True).run(stream)
     assert record["wait_mean"] == {"1": 0, "share": pytest.approx((3 + 7 + 1) / 3)}
     assert record["waiting"] == pytest.approx((3 + 7 + 1) / 20)

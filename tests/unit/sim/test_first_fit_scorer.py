@@ -20,7 +20,7 @@ from gpushare_localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
 )
-from tests.bench.first_fit import Found, Job, table
+from tests.bench.first_fit import FirstFitJob, FirstFitOutcome, table
 from tests.unit.sim.test_engine import NODES, PODS
 
 TWO = TraceNode("a", 64_000, 2**18, 2, 80, "card", (80, 24))
@@ -126,10 +126,10 @@ def test_the_bench_shows_differences_by_seed_of_a_list_and_by_cluster_of_a_famil
     values = {"first-fit": [60.0, 62.0], "auto": [61.0, 65.0]}
     second_values = {"first-fit": [70.0, 70.0], "auto": [74.0, 76.0]}
     family = [
-        Found(Job("churn", "equal", cluster, ("auto",), (42, 43)), cluster_values)
+        FirstFitOutcome(FirstFitJob("churn", "equal", cluster, ("auto",), (42, 43)), cluster_values)
         for cluster, cluster_values in ((1, values), (2, second_values))
     ]
-    openb = Found(Job("churn", "default", None, ("auto",), (42, 43)), values)
+    openb = FirstFitOutcome(FirstFitJob("churn", "default", None, ("auto",), (42, 43)), values)
     lines = [line.split() for line in table([openb, *family]).splitlines()[1:]]
     assert lines[0] == ["churn", "default", "1", "2", "61.00", "+2.00", "(1.00)"]
     assert lines[1] == ["churn", "equal", "2", "2", "65.50", "+3.50", "(1.50)"]

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.sim.inputs import read_inputs, shipped
-from gpushare.sim.options import Options, read_options
+from gpushare.sim.options import SimulateOptions, read_options
 from gpushare.sim.parameters import Parameters
 from gpushare.trace.nodes_and_pods import read_pods
 from gpushare.trace.rows import TraceError
@@ -14,7 +14,7 @@ from gpushare.trace.rows import TraceError
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 
 
-def read(line: str) -> Options:
+def read(line: str) -> SimulateOptions:
     return read_options(line.split())
 
 

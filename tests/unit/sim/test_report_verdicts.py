@@ -7,7 +7,7 @@ from gpushare.sim.report import (
     Record,
     Scale,
     allocated_at,
-    choices_told,
+    choice_sentences,
     headline,
     legend,
     measures_of,
@@ -113,4 +113,4 @@ def _chose(policy: str, lead: float = 1.5, since: int = 0, second: str = "b") ->
     ],
 )
 def test_what_auto_was_in_the_end_is_one_sentence(chosen: list[Record], says: list[str]) -> None:
-    assert list(choices_told([*records(1.0, 2.0), *chosen])) == says
+    assert list(choice_sentences([*records(1.0, 2.0), *chosen])) == says

@@ -14,7 +14,7 @@ from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.objects import read_node, read_pod
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
-from tests.bench.scheduler_settings import KubeScheduler, Setting, fit_scores
+from tests.bench.scheduler_settings import KubeScheduler, SchedulerSetting, fit_scores
 from tests.unit.sim.test_engine import PODS
 
 MANY = [
@@ -24,13 +24,13 @@ MANY = [
 FITTING = [request_of(pod) for pod in PODS if pod.devices <= 2 and "P4" not in pod.models]
 
 
-def make(setting: Setting) -> tuple[Cluster, KubeScheduler]:
+def make(setting: SchedulerSetting) -> tuple[Cluster, KubeScheduler]:
     judge = KubeScheduler(Ranking(DeviceBestFit(), 99, fits), setting, 1)
     return Cluster(MANY, judge), judge
 
 
 def test_with_every_pod_by_the_policy_the_placements_are_the_simulator_s() -> None:
-    cluster, _ = make(Setting("every", every=True))
+    cluster, _ = make(SchedulerSetting("every", every=True))
     plain = Cluster(MANY, Ranking(DeviceBestFit(), 99, fits))
     chance = Random(1)
     for request in chance.choices(FITTING, k=400):
@@ -38,7 +38,7 @@ def test_with_every_pod_by_the_policy_the_placements_are_the_simulator_s() -> No
 
 
 def test_a_sample_begins_where_the_last_one_ended_and_has_enough_nodes() -> None:
-    cluster, _ = make(Setting("sampled", percentage=40, weight=150))
+    cluster, _ = make(SchedulerSetting("sampled", percentage=40, weight=150))
     small = Request(10, 1, cpu=10, memory=MIB)
     rows = []
     for _ in range(30):
@@ -51,7 +51,7 @@ def test_a_sample_begins_where_the_last_one_ended_and_has_enough_nodes() -> None
 
 
 def test_a_pod_that_a_sample_has_no_device_for_is_tried_with_the_next() -> None:
-    cluster, judge = make(Setting("sampled", percentage=40))
+    cluster, judge = make(SchedulerSetting("sampled", percentage=40))
     for row in range(249):
         devices = MANY[row].devices
         shares = tuple((device, 501) for device in range(devices))
@@ -65,7 +65,7 @@ def test_a_pod_that_a_sample_has_no_device_for_is_tried_with_the_next() -> None:
 
 
 def test_nodes_are_scored_as_by_the_scheduler_of_the_local_cluster() -> None:
-    cluster, _ = make(Setting("ours"))
+    cluster, _ = make(SchedulerSetting("ours"))
     chance = Random(2)
     for request in chance.choices(FITTING, k=150):
         cluster.place(request)

@@ -31,14 +31,14 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
     learned = WorkloadEstimator(dict.fromkeys(SIZES, 1))
     cluster = Cluster(NODES, Ranking(load_policy(policy, learned.workload()), 99, fits))
-    learned.policies_made(0, learned.sizes)
+    learned.record_policies(0, learned.sizes)
     placements = []
     for request in COMING:
         placements.append(cluster.place(request))
         learned.created("", class_of(request))
         if learned.is_due():
             cluster.scorer = Ranking(load_policy(policy, learned.workload()), 99, fits)
-            learned.policies_made(learned.pod_count, learned.sizes)
+            learned.record_policies(learned.pod_count, learned.sizes)
     return placements
 
 

@@ -11,18 +11,18 @@ from gpushare.core.model import Request
 from gpushare.sim.experiments import inflation
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench import placement_small
-from tests.bench.placement_small import POLICIES, SIMPLE, Found, Job, coming
+from tests.bench.placement_small import POLICIES, SIMPLE, SmallJob, SmallOutcome, coming
 from tests.bench.small_clusters import (
     CHANGING,
     END,
     FAMILIES,
     STILL,
+    ClusterEvents,
     Comes,
     Ends,
     Event,
     NodeIs,
-    Run,
-    World,
+    SmallRun,
     changing,
     still,
 )
@@ -35,8 +35,8 @@ def allocated(
     *events: tuple[float, Event], node_present: tuple[bool, bool] = (True, True)
 ) -> float:
     """The GPU allocated between times 1 and 3, on two nodes of two devices of ten units."""
-    world = World(NODES, [*events], 1.0, 3.0, [*node_present])
-    return Run(world, "device-bestfit", 42).allocated()
+    world = ClusterEvents(NODES, [*events], 1.0, 3.0, [*node_present])
+    return SmallRun(world, "device-bestfit", 42).allocated()
 
 
 @pytest.mark.parametrize("family", STILL)
@@ -67,7 +67,7 @@ def test_what_will_happen_is_drawn_before_and_measured_within_what_there_is(
     lives = {event.life for _, event in world.events if isinstance(event, Comes)}
     assert (lives == {np.inf}) == fills
     for policy in ("device-bestfit", "spread"):
-        assert 20 < Run(world, policy, 42).allocated() <= 100
+        assert 20 < SmallRun(world, policy, 42).allocated() <= 100
 
 
 def test_what_is_allocated_is_the_mean_of_time() -> None:
@@ -105,7 +105,7 @@ def test_a_pod_that_went_with_its_node_is_not_freed_again_at_its_end() -> None:
 
 def test_a_policy_that_learns_is_told_of_nodes_and_of_time() -> None:
     world = changing("nodes", 5, 42, fills=True)
-    run = Run(world, "shadow-price", 42)
+    run = SmallRun(world, "shadow-price", 42)
     learner = run._learner  # noqa: SLF001 -- what it knows
     few = sum(learner._learned.devices.values())  # noqa: SLF001
     run.allocated()
@@ -116,24 +116,24 @@ def test_a_policy_that_learns_is_told_of_nodes_and_of_time() -> None:
 
 def test_longer_runs_are_left_out_by_the_pods_that_come() -> None:
     nodes, pods = still("whole", 2)
-    job = Job("inflation", "whole", 2, 1)
+    job = SmallJob("inflation", "whole", 2, 1)
     filled = float(str(inflation(nodes, pods, "random", 42)["pods"]))
     assert coming(job) == pytest.approx(filled, rel=0.1)
     assert coming(replace(job, experiment="churn")) == pytest.approx(END / 1.3 * coming(job))
     world = changing("shift", 2, 42, fills=False)
-    assert coming(Job("churn", "shift", 2, 1)) == len(world.events)
+    assert coming(SmallJob("churn", "shift", 2, 1)) == len(world.events)
 
 
 def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured: list[Job] = []
+    measured: list[SmallJob] = []
 
-    def noted(job: Job) -> Found:
+    def noted(job: SmallJob) -> SmallOutcome:
         measured.append(job)
         auto = 80.0 - (job.cluster == 4)
         values = [auto, auto + 1], [80.0, 81.0], [70.0, 71.0], [81.0, 82.0]
-        return Found(job, dict(zip(POLICIES, values, strict=True)))
+        return SmallOutcome(job, dict(zip(POLICIES, values, strict=True)))
 
     monkeypatch.setattr(placement_small, "measured", noted)
     words = ["--jobs", "1", "--seeds", "2", "--json", str(tmp_path / "found.jsonl"), "--each"]
@@ -153,7 +153,9 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
 def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() -> None:
     """`binpack` is the best by chance on the first half alone, where its lead does not count."""
     values = [80.0] * 4, [80.0] * 4, [90.0, 75.0, 90.0, 75.0], [70.0] * 4
-    outcome = Found(Job("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True)))
+    outcome = SmallOutcome(
+        SmallJob("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True))
+    )
     assert outcome.above(SIMPLE)[0] == -2.5
     mean, error = outcome.above_elsewhere(SIMPLE)
     # On the second half it is binpack, by 90 of the first; on the first device-bestfit.
@@ -164,8 +166,9 @@ def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() 
 def test_chance_alone_favours_the_best_but_not_the_best_elsewhere() -> None:
     rng = np.random.default_rng(1)
     outcomes = [
-        Found(
-            Job("churn", "equal", at, 4), {name: rng.normal(80, 3, 4).tolist() for name in POLICIES}
+        SmallOutcome(
+            SmallJob("churn", "equal", at, 4),
+            {name: rng.normal(80, 3, 4).tolist() for name in POLICIES},
         )
         for at in range(1000)
     ]

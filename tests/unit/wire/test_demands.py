@@ -5,7 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Taint, Term, Toleration
+from gpushare.core.selectors import (
+    NO_DEMANDS,
+    Demands,
+    NodeSelectorTerm,
+    Requirement,
+    Taint,
+    Toleration,
+)
 from gpushare.errors import MessageError
 from gpushare.wire.demands import MOST_DEMANDS, MOST_RESOURCES, MOST_TEXT, demands_of, node_state
 from gpushare.wire.objects import NODES, PODS
@@ -37,7 +44,7 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
     name = Requirement("metadata.name", "NotIn", ("n",))
     tolerations = (Toleration("k", "Equal", "", "NoSchedule"), Toleration("", "Exists"))
     pairs = (("a", "1"), ("b", "2"))
-    assert result == Demands(pairs, (Term((zone,), (name,)),), tolerations, gated=True)
+    assert result == Demands(pairs, (NodeSelectorTerm((zone,), (name,)),), tolerations, gated=True)
     assert demands() == NO_DEMANDS
     assert demands(nodeSelector={"a": "1"}) is demands(nodeSelector={"a": "1"})
 

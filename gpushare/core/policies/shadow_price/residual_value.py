@@ -36,7 +36,7 @@ _NO_GAIN = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _Cards:
+class _CardSize:
     """Devices of one capacity."""
 
     capacity: int
@@ -93,7 +93,7 @@ def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, 
     return coarser
 
 
-def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
+def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _CardSize:
     steps = min(capacity, _MAX_STEPS)
     which = tuple(index for index, size in enumerate(sizes) if size <= capacity)
     rounded = [
@@ -101,13 +101,13 @@ def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
         min(-(-sizes[index] * steps // capacity), max(steps // (capacity // sizes[index]), 1))
         for index in which
     ]
-    return _Cards(capacity, number, steps, which, tuple(rounded))
+    return _CardSize(capacity, number, steps, which, tuple(rounded))
 
 
 class _Programme:
     """The linear programme. demand: (size, number of pieces that come)."""
 
-    def __init__(self, cards: Sequence[_Cards], demand: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, cards: Sequence[_CardSize], demand: Sequence[tuple[int, int]]) -> None:
         self._cards = cards
         self._sizes = len(demand)
         self._units = sum(one.number * one.capacity for one in cards)
@@ -146,14 +146,14 @@ class _Programme:
         )
         return [price * self._units / cost for price in prices]
 
-    def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
+    def _cut(self, row: int, cards: _CardSize, pieces: Mapping[int, int]) -> None:
         """Add a way to cut a device. pieces: how many of each size."""
         rows, counts = [*sorted(pieces), row], [float(pieces[index]) for index in sorted(pieces)]
         cost, no_limit = cards.capacity, highspy.kHighsInf
         self._highs.addCol(cost, 0, no_limit, len(rows), rows, [*counts, -1.0])
 
 
-def _fill(cards: _Cards, prices: Sequence[float]) -> tuple[list[float], list[int]]:
+def _fill(cards: _CardSize, prices: Sequence[float]) -> tuple[list[float], list[int]]:
     """Return (the price of the dearest pieces by room in steps, the pieces for a whole device)."""
     steps = cards.steps
     best, last = [0.0] * (steps + 1), [-1] * (steps + 1)

@@ -12,7 +12,7 @@ from gpushare.core.claims.model import (
     RequestPolicy,
     TaintRule,
 )
-from gpushare.core.selectors import Requirement, Taint, Term
+from gpushare.core.selectors import NodeSelectorTerm, Requirement, Taint
 from tests.unit.core.claims.values import choice, claims, request, wish
 
 
@@ -50,7 +50,7 @@ def test_a_request_consumes_the_next_amount_that_the_policy_accepts(
 
 
 def test_a_slice_is_for_the_node_it_names_for_all_or_for_those_that_it_selects() -> None:
-    term = Term((Requirement("zone", "In", ("a",)),))
+    term = NodeSelectorTerm((Requirement("zone", "In", ("a",)),))
     assert NodeChoice("n").matches("n", {})
     assert not NodeChoice("n", all_nodes=True).matches("m", {})
     assert NodeChoice(all_nodes=True).matches("m", {})

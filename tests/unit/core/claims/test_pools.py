@@ -14,7 +14,7 @@ from gpushare.core.claims.model import (
     TaintRule,
 )
 from gpushare.core.claims.pools import gather_pools
-from gpushare.core.selectors import Requirement, Taint, Term
+from gpushare.core.selectors import NodeSelectorTerm, Requirement, Taint
 
 EVERYWHERE = NodeChoice(all_nodes=True)
 HERE, THERE = NodeChoice("n"), NodeChoice("m")
@@ -73,7 +73,7 @@ def test_pools_with_binding_conditions_come_last() -> None:
 
 
 def test_only_slices_for_the_node_count() -> None:
-    zone = NodeChoice(terms=(Term((Requirement("zone", "In", ("a",)),)),))
+    zone = NodeChoice(terms=(NodeSelectorTerm((Requirement("zone", "In", ("a",)),)),))
     slices = (
         part("p", "d", nodes=THERE, pool="p"),
         part("q", "d", nodes=EVERYWHERE, pool="q"),

@@ -14,12 +14,12 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Fit,
+    NamedRequest,
     NodeDevices,
     NoFit,
     PodClaims,
     Pool,
     PoolState,
-    Request,
     Use,
 )
 
@@ -72,17 +72,17 @@ def wish(name: str = "r", **fields: Any) -> DeviceRequest:
     return DeviceRequest(name=name, **fields)
 
 
-def request(name: str = "r", **fields: Any) -> Request:
+def request(name: str = "r", **fields: Any) -> NamedRequest:
     """Return a request without alternatives."""
-    return Request(name, (wish(name, **fields),))
+    return NamedRequest(name, (wish(name, **fields),))
 
 
-def choice(name: str, *alternatives: DeviceRequest) -> Request:
+def choice(name: str, *alternatives: DeviceRequest) -> NamedRequest:
     """Return a request with alternatives."""
-    return Request(name, alternatives, is_choice=True)
+    return NamedRequest(name, alternatives, is_choice=True)
 
 
-def claims(*requests: Request, constraints: tuple[Constraint, ...] = ()) -> PodClaims:
+def claims(*requests: NamedRequest, constraints: tuple[Constraint, ...] = ()) -> PodClaims:
     """Return one claim with these requests."""
     return PodClaims((ClaimRequest(requests, constraints),))
 

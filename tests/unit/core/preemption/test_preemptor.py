@@ -12,7 +12,7 @@ from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.states.entry import MOST_GRACE, MOST_LATE, NodeBooks
 from tests.unit.core.clusters import node
-from tests.unit.core.preempting import NODE, Case, books, cases, filled, pod
+from tests.unit.core.preempting import NODE, PreemptionCase, books, cases, filled, pod
 
 ONE_OF_14 = Preemptor(Request(14, 1), 5)
 
@@ -266,7 +266,7 @@ def test_a_uid_named_twice_goes_once() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_an_empty_list_is_filled_with_the_best_set_there_is(case: Case) -> None:
+def test_an_empty_list_is_filled_with_the_best_set_there_is(case: PreemptionCase) -> None:
     victims = trim_victims(case.books, case.preemptor, Victims(), enough(), case.budgets)
     if victims is None:
         assert case.least_loss() is None
@@ -284,7 +284,7 @@ def test_an_empty_list_is_filled_with_the_best_set_there_is(case: Case) -> None:
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.data())
 def test_any_list_comes_back_freeing_enough_and_touching_nobody_it_may_not(
-    case: Case, data: st.DataObject
+    case: PreemptionCase, data: st.DataObject
 ) -> None:
     killable = [p.ref.uid for p in case.pods if p.priority < case.preemptor.priority]
     proposed = data.draw(st.lists(st.sampled_from([*killable, "plain"]), unique=True))
@@ -311,7 +311,7 @@ def test_any_list_comes_back_freeing_enough_and_touching_nobody_it_may_not(
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from([1, 8]), st.integers(0, 100))
 def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_nothing(
-    case: Case, times: int, steps: int
+    case: PreemptionCase, times: int, steps: int
 ) -> None:
     many = [
         p._replace(ref=PodRef("ns", f"{p.ref.uid}-{n}", f"{p.ref.uid}-{n}"))

@@ -1,4 +1,4 @@
-"""Repetitions, rates and news: what becomes of things worth an event, by a clock of the test."""
+"""Repetitions, rates and new events, by a clock of the test."""
 
 from dataclasses import replace
 
@@ -28,10 +28,10 @@ def later(stamp: int) -> PendingEvent:
 def test_a_new_thing_is_a_new_event() -> None:
     flow = EventAggregator()
     first = flow.take(NOTICE, 0.0)
-    other = flow.take(replace(NOTICE, note="another why", stamp=2), 0.0)
+    other_step = flow.take(replace(NOTICE, note="another why", stamp=2), 0.0)
     assert isinstance(first, Post)
-    assert isinstance(other, Post)
-    assert first.name != other.name
+    assert isinstance(other_step, Post)
+    assert first.name != other_step.name
 
 
 def test_a_repetition_counts_up_its_event_once_a_minute() -> None:
@@ -67,11 +67,11 @@ def about(number: int) -> PendingEvent:
 
 def test_a_text_that_changes_all_the_time_makes_few_events_and_leaves_others_theirs() -> None:
     flow = EventAggregator()
-    made = [
+    steps = [
         flow.take(replace(NOTICE, note=f"text {number}", stamp=number), number / 3)
         for number in range(3 * 3600)
     ]
-    hour = sum(isinstance(step, Post) for step in made)
+    hour = sum(isinstance(step, Post) for step in steps)
     assert hour == OBJECT_BURST + 3600 * OBJECT_RATE - 1
     assert isinstance(flow.take(about(1), 3600.0), Post)
 
@@ -85,12 +85,12 @@ def test_only_so_many_series_are_kept() -> None:
 
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
-    bucket, now, given = Bucket(0.0, rate=5.0, burst=20.0), 0.0, 0
+    bucket, now, token_count = Bucket(0.0, rate=5.0, burst=20.0), 0.0, 0
     while now < 10.0:
         wait = bucket.take_or_wait(now)
         now += wait + 1e-9 if wait else 0.0
-        given += not wait
-    assert 69 <= given <= 71
+        token_count += not wait
+    assert 69 <= token_count <= 71
 
 
 def test_only_so_many_buckets_are_kept() -> None:

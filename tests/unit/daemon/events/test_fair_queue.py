@@ -17,8 +17,8 @@ def test_namespaces_are_served_in_turn_and_each_in_its_order() -> None:
         assert queue.put("greedy", event("greedy", number))
     assert queue.put("quiet", event("quiet", 0))
     assert queue.put("quiet", event("quiet", 1))
-    taken = [queue.get() for _ in range(5)]
-    assert [each.regarding.name for each in taken if each] == ["p0", "p0", "p1", "p1", "p2"]
+    events = [queue.get() for _ in range(5)]
+    assert [each.regarding.name for each in events if each] == ["p0", "p0", "p1", "p1", "p2"]
 
 
 def test_a_namespace_has_so_much_room_and_a_full_queue_takes_from_who_has_most() -> None:
@@ -33,9 +33,9 @@ def test_a_namespace_has_so_much_room_and_a_full_queue_takes_from_who_has_most()
 
 
 def test_who_waits_for_an_event_is_let_go_when_the_queue_is_closed() -> None:
-    queue, taken = FairQueue(10, 8), list[PendingEvent | None]()
-    thread = threading.Thread(target=lambda: taken.append(queue.get()))
+    queue, events = FairQueue(10, 8), list[PendingEvent | None]()
+    thread = threading.Thread(target=lambda: events.append(queue.get()))
     thread.start()
     queue.close()
     thread.join(60)
-    assert taken == [None]
+    assert events == [None]

@@ -1,4 +1,4 @@
-"""The recorder: what it writes, and that nobody ever waits for it."""
+"""The recorder writes events, and nobody ever waits for the recorder."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ WRITTEN = b'{"kind":"Event","apiVersion":"events.k8s.io/v1"}'
 
 
 class EventApi(ScriptedApi):
-    """An API server for events: it answers once `open` lets it."""
+    """An API server for events that answers after `open` is set."""
 
     def __init__(self) -> None:
         super().__init__(forever=WRITTEN, takes=self._wait)
@@ -33,18 +33,18 @@ class EventApi(ScriptedApi):
 
 @pytest.fixture
 def api() -> EventApi:
-    made = EventApi()
-    made.open.set()
-    return made
+    event_api = EventApi()
+    event_api.open.set()
+    return event_api
 
 
 @pytest.fixture
 def recorder(api: EventApi) -> Iterator[Recorder]:
-    made = Recorder(api, "host")
-    made.start()
-    yield made
+    new_recorder = Recorder(api, "host")
+    new_recorder.start()
+    yield new_recorder
     api.open.set()
-    made.stop()
+    new_recorder.stop()
 
 
 def tell(recorder: Recorder, note: str = "node a: 4 GiB on device 0") -> None:
@@ -98,7 +98,7 @@ def test_nobody_waits_for_an_api_server_that_does_not_answer() -> None:
     recorder.start()
     for number in range(QUEUED * 2):
         tell(recorder, str(number))
-    # Had it waited for room, there would be nothing to drop.
+    # A recorder that waits for room would drop nothing.
     assert recorder.state()["events_dropped_total"] >= QUEUED - 1
     api.open.set()
     recorder.stop()
@@ -112,7 +112,9 @@ def test_without_the_right_events_are_off_and_that_is_said_once(
         tell(recorder, str(number))
     poll(lambda: recorder.state()["events_dropped_total"] == 10)
     assert len(api.calls) == 3
-    assert [each.getMessage() for each in caplog.records].count(caplog.records[0].getMessage()) == 1
+    assert [log_record.getMessage() for log_record in caplog.records].count(
+        caplog.records[0].getMessage()
+    ) == 1
     assert "events are off" in caplog.text
 
 
@@ -127,18 +129,18 @@ def test_a_namespace_that_refuses_events_takes_them_from_no_other(api: EventApi)
     now = 0.0
     recorder = Recorder(api, "host", clock=lambda: now)
     recorder.start()
-    told = 0
+    event_count = 0
 
     def all_handled() -> bool:
-        return sum(recorder.state().values()) == told
+        return sum(recorder.state().values()) == event_count
 
     def tell_of(namespace: str, answer: ApiError | None, times: int = 1) -> None:
-        nonlocal told, now
+        nonlocal event_count, now
         for _ in range(times):
             now += 1.0
-            told += 1
+            event_count += 1
             api.forever = answer or WRITTEN
-            about = ObjectReference("Pod", namespace, f"p{told}", f"uid-{told}")
+            about = ObjectReference("Pod", namespace, f"p{event_count}", f"uid-{event_count}")
             recorder.record(about, "GPUShareBindFailed", "Binding", "why")
             poll(all_handled)
 
@@ -199,7 +201,7 @@ def test_a_name_that_leads_elsewhere_is_never_sent(recorder: Recorder, api: Even
 def test_our_own_bug_does_not_end_the_thread(
     recorder: Recorder, api: EventApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.answers = [ZeroDivisionError()]  # what no API raises
+    api.answers = [ZeroDivisionError()]  # no API raises this
     tell(recorder, "first")
     tell(recorder, "second")
     poll(lambda: recorder.state()["events_written_total"] == 1)
@@ -232,7 +234,7 @@ os.wait()
 
 
 def test_the_end_waits_for_an_event_that_is_being_written() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SLOW], capture_output=True, timeout=60, check=True
     )
-    assert done.stdout == b"written"
+    assert process.stdout == b"written"

@@ -1,4 +1,4 @@
-"""The log: one line for a decision, whatever the names and texts in it hold."""
+"""The log: one line for a decision, with any names and texts."""
 
 import json
 import logging
@@ -79,7 +79,11 @@ def test_json_is_an_object_a_line_with_the_values_as_they_are() -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == "gpushare.decision"]
+    return [
+        log_record.getMessage()
+        for log_record in caplog.records
+        if log_record.name == "gpushare.decision"
+    ]
 
 
 def preempt(extender: ScriptedExtender, pod: dict[str, Any]) -> None:
@@ -126,10 +130,10 @@ def test_a_bind_is_one_line_however_it_ends(caplog: pytest.LogCaptureFixture) ->
     extender.api.answers = [ApiError("no\nsuch right", 403)]
     extender.bind(WEB, "small")
     extender.bind(WEB, "small")
-    refused, bound = lines(caplog)
-    assert refused.startswith("bind outcome=refused pod=team/web node=small error=")
-    assert "\n" not in refused
-    assert bound.startswith("bind outcome=bound pod=team/web node=small devices=0:4 ms=")
+    refused_line, bound_line = lines(caplog)
+    assert refused_line.startswith("bind outcome=refused pod=team/web node=small error=")
+    assert "\n" not in refused_line
+    assert bound_line.startswith("bind outcome=bound pod=team/web node=small devices=0:4 ms=")
 
 
 def test_a_pod_sent_where_its_charge_is_fits_one_node_at_least(
@@ -138,8 +142,8 @@ def test_a_pod_sent_where_its_charge_is_fits_one_node_at_least(
     caplog.set_level(logging.INFO)
     extender = ScriptedExtender()
     for name, device in (("web", 0), ("other", 1)):
-        held = Allocation("small", (device,), (8,))
-        extender.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), held, 0.0)
+        allocation = Allocation("small", (device,), (8,))
+        extender.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), allocation, 0.0)
     assert extender.filter(pod_json("web", 8), ["small", "tiny"])["NodeNames"] == ["small"]
     (line,) = lines(caplog)
     assert " fit=1 busy=0 never=1 " in line

@@ -19,7 +19,7 @@ SIZE = 1 << 16
 
 @dataclass
 class Pipe:
-    """A pipe, what writes to it, and a logger of its own."""
+    """A pipe, a log writer to the pipe, and a separate logger."""
 
     read: int
     write: int
@@ -36,18 +36,18 @@ class Pipe:
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    read, write = os.pipe()
-    writer = LogWriter(write, max_waiting=200_000)
+    read_end, write_end = os.pipe()
+    writer = LogWriter(write_end, max_waiting=200_000)
     writer.setFormatter(formatter("json"))
     logger = logging.getLogger("gpushare.test.writer")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(writer)
-    yield Pipe(read, write, writer, logger)
+    yield Pipe(read_end, write_end, writer, logger)
     logger.removeHandler(writer)
-    os.close(read)  # whoever still writes hears of it, and goes on
+    os.close(read_end)  # whoever still writes hears of it, and goes on
     writer.stop(5.0)
-    os.close(write)
+    os.close(write_end)
 
 
 def fill(pipe: Pipe, lines: int) -> None:
@@ -73,25 +73,25 @@ def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
     fill(pipe, 5000)
     dropped = int(pipe.writer.state()["log_lines_dropped_total"])
     assert 0 < dropped < 5000
-    # Lines can be dropped while the pipe still takes some: then they are told of more than once.
-    text, told = "", 0
-    while told < dropped or len(numbers(text)) < 5000 - dropped:
+    # Lines can be dropped while the pipe still takes some: then several lines report drops.
+    text, dropped_count = "", 0
+    while dropped_count < dropped or len(numbers(text)) < 5000 - dropped:
         text += pipe.take("\n")
         notes = [json.loads(line) for line in text.splitlines() if "log lines dropped" in line]
-        told = sum(int(note["message"].partition(" ")[0]) for note in notes)
-    assert told == dropped
+        dropped_count = sum(int(note["message"].partition(" ")[0]) for note in notes)
+    assert dropped_count == dropped
     assert {note["level"] for note in notes} == {"WARNING"}
-    found = numbers(text)
-    assert found == sorted(set(found))
-    assert len(found) == 5000 - dropped
+    line_numbers = numbers(text)
+    assert line_numbers == sorted(set(line_numbers))
+    assert len(line_numbers) == 5000 - dropped
 
 
 def test_without_its_thread_a_full_pipe_drops_too(pipe: Pipe) -> None:
     fill(pipe, 2000)
     assert pipe.writer.dropped > 0
     pipe.log.info(Line("long", text=["x" * 300] * 9))
-    found = numbers(os.read(pipe.read, SIZE).decode().rpartition("\n")[0])
-    assert found == list(range(len(found)))
+    line_numbers = numbers(os.read(pipe.read, SIZE).decode().rpartition("\n")[0])
+    assert line_numbers == list(range(len(line_numbers)))
 
 
 def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: Pipe) -> None:
@@ -112,15 +112,15 @@ def test_a_line_that_cannot_be_formatted_is_told_of_and_stops_nothing(pipe: Pipe
 
 
 def test_a_descriptor_that_is_gone_stops_nobody() -> None:
-    read, write = os.pipe()
-    os.close(read)
-    writer = LogWriter(write)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    writer = LogWriter(write_end)
     writer.handle(logging.makeLogRecord({"msg": "before"}))
     writer.start()
     writer.handle(logging.makeLogRecord({"msg": "after"}))
     writer.stop(5.0)
-    poll(lambda: not any(each.name == "log" for each in threading.enumerate()), "it has ended")
-    os.close(write)
+    poll(lambda: not any(thread.name == "log" for thread in threading.enumerate()), "it has ended")
+    os.close(write_end)
 
 
 def test_lines_of_many_threads_do_not_mix(pipe: Pipe) -> None:

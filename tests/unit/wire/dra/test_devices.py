@@ -15,7 +15,7 @@ from gpushare.core.claims.model import (
     RequestPolicy,
     Slice,
 )
-from gpushare.core.selectors import Requirement, Taint, Term
+from gpushare.core.selectors import NodeSelectorTerm, Requirement, Taint
 from gpushare.errors import MessageError
 from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import RESOURCE_SLICES
@@ -67,7 +67,7 @@ def test_an_object_without_a_spec_is_refused() -> None:
 SELECTOR = {
     "nodeSelectorTerms": [{"matchExpressions": [{"key": "z", "operator": "In", "values": ["a"]}]}]
 }
-TERMS = (Term((Requirement("z", "In", ("a",)),)),)
+TERMS = (NodeSelectorTerm((Requirement("z", "In", ("a",)),)),)
 
 
 def test_a_slice_can_be_for_many_nodes() -> None:

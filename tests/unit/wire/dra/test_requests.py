@@ -12,7 +12,7 @@ from gpushare.core.claims.model import (
     DeviceKey,
     DeviceRequest,
     Holding,
-    Request,
+    NamedRequest,
 )
 from gpushare.core.selectors import Toleration
 from gpushare.errors import MessageError
@@ -47,7 +47,7 @@ def one(**exactly: Any) -> DeviceRequest:
 
 def test_a_request_asks_for_devices_of_a_class() -> None:
     assert read({"name": "r", "exactly": {"deviceClassName": "c"}}) == ClaimRequest(
-        (Request("r", (DeviceRequest(name="r", device_class="c"),)),)
+        (NamedRequest("r", (DeviceRequest(name="r", device_class="c"),)),)
     )
     assert one(count=3, allocationMode="ExactCount").count == 3
     assert one(allocationMode="All").count is None
