@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request, Shares
-from gpushare.core.snapshot import REASONS, Sums
+from gpushare.core.snapshot import REASONS, ArrayCopies
 
 
-def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
+def differing_nodes(
+    sums: ArrayCopies, specs: Iterable[NodeSpec], charges: Iterable[Charge]
+) -> list[str]:
     """Return the names of the nodes with sums that differ from these nodes and charges.
 
     A node that only one side has differs. The charges are counted in another way than in

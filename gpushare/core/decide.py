@@ -51,7 +51,7 @@ UNKNOWN_NODE = "node not found"
 UNKNOWN = len(REASONS)
 """The code of a node that the ledger does not have."""
 NO_ROOM = 2**40
-"""What `missing_units` says of a row that could never have room."""
+"""The result of `missing_units` for a row that could never have room."""
 _REASON_OF = (*REASONS, None)
 _TEXTS = ["", *(reason.value for reason in Reason), UNKNOWN_NODE]
 _RESOLVABLE = np.array([reason is not None and reason.resolvable for reason in _REASON_OF])
@@ -95,13 +95,13 @@ class Judgement:
         return Refusals(busy, never, counts)
 
     def only(self, place: int) -> "Judgement":
-        """Return it for a pod that is being bound to the node at this place, and no other."""
+        """Return the judgement for a pod that is being bound to the node at this place."""
         codes = np.where(self.fits, CODES[Reason.BEING_BOUND], self.codes)
         codes[place] = FITS
         return Judgement(codes, codes == FITS)
 
     def replaced(self, old: Reason, new: Reason) -> "Judgement":
-        """Return it with another reason in the place of one."""
+        """Return the judgement with the reason `new` instead of `old`."""
         return Judgement(np.where(self.codes == CODES[old], CODES[new], self.codes), self.fits)
 
 
@@ -352,7 +352,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
     kept_device = None
     if request.devices == 1:
         kept_device = scorer.best_device(snapshot, row, request)
-    # What is kept only saves time: no device is taken that has no room now.
+    # The kept score only saves time: a device without room now is not taken.
     if kept_device is None or not mask[0, kept_device]:
         shares = best_shares(scorer, snapshot, rows, mask, request)
     else:

@@ -26,7 +26,7 @@ _ASKED = 10_000
 
 
 class Place(NamedTuple):
-    """Where a pod is in the shadow's books, and what it holds there."""
+    """The node, the shares and the request of a pod in the shadow's books."""
 
     node: str
     shares: Shares
@@ -42,7 +42,7 @@ class Sums(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What could not be followed exactly when the real nodes were taken over."""
+    """The pods that the shadow could not follow exactly when it took over the real nodes."""
 
     moved: int
     """Pods whose node here is gone, or has other devices, while they run on: placed anew."""

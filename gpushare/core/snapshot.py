@@ -1,4 +1,4 @@
-"""The cluster at one moment, as arrays, and the arrays in which charges are counted.
+"""The cluster at one moment as arrays, and the arrays that sum up charges.
 
 Knows numpy and the model, no pods, and has no lock. N rows, one per node (a removed node leaves an
 empty row until another node uses it), D columns, one per device index. Every question about the
@@ -39,7 +39,7 @@ Rows = npt.NDArray[np.intp]
 PercentArray = npt.NDArray[np.int32]
 
 REASONS: tuple[Reason | None, ...] = (None, *Reason)
-"""The reasons by their number in `Snapshot.closed`."""
+"""The reasons, indexed by the numbers in `Snapshot.closed`."""
 
 KINDS = 5
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
@@ -59,7 +59,7 @@ def pod_kind(request: Request, capacity: int) -> int:
 
 
 def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
-    """Return bool (K, D): devices of which nothing is used."""
+    """Return bool (K, D): devices without any used memory."""
     free = snapshot.free.take(rows, axis=0)
     mask: Bools = (free == snapshot.capacity.take(rows, axis=0)) & (free > 0)
     return mask
@@ -94,7 +94,7 @@ def has_devices(
     units = units[rows]
     if units.shape[1] < request.devices:
         return np.zeros(len(units), dtype=bool)
-    # If they fit at all, the largest part fits on the device with the most, and so on.
+    # If the parts fit, the largest part fits on the device with the most units, and so on.
     largest = np.sort(np.where(among, units, 0), axis=1)[:, ::-1][:, : request.devices]
     fits: Bools = np.all(largest >= np.array(request.split), axis=1)
     return fits
@@ -125,8 +125,8 @@ def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> B
 
 
 def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
-    """Return bool (K, D): devices that are wanted, as far as their models and uuids say."""
-    # Index -1 is the last one: a device of which no model is known, or none at all.
+    """Return bool (K, D): devices whose model and uuid meet the conditions of the request."""
+    # Index -1 is the last element: a device of unknown model, or no device.
     models = np.array([*map(cards.accepts_model, snapshot.models), cards.accepts_model("")])
     accepted: Bools = models[snapshot.model.take(rows, axis=0)]
     for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
@@ -140,7 +140,7 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
 
 
 def contested_cards(snapshot: "Snapshot") -> dict[str, dict[str, str]]:
-    """Return by node the uuids of its cards that another node claims too, each with that node."""
+    """Return, by node, the uuids of cards that a second node claims too, with the second node."""
     contested: dict[str, dict[str, str]] = {}
     uuids_of_cards = [uuid for uuids in snapshot.uuids for uuid in uuids if uuid]
     if len(set(uuids_of_cards)) == len(uuids_of_cards):  # as nearly always
@@ -195,7 +195,7 @@ class Snapshot:
     models: tuple[str, ...]
     """The names of all models."""
     uuids: tuple[tuple[str, ...], ...]
-    """By row, the uuid of each device, "" for one without; () where nothing is known of them."""
+    """By row, the uuid of each device, "" for a device without one; () where uuids are unknown."""
     cpu_capacity: Ints
     """int64 (N,) milli, -1 where unknown."""
     memory_capacity: Ints
@@ -217,7 +217,7 @@ class Snapshot:
     row_generation: Ints
     """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
-    """By row, the bound pods whose equals have to wait or take the same devices (see pairing)."""
+    """By row, the bound pods that make equal pods wait or take the same devices (see pairing)."""
 
     @cached_property
     def lineage(self) -> object:
@@ -229,7 +229,7 @@ class Snapshot:
 
     @cached_property
     def paired_rows(self) -> PairedRows:
-        """Where pairing lets requests; snapshots of the same arrays share it."""
+        """The devices that pairing allows; snapshots of the same arrays share the cache."""
         return PairedRows()
 
     @cached_property
@@ -280,11 +280,11 @@ class Snapshot:
 
     @property
     def cores_free(self) -> Ints:
-        """int64 (N, D): what `percents_free` says of the compute. Policies read this."""
+        """int64 (N, D): percent of the compute that can be given out. Policies read this."""
         return self.percents_free[_COMPUTE]
 
     def left(self, rows: Rows | slice) -> Ints:
-        """Return int64 (K, D): what `free` is for these rows, counted anew."""
+        """Return int64 (K, D): `free` of these rows, computed again."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
         if self.any_percents:
@@ -295,7 +295,7 @@ class Snapshot:
         return free
 
     def percents_left(self, rows: Rows | slice) -> tuple[Ints, ...]:
-        """Return what `percents_free` is for these rows, int64 (K, D) each, counted anew."""
+        """Return `percents_free` of these rows, int64 (K, D) each, computed again."""
         return tuple(
             self._percent_left(rows, amount, used)
             for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True)
@@ -313,9 +313,9 @@ class Snapshot:
 
 
 def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
-    """Return what `view` would compute of itself.
+    """Return the computed properties of `view`.
 
-    last: the snapshot before. What has not changed since is taken from it.
+    last: the previous snapshot. Unchanged values are copied from there.
     """
     computed: dict[str, object] = {}
     is_open = view.healthy is last.healthy and view.closed is last.closed
@@ -356,7 +356,7 @@ def _cards_again(
     return cards
 
 
-class Sums(NamedTuple):
+class ArrayCopies(NamedTuple):
     """A copy of all sums: row by node name, arrays as in a Snapshot, and `host`."""
 
     row: dict[str, int]
@@ -441,7 +441,7 @@ class NodeArrays:
         return int(self._changed[self.row[node]])
 
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
-        """Add the node, or replace its shape, and count its charges again."""
+        """Add the node, or replace the node's shape, and count the charges again."""
         row = self.row.get(spec.name)
         if row is None:
             row = self._empty_rows.pop() if self._empty_rows else self._grow_rows()
@@ -480,7 +480,7 @@ class NodeArrays:
         self._closed[row] = self._closed[row] or closed_before
 
     def remove_node(self, name: str) -> None:
-        """Remove the node; its row is used again later."""
+        """Remove the node; a later node may use the row."""
         row = self.row.pop(name)
         self._clear_row(row)
         self._rows.set(row, None)
@@ -507,7 +507,7 @@ class NodeArrays:
                         array[row, device] += sign * percent
                 self._percents_shown = None
         elif request.devices:
-            # Its devices are not known: it may be on any of them, so it counts on every one.
+            # The devices are unknown: the pod may be on any device, so every device is charged.
             self._used[row, :count] += sign * request.total
             if request.percents:
                 for array, percent in zip(self._percents, request.all_percents, strict=True):
@@ -599,9 +599,9 @@ class NodeArrays:
         self._pins = pinned if pinned else None
         return rows
 
-    def sums(self) -> Sums:
+    def sums(self) -> ArrayCopies:
         """Return a copy of all arrays, none of them shared with snapshots."""
-        return Sums(
+        return ArrayCopies(
             dict(self.row),
             self._capacity.copy(),
             self._used.copy(),

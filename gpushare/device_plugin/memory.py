@@ -308,14 +308,14 @@ class Memory(Loop):
                 if size is not None:
                     kind = isolation_of(answer)
                     use = ContainerUse(
-                        pod,
-                        entry.container,
-                        card.uuid,
-                        granted_bytes,
-                        size,
-                        kind,
-                        limit,
-                        nvml_limit,
+                        pod=pod,
+                        container=entry.container,
+                        uuid=card.uuid,
+                        granted=granted_bytes,
+                        used=size,
+                        isolation=kind,
+                        told_limit=limit,
+                        limit=nvml_limit,
                     )
                     yield use
 

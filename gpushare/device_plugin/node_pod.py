@@ -103,11 +103,11 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
             if container.container_id
         }
     return NodePod(
-        ref,
-        gpu_containers,
-        total,
-        uuids,
-        problem,
+        ref=ref,
+        gpu_containers=gpu_containers,
+        total=total,
+        uuids=uuids,
+        problem=problem,
         ended=has_ended(pod),
         terminating=bool(metadata and metadata.deletion_timestamp),
         started=status.start_time is not None,

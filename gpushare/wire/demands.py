@@ -55,16 +55,16 @@ def node_state(node: objects.Node) -> NodeState:
     taints = tuple(read_taint(taint) for taint in (spec.taints or ())[:_MOST_TAINTS])
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return NodeState(
-        metadata.name,
-        _labels(metadata.labels or {}),
-        tuple(taint for taint in taints if taint != CORDON),
-        bool(spec.unschedulable) or CORDON in taints,
-        all(
+        name=metadata.name,
+        labels=_labels(metadata.labels or {}),
+        taints=tuple(taint for taint in taints if taint != CORDON),
+        cordoned=bool(spec.unschedulable) or CORDON in taints,
+        ready=all(
             condition.status == "True"
             for condition in status.conditions or ()
             if condition.type == "Ready"
         ),
-        None if amounts is None else _amounts(amounts),
+        allocatable=None if amounts is None else _amounts(amounts),
     )
 
 

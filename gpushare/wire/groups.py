@@ -251,10 +251,10 @@ def claimant(pod: Pod, request: Request) -> Claimant:
     """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
     owner = controller_of(pod)
     return Claimant(
-        pod_ref(pod),
-        request,
-        priority_of(pod),
-        group_of(pod),
-        may_wait(pod),
-        (owner and owner.uid) or "",
+        ref=pod_ref(pod),
+        request=request,
+        priority=priority_of(pod),
+        group=group_of(pod),
+        waits=may_wait(pod),
+        owner=(owner and owner.uid) or "",
     )

@@ -93,11 +93,11 @@ def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
 def _place(item: Mapping[str, Any], document_mib: int, unit_mib: int) -> HeldPlace:
     pod, until = item["pod"], item["until"]
     return HeldPlace(
-        PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
-        str(item["node"]),
-        -(-int(item["units"]) * document_mib // unit_mib),
-        int(item["devices"]),
-        None if until is None else datetime.fromisoformat(until).timestamp(),
-        percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
-        tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
+        pod=PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
+        node=str(item["node"]),
+        units=-(-int(item["units"]) * document_mib // unit_mib),
+        devices=int(item["devices"]),
+        until=None if until is None else datetime.fromisoformat(until).timestamp(),
+        percents=percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
+        split=tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
     )

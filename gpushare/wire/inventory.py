@@ -148,12 +148,16 @@ def decode_inventory(text: str) -> Inventory:
     if len({device.mem for device in decoded}) > MAX_SIZES:
         raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
-        unit,
-        decoded,
-        _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
-        _typed(document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"),
-        _uuids(document, "uncounted"),
-        _uuids(document, "gone"),
+        unit=unit,
+        devices=decoded,
+        marks_assigned=_typed(
+            document.get("marksAssigned", False), bool, "inventory.marksAssigned"
+        ),
+        serves_by_identity=_typed(
+            document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"
+        ),
+        uncounted=_uuids(document, "uncounted"),
+        gone=_uuids(document, "gone"),
     )
 
 

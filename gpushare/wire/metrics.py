@@ -106,14 +106,14 @@ def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
         lead_labels, lead = next(leads, ({}, 0.0))
         errors = _by_policy(samples, "gpushare_trial_lead_error_percent", resource)
         policies[resource] = RankingPolicy(
-            name,
-            since,
-            lead_labels.get("second", ""),
-            lead,
-            errors.get(name, 0.0),
-            _by_policy(samples, "gpushare_trial_allocated_percent", resource),
-            _by_policy(samples, "gpushare_trial_refused_percent", resource),
-            _shadow(samples, resource),
+            name=name,
+            since=since,
+            second=lead_labels.get("second", ""),
+            lead=lead,
+            error=errors.get(name, 0.0),
+            allocated_percent=_by_policy(samples, "gpushare_trial_allocated_percent", resource),
+            refused_percent=_by_policy(samples, "gpushare_trial_refused_percent", resource),
+            shadow=_shadow(samples, resource),
         )
     return policies
 

@@ -80,14 +80,14 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     group = (metadata.annotations or {}).get(GROUP, "")
     gated = bool(spec.scheduling_gates)
     return Placeholder(
-        metadata.namespace,
-        metadata.name,
-        uid,
-        unschedulable,
-        frozenset(nodes),
-        created,
-        group,
-        gated,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=uid,
+        unschedulable=unschedulable,
+        nodes=frozenset(nodes),
+        created=created,
+        group=group,
+        gated=gated,
     )
 
 

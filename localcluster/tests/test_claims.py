@@ -181,9 +181,10 @@ def test_two_devices_of_a_claim_are_two_cards_and_of_one_node(cluster: Api) -> N
     claim(cluster, "pair", 20, count=2)
     claim(cluster, "more", 5, count=2)
     claim(cluster, "many", 1, count=3)
-    for name in ("pair", "more", "many"):
-        pod(cluster, name, named=name)
+    pod(cluster, "pair", named="pair")
     bound(cluster, "pair")
+    for name in ("more", "many"):
+        pod(cluster, name, named=name)
     assert devices(cluster, "pair") == ["gpu-0", "gpu-1"]
     waits(cluster, "more", "cannot allocate all claims")
     waits(cluster, "many", "cannot allocate all claims")

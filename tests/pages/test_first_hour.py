@@ -41,11 +41,11 @@ def test_every_block_says_what_it_is(page: str) -> None:
     assert len(fences) == 2 * len(result) > 10
     for block in result:
         if block.language == "sh":
-            assert block.what in ("", "not run", "goes on until"), block.where
-            assert bool(block.what) == bool(block.more), f"{block.where}: say why"
+            assert block.kind in ("", "not run", "goes on until"), block.place
+            assert bool(block.kind) == bool(block.more), f"{block.place}: say why"
         else:
-            assert block.language in ("yaml", "text"), block.where
-            assert block.what in ("file", "output", "figures of"), block.where
+            assert block.language in ("yaml", "text"), block.place
+            assert block.kind in ("file", "output", "figures of"), block.place
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def printed(expected: Block, output: str) -> None:
         return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
     for part in re.split(r"^\.\.\.$", expected.text, flags=re.MULTILINE):
-        assert alike(part) in alike(output), f"{expected.where}: this is not printed\n{output}"
+        assert alike(part) in alike(output), f"{expected.place}: this is not printed\n{output}"
 
 
 @pytest.mark.timeout(900)
@@ -152,28 +152,28 @@ def figures(block: Block, shell: Shell) -> None:
 
 def follow(block: Block, shell: Shell, folder: Path, output: str) -> str:
     """Do the steps of the block; return the output of the last commands."""
-    if block.what == "not run":
+    if block.kind == "not run":
         return output
-    if block.what == "output":
+    if block.kind == "output":
         printed(block, output)
-    elif block.what == "figures of":
+    elif block.kind == "figures of":
         figures(block, shell)
-    elif block.what == "file":
+    elif block.kind == "file":
         file = shell.folder / block.more
         file.parent.mkdir(exist_ok=True)
         file.write_text(block.text)
-    elif block.what == "goes on until":
+    elif block.kind == "goes on until":
         lines = shell.start(block)
         exports = [line for line in lines if line.startswith("export ")]
         assert len(exports) == 2, lines
-        shell.run(Block(block.where, "sh", "\n".join(exports), "", ""))
+        shell.run(Block(block.place, "sh", "\n".join(exports), "", ""))
         tries = lines[lines.index("then, for example:") + 1 :]
         commands = [line for line in tries if line.startswith("  ")]
         assert len(commands) > 5
-        shell.run(Block(block.where, "sh", "\n".join(commands), "", ""))
+        shell.run(Block(block.place, "sh", "\n".join(commands), "", ""))
     else:
         first = f"git clone {REPOSITORY} gpushare && cd gpushare\n"
         if block.text.startswith(first):
             shell.folder = folder
-        return shell.run(Block(block.where, "sh", block.text.removeprefix(first), "", ""))
+        return shell.run(Block(block.place, "sh", block.text.removeprefix(first), "", ""))
     return output

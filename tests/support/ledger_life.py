@@ -34,7 +34,7 @@ class Life:
         self.books = Ledger(pairing)
         self.world = World()
         self.reads: list[tuple[str, int, ObservedPod | None, float]] = []
-        self.named = 0
+        self.pod_count = 0
         for name in NODES:
             self.world.rigs[name] = Rig(tuple(f"{name}{device}" for device in range(len(shape))))
             self._set_node(node(name, *shape, cpu=1000, memory=1000))
@@ -63,7 +63,7 @@ class Life:
         """Cards die, move and come back, and the inventory names the cards."""
         rig = self.world.rigs[name]
         cards = tuple(f"{name}{card}" for card in order)
-        if not rig.named and len(rig.order) == len(cards):
+        if not rig.names_cards and len(rig.order) == len(cards):
             cards = rig.order  # one change at a time: now the cards get names
         rig.becomes(cards, names=True, identity=identity)
         size = [8] * len(cards)
@@ -75,8 +75,8 @@ class Life:
         self.books.node_changed(spec)
 
     def create(self, request: Request) -> None:
-        self.named += 1
-        self.world.create(f"p{self.named}", request)
+        self.pod_count += 1
+        self.world.create(f"p{self.pod_count}", request)
 
     def another_binds(self, n: int, name: str, text: bool) -> None:
         uid = _pick(n, self.world.waiting())
@@ -86,7 +86,7 @@ class Life:
             self.world.change(
                 uid,
                 node=name,
-                held=values,
+                bound_shares=values,
                 placement=values if text and values else None,
                 bound_at=self.world.rigs[name].version,
             )
@@ -116,12 +116,12 @@ class Life:
 
     def create_and_bind(self, request: Request, name: str) -> None:
         self.create(request)
-        self._bind(f"p{self.named}", name)
+        self._bind(f"p{self.pod_count}", name)
 
     def bind(self, n: int, name: str) -> None:
         """Bind any pod, even one that is gone or bound: the scheduler may not know yet."""
-        if self.named:
-            self._bind(f"p{n % self.named + 1}", name)
+        if self.pod_count:
+            self._bind(f"p{n % self.pod_count + 1}", name)
 
     def _bind(self, uid: str, name: str) -> None:
         pod = self.world.pods.get(uid)
@@ -157,16 +157,16 @@ class Life:
         post = self._post(n, lambda post: not post.status)
         if post is not None:
             self.world.land(post)
-            if answer != "later" and not post.told:
+            if answer != "later" and not post.is_reported:
                 self._tell(post, lost=answer == "lost")
 
     def answer(self, n: int, lost: bool) -> None:
-        post = self._post(n, lambda post: not post.told)
+        post = self._post(n, lambda post: not post.is_reported)
         if post is not None:
             self._tell(post, lost)
 
     def _tell(self, post: Post, lost: bool) -> None:
-        post.told = True
+        post.is_reported = True
         if post.status == 201 and not lost:
             self.books.landed(post.uid, self.world.now)
         elif post.status == 404 and not lost:
@@ -175,7 +175,7 @@ class Life:
             self.books.doubt(post.uid, self.world.now)
 
     def send_again(self, n: int) -> None:
-        post = self._post(n, lambda post: post.told)
+        post = self._post(n, lambda post: post.is_reported)
         charge = self.books.entry(post.uid) if post else None
         if post is None or charge is None or charge.placement != post.allocation.shares:
             return
@@ -199,10 +199,10 @@ class Life:
         world.now += seconds
         for post in world.posts:
             # A client notices within its timeout that no answer came.
-            if not post.told and world.now > post.sent + READ_TIMEOUT:
-                post.told = True
-                self.books.doubt(post.uid, post.sent + READ_TIMEOUT)
-        world.posts = [post for post in world.posts if world.may_land(post) or not post.told]
+            if not post.is_reported and world.now > post.sent_at + READ_TIMEOUT:
+                post.is_reported = True
+                self.books.doubt(post.uid, post.sent_at + READ_TIMEOUT)
+        world.posts = [post for post in world.posts if world.may_land(post) or not post.is_reported]
         self.reads = [
             old_version for old_version in self.reads if world.now <= old_version[3] + READ_TIMEOUT
         ]

@@ -1,7 +1,7 @@
 """Runs a ledger scenario: commands, one per line, with their output.
 
 A line that starts with "|" is expected output of the command above, one with "#" is a comment. Pods
-are named `web` or, where a name comes back with another uid, `web#2`. What a pod asks for is said
+are named `web` or, where a name comes back with another uid, `web#2`. A pod's request is said
 once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `4=1+2/4+1` with
 init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?`
 where the annotations name no devices.
@@ -9,7 +9,7 @@ where the annotations name no devices.
 pairing on | off                     (first line; otherwise auto)
     node NAME UNITS.. [cards a,b] [byIdentity] [gone c] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
-    unhealthy NAME [0,1]                 what the ConfigMap says
+    unhealthy NAME [0,1]                 the text of the ConfigMap
     event POD SIZE pending | on PLACE [uuids a,b] [given c=4] [assigned] [started] [runs] | ended
     gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list

@@ -21,23 +21,23 @@ Shards = tuple[tuple[str, int], ...]
 
 @dataclass
 class Rig:
-    """The cards of a node as they truly are, by index, whatever its inventory says of them.
+    """The true cards of a node by index; the inventory may say otherwise.
 
-    named: it names them. identity: its device plug-in gives the cards that a Binding names, one of
-    another kind what is at the index. version: rises with each change of all that. pure_since: the
-    version from which on both were so.
+    names_cards: the inventory names them. identity: the device plug-in gives the cards that a
+    Binding names; otherwise it gives the cards at the indexes. version: rises with each change.
+    pure_since: the version since both have been true.
     """
 
     order: tuple[str, ...] = ()
-    named: bool = False
+    names_cards: bool = False
     identity: bool = False
     version: int = 0
     pure_since: float = float("inf")
 
     def becomes(self, order: tuple[str, ...], *, names: bool, identity: bool) -> None:
-        if (order, names, identity) == (self.order, self.named, self.identity):
+        if (order, names, identity) == (self.order, self.names_cards, self.identity):
             return
-        self.order, self.named, self.identity = order, names, identity
+        self.order, self.names_cards, self.identity = order, names, identity
         self.version += 1
         pure = names and identity
         self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
@@ -54,19 +54,19 @@ class Rig:
 
 @dataclass
 class Pod:
-    """A pod as it is: `held` is where its Binding has it, `placement` what its annotations say.
+    """The true state of a pod. bound_shares: the place of the Binding. placement: by annotations.
 
-    cards: what it was given, once it was served. bound_at: the version of its node by then.
+    cards: the cards of the device plug-in, once given. bound_at: the version of the node by then.
     """
 
     ref: PodRef
     request: Request
     node: str = ""
-    held: Shares = ()
+    bound_shares: Shares = ()
     placement: Shares | None = None
     assigned: bool = False
     ended: bool = False
-    ours: bool = False
+    is_own: bool = False
     started: float = 0.0
     running: bool = False
     uuids: tuple[str, ...] = ()
@@ -90,21 +90,21 @@ class Pod:
 
 @dataclass
 class Post:
-    """A binding under way to the API server, and its answer once there is one."""
+    """A binding under way to the API server, with the answer once there is one."""
 
     uid: str
     allocation: Allocation
-    sent: float
+    sent_at: float
     version: int = 0
     status: int = 0
-    told: bool = False
+    is_reported: bool = False
 
 
 @dataclass
 class World:
-    """Everything that is true, and how much of it the watch has shown.
+    """The true state of the cluster, and the part that the watch has shown.
 
-    sent: of every Binding of ours its pod, its shares, and the version of its node by then.
+    sent_bindings: the pod, the shares and the version of the node for each Binding of ours.
     """
 
     now: float = 0.0
@@ -114,8 +114,8 @@ class World:
     posts: list[Post] = field(default_factory=list)
     log: list[ObservedPod | str] = field(default_factory=list)
     cursor: int = 0
-    shown: set[str] = field(default_factory=set)
-    sent: set[tuple[str, Shares, int]] = field(default_factory=set)
+    shown_uids: set[str] = field(default_factory=set)
+    sent_bindings: set[tuple[str, Shares, int]] = field(default_factory=set)
     listing: tuple[list[ObservedPod], int] | None = None
 
     def create(self, uid: str, request: Request) -> None:
@@ -133,12 +133,12 @@ class World:
 
     def send(self, post: Post) -> None:
         self.posts.append(post)
-        self.sent.add((post.uid, post.allocation.shares, post.version))
+        self.sent_bindings.add((post.uid, post.allocation.shares, post.version))
 
     def land(self, post: Post) -> None:
         """Let the API server store or refuse the binding: 404, 409, or 504 for a late one."""
         pod = self.pods.get(post.uid)
-        if self.now >= post.sent + REQUEST_TIMEOUT:
+        if self.now >= post.sent_at + REQUEST_TIMEOUT:
             post.status = 504
         elif pod is None:
             post.status = 404
@@ -150,16 +150,16 @@ class World:
             self.change(
                 post.uid,
                 node=path.node,
-                held=path.shares,
+                bound_shares=path.shares,
                 placement=path.shares,
                 uuids=path.uuids,
-                ours=True,
+                is_own=True,
                 bound_at=post.version,
             )
 
     def may_land(self, post: Post) -> bool:
         pod = self.pods.get(post.uid)
-        on_its_way = not post.status and self.now < post.sent + REQUEST_TIMEOUT
+        on_its_way = not post.status and self.now < post.sent_at + REQUEST_TIMEOUT
         return on_its_way and pod is not None and not pod.node and not pod.ended
 
     def read(self, uid: str) -> ObservedPod | None:
@@ -171,14 +171,16 @@ class World:
     def note_shown(self, pod: ObservedPod) -> None:
         now = self.pods.get(pod.ref.uid)
         # For a pod of a late event the meaning of its indices at the binding is unknown.
-        if pod.node and now and (now.ours or now.bound_at == self.rigs[now.node].version):
-            self.shown.add(pod.ref.uid)
+        if pod.node and now and (now.is_own or now.bound_at == self.rigs[now.node].version):
+            self.shown_uids.add(pod.ref.uid)
 
     def serve(self, uid: str) -> None:
         """Give the pod the devices that the node's plug-in gives now, if it has none yet."""
         pod = self.pods[uid]
         if pod.cards is None:
-            self.pods[uid] = replace(pod, cards=self.rigs[pod.node].given(pod.held, pod.uuids))
+            self.pods[uid] = replace(
+                pod, cards=self.rigs[pod.node].given(pod.bound_shares, pod.uuids)
+            )
 
     def waiting(self) -> list[str]:
         return [uid for uid, pod in self.pods.items() if not pod.node and not pod.ended]
@@ -194,9 +196,9 @@ class World:
         """
         rig = self.rigs[node]
         values = {
-            pod.ref.uid: rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
+            pod.ref.uid: rig.given(pod.bound_shares, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
-            if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
+            if pod.node == node and (pod.is_own or pod.ref.uid in self.shown_uids)
         }
         landing = {
             post.uid: rig.given(post.allocation.shares, post.allocation.uuids)
@@ -240,18 +242,18 @@ class World:
     def _surely(self, pod: Pod, rig: Rig) -> list[int] | None:
         """Units by device where there can be no doubt."""
         count = len(rig.order)
-        if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
+        if pod.is_own and pod.uuids and pod.bound_at >= rig.pure_since:
             if not {*pod.uuids} <= {*rig.order, *self.nodes[pod.node].gone}:
                 return (
                     None  # the node does not report the removal of the card: its named cards count
                 )
-            charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
+            charges = dict(zip(pod.uuids, (units for _, units in pod.bound_shares), strict=True))
             return [charges.get(card, 0) for card in rig.order]
-        if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
+        if pod.bound_at != rig.version or (not pod.is_own and pod.ref.uid not in self.shown_uids):
             return None
-        if not pod.ours and any(
+        if not pod.is_own and any(
             (uid, shares) == (pod.ref.uid, pod.placement) and version != rig.version
-            for uid, shares, version in self.sent
+            for uid, shares, version in self.sent_bindings
         ):
             return None  # the Binding reads as an older one of ours, for other cards
         if pod.placement is None or any(device >= count for device, _ in pod.placement):

@@ -57,7 +57,7 @@ def show(shell: Shell, document: Path, of: str, line: str) -> None:
 
 def files(folder: Path) -> dict[str, str]:
     """The files of docs/start.md by name, put into the folder."""
-    created = {block.more: block.text for block in blocks(START) if block.what == "file"}
+    created = {block.more: block.text for block in blocks(START) if block.kind == "file"}
     for name, text in created.items():
         (folder / name).write_text(text, encoding="utf-8")
     return created

@@ -5,9 +5,9 @@ says more:
 
 <!-- not run: REASON -->     commands that a test leaves out
     <!-- goes on until: TEXT --> a command that runs on; TEXT is in the last line before it waits
-    <!-- figures of NAME -->     what `$ COMMAND`, its first line, writes to a terminal
-    <!-- file: NAME -->          what the reader puts into a file
-    <!-- output -->              what the commands before it print; a line `...` stands for more
+    <!-- figures of NAME -->     the output of `$ COMMAND`, its first line, on a terminal
+    <!-- file: NAME -->          the contents of a file of the reader
+    <!-- output -->              the output of the commands before it; a line `...` stands for more
 """
 
 import os
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<what>figures of|[a-z ]+)(?::? (?P<more>[^\n]*))? -->\n)?```(?P<language>\w*)\n"
+    r"^(?:<!-- (?P<kind>figures of|[a-z ]+)(?::? (?P<more>[^\n]*))? -->\n)?```(?P<language>\w*)\n"
     r"(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -29,10 +29,10 @@ _BLOCK = re.compile(
 class Block:
     """A fenced block, the comment before it, and its place."""
 
-    where: str
+    place: str
     language: str
     text: str
-    what: str
+    kind: str
     more: str
 
 
@@ -41,7 +41,7 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for result in _BLOCK.finditer(text):
         line = text.count("\n", 0, result.start("text")) + 1
-        words = [result[name] or "" for name in ("language", "text", "what", "more")]
+        words = [result[name] or "" for name in ("language", "text", "kind", "more")]
         yield Block(f"{page.name}:{line}", *words)
 
 
@@ -69,7 +69,7 @@ class Shell:
             timeout=500,
             check=False,
         )
-        assert finished.returncode == 0, f"{block.where}: {block.text}\n{finished.stdout}"
+        assert finished.returncode == 0, f"{block.place}: {block.text}\n{finished.stdout}"
         pairs = [pair.partition("=") for pair in state.read_text().split("\0") if pair]
         self.environ = {name: value for name, _, value in pairs}
         self.folder = Path(place.read_text().strip())
@@ -95,8 +95,8 @@ class Shell:
             if block.more in line:
                 break
         overdue.cancel()
-        assert lines, f"{block.where}: nothing is printed"
-        assert block.more in lines[-1], f"{block.where}: it has ended\n" + "\n".join(lines)
+        assert lines, f"{block.place}: nothing is printed"
+        assert block.more in lines[-1], f"{block.place}: it has ended\n" + "\n".join(lines)
         return lines
 
     def end(self) -> None:

@@ -264,5 +264,5 @@ def test_without_its_extra_what_runs_on_nodes_says_what_to_install(
         if name.startswith("gpushare.device_plugin"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, guest, None)
-    assert main(["device-plugin", "--help"]) == 2
+    assert main(["device-plugin"]) == 2
     assert "install gpushare[device-plugin]" in capsys.readouterr().err
