@@ -1,6 +1,6 @@
-"""Which sizes of cards count in what is computed of the whole cluster.
+"""The sizes of cards that count in figures of the whole cluster.
 
-What a node says of its cards must count for itself alone, and it may say anything: a card of 2**31
+The inventory of a node must count for that node alone, and may say anything: a card of 2**31
 units, or 64 sizes that nobody has. So scales, tables and prices are made for the sizes that several
 nodes have, and for few of them. A node with another size is judged for itself, by simpler rules; it
 is never refused for it.
@@ -13,7 +13,7 @@ import numpy as np
 from gpushare.core.snapshot import Ints
 
 MOST_SIZES = 8
-"""Sizes that count. What is computed of a policy grows with them: eight take a second or so."""
+"""Sizes that count. The tables of a policy grow with their number: eight take a second or so."""
 
 FARTHEST = 8
 """How many times as large as the median node's card a size may be that only one node has."""

@@ -211,7 +211,7 @@ def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -
 def parts_placed(among: Bools, request: Request, units: Ints) -> Ints:
     """Return int64 (K,): for how many parts of the request each row has devices at once.
 
-    among: bool (K, D), the devices that may be used. units: int64 (K, D), what each has.
+    among: bool (K, D), the devices that may be used. units: int64 (K, D), the units of each.
     """
     counts = np.zeros(len(among), dtype=np.int64)
     for part in request.parts:
@@ -371,8 +371,8 @@ def best_shares(
     if not request.split:
         devices = _best_devices(scorer, snapshot, rows, mask, request)
         return tuple((device, request.units) for device in devices)
-    # The largest first: the others fit on what is left whichever device it takes of those where it
-    # fits, since they would have fitted on that one too.
+    # The largest first. Whichever device it takes of those where it fits, the others fit on the
+    # remaining devices, since they would have fitted on that one too.
     shares, spare = {}, mask.copy()
     for units in request.split:
         within = spare & (snapshot.free[rows] >= units)

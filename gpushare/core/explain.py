@@ -1,4 +1,4 @@
-"""Why a request fits nowhere, what would help, and how good the place of a bound pod is.
+"""Why a request fits nowhere, the remedies, and how good the place of a bound pod is.
 
 "Now" is the moment of the snapshot.
 
@@ -61,7 +61,7 @@ class FreeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would make a request fit on one node; every part of it is needed."""
+    """A remedy that makes a request fit on one node; every part of it is needed."""
 
     node: str
     ends: tuple[Entry, ...] = ()
@@ -71,9 +71,9 @@ class Remedy:
     serves: tuple[Entry, ...] = ()
     """Pods that their device plug-in has to serve first."""
     lacks: tuple[str, ...] = ()
-    """Resources of which the node would still have too little."""
+    """Resources that the node would still have too little of."""
     cures: tuple[str, ...] = ()
-    """What keeps kube-scheduler itself from using the node has to go."""
+    """The reason why kube-scheduler itself does not use the node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def explain(
     """Return how the request stands on the named nodes (each once).
 
     now: seconds since the epoch; it tells which pods that are being deleted are about to be gone.
-    own: kube-scheduler's filters; demands: what the pod demands of them.
+    own: kube-scheduler's filters; demands: the pod's demands for these filters.
     """
     unknown = [name for name in names if name not in snapshot.row]
     known_names = [name for name in names if name in snapshot.row]
@@ -309,7 +309,7 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
 
 def _split(capacity: Ints, request: Request) -> int:
     """Return the least number of devices of one row of (K, D), more than asked for if these have
-    equal parts, on which the same total would fit in equal parts, the percents too; 0 for none.
+    equal parts, so that the same total fits in equal parts, the percents too; 0 for none.
     """
     total = request.total
     percents = [
@@ -341,7 +341,7 @@ def _most_units(units: Ints, devices: int) -> int:
 
 
 def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
-    """Return of each part of a split request what devices of one row of (K, D) have, most of it in
+    """Return as much of each part of a split request as one row of (K, D) has, the row with most in
     all; () if no row has so many devices.
     """
     if not _most_units(units, request.devices):
@@ -352,7 +352,7 @@ def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
 
 
 class _Search:
-    """A search for what makes the request fit on one node."""
+    """A search for remedies that make the request fit on one node."""
 
     def __init__(
         self,
@@ -371,7 +371,7 @@ class _Search:
         self._steps = StepBudget(_STEPS)
 
     def remedies(self, rows: Rows) -> tuple[Remedy, ...]:
-        """Return what would help: pods that end, closed devices that return, or both.
+        """Return the remedies: pods that end, closed devices that return, or both.
 
         Both together are tried only if neither helps alone.
         """
@@ -381,7 +381,7 @@ class _Search:
         return tuple(remedy for remedy in remedies if remedy is not None)
 
     def cured(self, obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
-        """Return what would make room on one of these nodes, which kube-scheduler itself leaves
+        """Return the remedies on one of these nodes, which kube-scheduler itself leaves
         out.
 
         One that has room on its devices comes first, then one with as few obstacles as possible.
@@ -394,7 +394,7 @@ class _Search:
         if remedy is None:
             return ()
         lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
-        # What is short only for now may be free once these pods have ended.
+        # A present shortage may be over once these pods have ended.
         lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
         cures = tuple(obstacle.cure for obstacle in lasting)
         return (replace(remedy, lacks=tuple(sorted(lacks)), cures=cures),)
@@ -408,7 +408,7 @@ class _Search:
     def _by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes.
 
-        Remedies of which all pods are ending already come first. with_closed: closed devices may
+        Remedies whose pods are all ending already come first. with_closed: closed devices may
         return too.
         """
         missing = self._missing(rows, with_closed=with_closed)
@@ -508,7 +508,7 @@ class _Search:
         return replace(enough, lacks=())
 
     def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
-        """Return the resources of which the node would still have too little."""
+        """Return the resources that the node would still have too little of."""
         ended_requests = [entry.request for entry in ends]
         short = self._own.shortages(books.spec.name, self._request, less=ended_requests)
         return tuple(obstacle.resource for obstacle in short)

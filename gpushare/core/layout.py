@@ -1,7 +1,7 @@
 """The layout: the part of the arrays that only the nodes' shapes make, kept by row.
 
 A node that comes, goes or changes costs its own row and a few copies, not a walk over all nodes.
-What has not changed is shared with the layout before, so that readers see by identity what has.
+Unchanged parts are shared with the layout before, so that readers see changes by identity.
 `capacity` is another array whenever anything has changed that a policy may read of other rows:
 names, capacity, models, groups, CPU and memory. It stays the same when devices only close or open.
 
@@ -27,7 +27,7 @@ _A = TypeVar("_A", bound=npt.NDArray[Any])
 
 
 class NodeRows(dict[str, int]):
-    """The row of each node by its name, and by which names it differs from earlier ones.
+    """The row of each node by its name, and the names that differ from earlier layouts.
 
     It is never changed.
     """
@@ -156,7 +156,7 @@ class LayoutRows:
         if spec is not None and before is not None and _rest(spec) == _rest(before):
             return
         self._changed |= _OF_ROWS
-        # What is used on goes to no other value in between.
+        # The used value goes to no other value in between.
         group = self._groups.take(_shape(spec)) if spec else 0
         models = [self._models.take(name) for name in spec.models] if spec else []
         if before is not None:
@@ -253,16 +253,16 @@ class LayoutRows:
 _OF_NAMES = frozenset({"names", "row", "order"})
 _OF_ROWS = frozenset({"cpu_capacity", "memory_capacity", "group", "model", "models"})
 _SHAPES = _OF_NAMES | _OF_ROWS
-"""What a policy may read of other rows, besides `capacity`."""
+"""The other fields of rows, besides `capacity`, that a policy may read."""
 
 
 def _rest(spec: NodeSpec) -> Hashable:
-    """Return what `_OF_ROWS` is made of."""
+    """Return the base of `_OF_ROWS`."""
     return spec.capacity, spec.models, spec.cpu, spec.memory
 
 
 def _shape(spec: NodeSpec) -> Hashable:
-    """Return what nodes of one group have in common."""
+    """Return the common part of the nodes of one group."""
     # Machines of one kind differ by some KiB, and each would be its own group.
     memory = None if spec.memory is None else spec.memory >> _GIB_BITS
     return spec.capacity, spec.models, spec.cpu, memory

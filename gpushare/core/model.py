@@ -224,7 +224,7 @@ class Request:
     @property
     def all_percents(self) -> Percents:
         """The percents of all devices together, at most the whole of one device for each amount:
-        the charge of a device on which the pod may have everything.
+        the charge of a device where everything of the pod may be.
         """
         return of_one_device(self._percent_totals)
 
@@ -369,7 +369,7 @@ class ObservedPod(NamedTuple):
     crowded: bool = False
     """The annotations leave no room for gpushare's annotations."""
     ends_by: float = 0.0
-    """Seconds since the epoch by which a terminating pod must be gone: the deletionTimestamp, which
+    """Seconds since the epoch when a terminating pod must be gone: the deletionTimestamp, which
     includes the grace period."""
     demands: Demands = NO_DEMANDS
     """The demands on nodes of a pod without a node."""

@@ -1,8 +1,8 @@
 """A cluster in memory for simulations and trials: pods are placed, and leave.
 
 The arrays are changed in place, and nothing is copied for a pod. Decisions are those of the
-extender: the same ranking, the same choice of devices. What kube-scheduler enforces before it calls
-an extender is enforced here too: CPU, memory and the GPU model.
+extender: the same ranking, the same choice of devices. kube-scheduler's checks
+before its calls are made here too: CPU, memory and the GPU model.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
-    """Return a ranking by the policy, with what fits for kube-scheduler and for the extender."""
+    """Return a ranking by the policy, with the fits of kube-scheduler and of the extender."""
     return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
 
 

@@ -1,9 +1,9 @@
 """The books that a shadow policy keeps: the nodes of the real ones, each pod where it puts it.
 
 Pure arithmetic, for one thread; knows no queue and no policy by name. The cluster is that of the
-simulator and of trials (`core/mutable_cluster.py`). It is made of the real books, from which the
-charges are taken that stand elsewhere here: so pods without GPU, nodes, and pods whose devices
-nobody knows are as they really are.
+simulator and of trials (`core/mutable_cluster.py`). It is made of the real books, without the
+charges that stand elsewhere here: so pods without GPU, nodes, and pods with unknown devices
+are as they really are.
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ class Settled(NamedTuple):
     moved: int
     """Pods whose node here is gone, or has other devices, while they run on: placed anew."""
     unplaced: int
-    """Pods, new ones, whose devices nobody knows: they count here as they really do."""
+    """New pods with unknown devices: they count here as in the real books."""
 
 
 def sums_of(snapshot: Snapshot, pods: int, typical: int) -> Sums:
@@ -83,7 +83,7 @@ class ShadowBooks:
         return len(self.places) + len(self._unplaced)
 
     def rebase(self, real: Snapshot, entries: Mapping[str, Entry]) -> Settled:
-        """Forget what was placed here: each pod that runs is where it really is."""
+        """Forget the placements here: each running pod is at its real place."""
         real_places = dict(_placed(real, entries))
         # A Binding that was sent, and that no watch has shown yet, may still be refused.
         self.places = {
@@ -142,7 +142,7 @@ class ShadowBooks:
         return Settled(len(lost_places), len(self._unplaced - before))
 
     def _look_again(self, uid: str, *, is_there: bool) -> None:
-        """Note a pod that runs, and nobody knows on which devices; is_there: its node is."""
+        """Note a running pod with unknown devices; is_there: its node is."""
         if is_there:  # the real books count it, and these with them
             self.places.pop(uid, None)
             self.refused.discard(uid)
@@ -150,7 +150,7 @@ class ShadowBooks:
             self._unplaced.add(uid)
 
     def _count_cpu(self, entries: Mapping[str, Entry]) -> None:
-        """Count what CPU is free: the real books say 0 of a node that has given out too much."""
+        """Count the free CPU: the real books say 0 of a node that has given out too much."""
         view = self._cluster.view
         used_cpu = view.cpu_only.copy()
         for entry in entries.values():
@@ -186,7 +186,7 @@ class ShadowBooks:
         return uid in self._asked
 
     def _renumber(self, names: Sequence[str]) -> None:
-        """Keep what was asked, of nodes whose rows have changed. names: by their old rows."""
+        """Keep the requests for nodes whose rows have changed. names: by their old rows."""
         now = self.snapshot
         if names == now.names:
             return
@@ -231,13 +231,13 @@ class ShadowBooks:
         return True
 
     def leave(self, uid: str) -> None:
-        """Note a pod that runs and of which only the next look at the real books tells where."""
+        """Note a running pod whose place only the next look at the real books tells."""
         self._unplaced.add(uid)
 
     def free(self, uid: str) -> bool:
-        """Give back what a pod held that has really ended.
+        """Give back the charge of a pod that has really ended.
 
-        Return False if only a look at the real books tells what that is.
+        Return False if only a look at the real books tells the charge.
         """
         self.refused.discard(uid)
         self._asked.pop(uid, None)
@@ -268,7 +268,7 @@ class ShadowBooks:
         self._tidy(placement.row)
 
     def _tidy(self, row: int) -> None:
-        """Count what is free anew: of a closed or over-full device it is not what was given."""
+        """Count the free amounts anew: those of a closed or over-full device differ."""
         view = self._cluster.view
         view.free[row] = view.left(np.array([row]))[0]
 
@@ -281,7 +281,7 @@ _NOBODY = Ranking(NoPreference())
 
 
 def _placed(real: Snapshot, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Place]]:
-    """Yield the uid and the place of each charge that is what its request says."""
+    """Yield the uid and the place of each charge that equals its request."""
     for uid, entry in entries.items():
         shares = entry.placement
         if entry.node not in real.row or shares is None:

@@ -5,7 +5,7 @@ empty row until another node uses it), D columns, one per device index. Every qu
 cluster is a sum over these arrays: at 5,000 nodes with 8 devices a filter takes 0.1 ms here and
 2.2 ms over objects.
 
-`NodeArrays` is what changes, and the Ledger has the lock for it. Charging is linear, so adding and
+`NodeArrays` changes, and the Ledger has the lock for it. Charging is linear, so adding and
 subtracting the same charge in any order leaves the arrays as they were; therefore the incremental
 sums equal rebuilt ones. A `Snapshot` is a copy: immutable, so any thread may read it.
 """
@@ -86,7 +86,7 @@ def has_devices(
     """Return bool (K,): rows with enough devices for the request, each part on another one.
 
     among: bool (K, D), the devices that may be used: each has enough for the least part. units,
-    rows: what may be used of each is in these rows; only a split request has them looked up.
+    rows: the usable part of each is in these rows; only a split request has them looked up.
     """
     if not request.split:
         enough: Bools = among.sum(axis=1) >= request.devices
@@ -528,7 +528,7 @@ class NodeArrays:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
 
         pinned: by node, as `Snapshot.pinned`; in the same mapping only nodes with charges that came
-        or went may have others. What has not changed since the last snapshot is
+        or went may have others. The parts without a change since the last snapshot are
         taken from that one, to compute less.
         """
         count = len(self._rows)

@@ -1,4 +1,4 @@
-"""The books: who holds how much of which device.
+"""The books: who holds how much of each device.
 
 Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/core/states/test_phases.py` and
 `tests/unit/ledger/test_model.py`.

@@ -1,7 +1,7 @@
-"""The books: the records of all pods and nodes, what is counted from them, and what readers take.
+"""The books: the records of all pods and nodes, their sums, and the values for readers.
 
 A pod's record is changed in one place, `Store.put`, which keeps the arrays up to date by adding and
-subtracting. A `Store` locks nothing: a `Reader` owns one, and has the lock. What it returns is
+subtracting. A `Store` locks nothing: a `Reader` owns one, and has the lock. The returned value is
 never changed again.
 
 Tested in `tests/unit/ledger/test_ledger.py` and `tests/unit/ledger/test_model.py`.
@@ -54,7 +54,7 @@ class NodeRecord:
 
 
 class Store:
-    """The records, what is counted from them, and the alarms they have raised."""
+    """The records, their sums, and the alarms that they have raised."""
 
     def __init__(self, pairing: Pairing) -> None:
         self.records: dict[str, Record] = {}
@@ -71,7 +71,7 @@ class Store:
         """The nodes, there or not, whose devices are given out in other books."""
         self.arrays = NodeArrays()
         self.taken: dict[str, tuple[int, Amounts]] = {}
-        """By node there, what its pods take of it by resource, and since which generation."""
+        """By node, the amounts of its pods by resource, and the generation of the last change."""
         self.pins = Pins(pairing)
         self.changes = 0
         """How often a record was changed."""
@@ -82,7 +82,7 @@ class Store:
     # -- pods -----------------------------------------------------------------------------------
 
     def put(self, uid: str, record: Record | None, alarm: Alarm | None = None) -> None:
-        """Replace the pod's record; None removes it. alarm: what is wrong with what was shown."""
+        """Replace the pod's record; None removes it. alarm: the fault of the observation."""
         if alarm is not None:
             self.alarm_counts[alarm.kind] += 1
             self.alarms.append(alarm)
@@ -131,7 +131,7 @@ class Store:
         return [record for record in records if isinstance(record, Entry)]
 
     def charges_on(self, node: str) -> list[Charge]:
-        """Return what each pod on the node takes of it, also those that hold no device."""
+        """Return the amounts of each pod on the node, also of pods that hold no device."""
         charges = (self.records[uid].charge for uid in self.on_node.get(node, ()))
         return [charge for charge in charges if charge is not None]
 
@@ -186,7 +186,7 @@ class Store:
         elif node in self.arrays.row:
             self.arrays.remove_node(node)
 
-    # -- what fits ------------------------------------------------------------------------------
+    # -- room on nodes ----------------------------------------------------------------------------
 
     def check_fits(self, uid: str, request: Request, allocation: Allocation) -> None:
         """Raise UnknownNode or InsufficientMemory if the pod cannot be charged so."""
@@ -203,7 +203,7 @@ class Store:
         self.pins.check(uid, request, allocation)
 
     def check_still_fits(self, entry: Entry) -> tuple[Allocation, int]:
-        """Return what is charged, and the capacity of its first device, if it all can be used.
+        """Return the charge, and the capacity of its first device, if all of it can be used.
 
         Its cover says which devices. Raises UnknownNode or InsufficientMemory if it cannot.
         """
@@ -268,7 +268,7 @@ class Store:
 def shape_of(
     spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None, *, lent: bool
 ) -> NodeSpec:
-    """Return the node as it counts, given what it was, and without what was reported unhealthy; no
+    """Return the node as it counts, given its history, and without devices reported unhealthy; no
     device of one that is lent is open.
     """
     shape = past.effective_spec(spec)
@@ -296,7 +296,7 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A charge whose pod must be read, and the token to hand back with what was read."""
+    """A charge whose pod must be read, and the token to hand back with the answer."""
 
     ref: PodRef
     node: str
@@ -381,7 +381,7 @@ class Reader:
         return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents)
 
     def taken(self, node: str) -> Amounts:
-        """Return what the pods of a node take of it, by resource; added up once for each change."""
+        """Return the amounts of a node's pods, by resource; added up once for each change."""
         with self._lock:
             arrays, memo = self._store.arrays, self._store.taken
             if node not in arrays.row:
@@ -453,7 +453,7 @@ class Reader:
         return record if isinstance(record, Entry) else None
 
     def record(self, uid: str) -> Record | None:
-        """Return what is known of the pod."""
+        """Return the known state of the pod."""
         with self._lock:
             return self._store.records.get(uid)
 
@@ -507,7 +507,7 @@ class Reader:
         )
         return tuple(sorted(due, key=lambda charge: charge.token))
 
-    # -- what an audit compares -----------------------------------------------------------------
+    # -- comparisons of the audit -----------------------------------------------------------------
 
     def entries_and_specs(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
         """Return (the charges by uid, the nodes by name), both as last shown."""
@@ -516,7 +516,7 @@ class Reader:
         return entries, {name: node_record.spec for name, node_record in nodes.items()}
 
     def differing_nodes(self) -> list[str]:
-        """Return the nodes whose arrays are not what their charges sum to.
+        """Return the nodes whose arrays differ from the sums of their charges.
 
         None unless there is a mistake here. Under the lock things are copied only; they are counted
         outside.

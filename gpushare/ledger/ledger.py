@@ -1,11 +1,12 @@
-"""The books: who holds how much of which device. The only mutable state, behind the only lock.
+"""The books: who holds how much of each device. The only mutable state, behind the only lock.
 
-It is told what the API server shows (nodes, and all pods that have not ended) and what the binder
-decides; it never ranks, never does I/O, never reads a clock (time is an argument: seconds of a
-monotonic clock). Under the lock there is only arithmetic. Readers take a Snapshot and go.
+The ledger is told the objects of the API server (nodes, and all pods that have not ended) and the
+decisions of the binder; it never ranks, never does I/O, never reads a clock (time is an argument:
+seconds of a monotonic clock). Under the lock there is only arithmetic. Readers take a Snapshot and
+go.
 
-What an event makes of a pod is in records.py, by the table in phases.py; what is counted from that
-and what readers take, is in books.py. Pods are keyed by uid, sized from their spec
+The record of a pod after an event is in records.py, by the table in phases.py; the sums of records
+and the readers' values are in books.py. Pods are keyed by uid, sized from their spec
 and placed by their annotations *as first seen*: users can edit annotations. They are charged on
 cards, not on indices (core/cover.py).
 """
@@ -27,7 +28,7 @@ from gpushare.ledger.books import Reader
 
 
 class LearnedPod(NamedTuple):
-    """What tells which pods come, and how long they stay."""
+    """The pods that come, and their lifetimes."""
 
     namespace: str
     request: Request
@@ -38,7 +39,7 @@ class LearnedPod(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What the watch or a list has changed."""
+    """The changes of the watch or of a list."""
 
     new: list[tuple[LearnedPod, bool]] = field(default_factory=list)
     """The pods that it shows for the first time without gates, and whether each is on a node."""
@@ -77,7 +78,7 @@ class Ledger(Reader):
         super().__init__(pairing)
         self._tokens = count()
 
-    # -- what the watches show ------------------------------------------------------------------
+    # -- observations of the watches --------------------------------------------------------------
 
     def replace_nodes(self, specs: Iterable[NodeSpec], keep: Collection[str] = ()) -> None:
         """Take over a complete list of nodes: those not in it are gone.
@@ -112,7 +113,7 @@ class Ledger(Reader):
     def lend(self, node: str) -> None:
         """Close all devices of the node from now on: they are given out in other books.
 
-        What its pods hold stays charged. It may be a node that is not known yet.
+        The charges of its pods stay. The node may not be known yet.
         """
         with self._lock:
             self._store.lend(node)
@@ -160,19 +161,19 @@ class Ledger(Reader):
         return changes
 
     def pod_unreadable(self, uid: str) -> None:
-        """Note that the pod is there, and cannot be read: what it holds stays as it was."""
+        """Note that the pod is there, and cannot be read: its charge stays as it was."""
         with self._lock:
             self._shown_unreadable(uid)
 
     def pod_gone(self, uid: str) -> Changes:
-        """Free what the pod held, whatever the event said it was."""
+        """Free the pod's charge, whatever the event said it was."""
         changes = Changes()
         with self._lock:
             changes.note(self._store.records.get(uid), None)
             self._store.put(uid, None)
         return changes
 
-    # -- what the binder does -------------------------------------------------------------------
+    # -- calls of the binder ----------------------------------------------------------------------
 
     def assume(
         self,
@@ -187,10 +188,10 @@ class Ledger(Reader):
     ) -> Allocation:
         """Charge an allocation before it is written, if it still fits; return it with its uuids.
 
-        stamp: the assume time of the Binding, by which what its bind reports is told from what
-        another reports, and by which it is known again where its other annotations were edited at
-        once. seen: the generation of the snapshot that the devices were chosen by; the node must
-        not have changed since. None: if they fit, they do. at_gate: the Binding is not sent before
+        stamp: the assume time of the Binding. It tells reports of this bind from those of another,
+        and the pod is recognized by it if other annotations were edited at once. seen: the
+        generation of the snapshot that the devices were chosen by; the node must not have changed
+        since. None: if they fit, they do. at_gate: the Binding is not sent before
         `let_through`. Raises PodInFlight, PodMismatch (bound already), UnknownNode or
         InsufficientMemory; then nothing has changed.
         """
@@ -275,7 +276,7 @@ class Ledger(Reader):
             step = records.read(self._store.records.get(uid), pod, token, now)
             self._store.put(uid, step.record, step.alarm)
 
-    # -- what an audit does -----------------------------------------------------------------------
+    # -- calls of the audit -----------------------------------------------------------------------
 
     def recount(self, nodes: Iterable[str]) -> None:
         """Count these nodes again, if that leaves less free; see NodeArrays.recount."""

@@ -1,6 +1,6 @@
 """Nodes: from the structs of objects.py to NodeSpec, for one managed resource.
 
-Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
+Knows our inventory annotation and, without one, the resources of the aliyun device plug-in: a total
 and a count. An unreadable value closes the node with a reason instead of failing: the pods already
 there stay in the ledger.
 

@@ -70,7 +70,7 @@ def first_fit(
 
 
 def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts | None:
-    """Return what a request takes of each capacity; None if a device cannot give such amounts."""
+    """Return the share of each capacity for a request; None if a device cannot give that much."""
     if not requested.keys() <= capacities.keys():
         return None
     consumed = {}

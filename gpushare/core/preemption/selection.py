@@ -28,7 +28,7 @@ PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
 """The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
 
 Part = tuple[int, int]
-"""(device, units): the memory of a device, of which a part of the request needs so many units; or
+"""(device, units): the memory of a device, where a part of the request needs so many units; or
 (device, a number of PERCENTS)."""
 
 _Target = tuple[Part, ...]
@@ -218,7 +218,7 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
 
 
 def _with_percents(device: int, size: int) -> tuple[Part, ...]:
-    """Return what a part of the request needs of a device: memory, and each of `PERCENTS`."""
+    """Return the need of a part of the request on a device: memory, and each of `PERCENTS`."""
     return tuple((device, number) for number in (size, *PERCENTS))
 
 

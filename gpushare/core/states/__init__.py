@@ -1,4 +1,4 @@
-"""What the books hold of a pod: its states, the table of what changes them, and the guards.
+"""The states of a pod in the books, the table of the events that change them, and the guards.
 
 Tested in `tests/unit/core/states` and `tests/unit/ledger`.
 """

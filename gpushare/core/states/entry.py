@@ -1,6 +1,6 @@
 """The states of a pod in the books.
 
-Values only. What an event makes of one: records.py, by the table in phases.py.
+Values only. The next record after an event: records.py, by the table in phases.py.
 
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
@@ -59,7 +59,7 @@ class Waiting:
     priority: int = 0
     """The number of its PriorityClass."""
     demands: Demands = NO_DEMANDS
-    """What it asks of the node besides devices."""
+    """The pod's request of the node besides devices."""
     served: bool = True
     """As `ObservedPod.served`."""
     phase: ClassVar[Phase] = Phase.UNCHARGED
@@ -110,14 +110,14 @@ _BOUND: Final = Phase.BOUND
 class Entry:
     """One charge in the ledger.
 
-    Of a pod that nobody has seen bound, what is said to be observed is not known yet.
+    The observation of a pod that no watch has shown bound is not known yet.
     """
 
     ref: PodRef
     request: Request
     node: str
     placement: Shares | None
-    """What it charges, by the indices that the node has now; () nothing of what is there, None:
+    """The charge, by the indices that the node has now; () for nothing on present devices, None:
     unplaced, charged on every device of the node."""
     assumption: Assumption | None = None
     """Our binding of it; None once the watch has shown it bound."""
@@ -134,7 +134,7 @@ class Entry:
     running: bool = False
     """As observed: its containers run."""
     cover: Cover = _NO_COVER
-    """What `placement` follows from."""
+    """The basis of `placement`."""
     ends_by: float = 0.0
     """When it must be gone, in seconds since the epoch."""
 
@@ -163,10 +163,10 @@ class Entry:
 
     @property
     def charge(self) -> Charge:
-        """What it takes from its node, and by which devices it holds back equal pods.
+        """The amounts that the pod takes from its node, and the devices where it holds equals back.
 
-        One whose cards have moved holds them back too: its device plug-in still goes by what is
-        written. See pairing.py for when one does not any more.
+        A pod whose cards have moved holds equals back too: its device plug-in still goes by the
+        written indices. See pairing.py for when one does not any more.
         """
         shares, pinned = self.cover.written, None
         if shares is not None and not self.running and not (self.assigned and self.started > 0):
@@ -189,8 +189,8 @@ class Entry:
     def charged(self) -> tuple[int, int]:
         """Return (least, most) units that it is charged with; they differ only by a mistake.
 
-        Counted as written: of a pod that may be on one of several devices each is charged, and one
-        whose card has gone charges nothing that is there.
+        Counted as written: of a pod that may be on one of several devices each is charged, and a
+        pod with a missing card charges nothing on the present devices.
         """
         total = self.request.total
         if self.cover.written is None:
@@ -200,7 +200,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodeBooks:
-    """What the ledger says of one node at one moment."""
+    """The ledger's view of one node at one moment."""
 
     spec: NodeSpec
     used: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""The table of phases: what becomes of a pod in the books when something happens to it.
+"""The table of phases: the next phase of a pod in the books after each event.
 
-Pure, and without a clock. What an event does not name a phase for, it leaves as it is.
+Pure, and without a clock. An event changes nothing where the table has no phase for it.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from gpushare.core.states.entry import Phase
 
 
 class Event(StrEnum):
-    """What happens to a pod. The value says it in the table."""
+    """An event of a pod. The value is its text in the table."""
 
     ASSUMED = "a bind charges it, and sends the Binding next"
     GATED = "a bind charges it, and it waits at the gate for its group"
@@ -56,12 +56,12 @@ TABLE: Mapping[Event, Mapping[Phase, Phase]] = {
     # Somebody has read that it landed: that is not unknown any more.
     Event.NO_ANSWER: {**dict.fromkeys(SENT, _IN_DOUBT), _LANDED: _LANDED},
     Event.REFUSED: dict.fromkeys((_AT_GATE, _IN_FLIGHT, _IN_DOUBT, _RESENT), _UNCHARGED),
-    # While a Binding is on its way no read says what becomes of it.
+    # While a Binding is on its way no read tells its end.
     Event.READ_BOUND: {_IN_DOUBT: _LANDED, _LANDED: _LANDED},
     Event.READ_UNBOUND: {_IN_DOUBT: _IN_DOUBT, _LANDED: _LANDED},
     Event.READ_UNBOUND_LATE: {_IN_DOUBT: _UNCHARGED, _LANDED: _UNCHARGED},
     Event.READ_GONE: {_IN_DOUBT: _UNCHARGED, _LANDED: _UNCHARGED},
-    # No pod loses its node: what shows it without one is older than its binding.
+    # No pod loses its node: an object without the node is older than the binding.
     Event.SHOWN_WAITING: {_UNCHARGED: _UNCHARGED, **_STAY},
     Event.SHOWN_BOUND: dict.fromkeys(RECORDED, _BOUND),
     Event.SHOWN_CPU_ONLY: {

@@ -1,4 +1,4 @@
-"""What the books hold of a pod, and what an event makes of it, by the table in phases.py.
+"""The books' record of a pod, and the next record after an event, by the table in phases.py.
 
 Pure: nothing here is ever changed, time and tokens are arguments. A pod without a record is
 uncharged, and no watch has shown it.
@@ -42,7 +42,7 @@ class CpuOnly:
 
     @property
     def charge(self) -> Charge:
-        """What it takes from its node."""
+        """The amounts that the pod takes from its node."""
         return Charge(self.node, self.request, None)
 
 
@@ -70,7 +70,7 @@ class Alarm:
 
 
 class Step(NamedTuple):
-    """What follows from an event."""
+    """The consequences of an event."""
 
     record: Record | None
     """None if nothing is kept."""
@@ -151,7 +151,7 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
 
 
 def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:
-    """Return the record after a whole list; the event says what the list shows of the pod."""
+    """Return the record after a whole list; the event says how the list shows the pod."""
     phase = next_phase(record, event)
     if phase is None:
         return record
@@ -198,8 +198,8 @@ def read(record: Record | None, pod: ObservedPod | None, token: int, now: float)
 def corrected(record: Record | None, pod: ObservedPod) -> Step:
     """Return the record, corrected by an audit's read of a bound pod that is charged wrongly.
 
-    A pod never changes its node, so what is charged elsewhere is nobody's. On its own node it is
-    charged to every device: where it runs is in doubt. A charge with which nothing is wrong stays:
+    A pod never changes its node, so a charge elsewhere is nobody's. On its own node the pod is
+    charged to every device: its place is in doubt. A charge without a fault stays:
     the watch may have put it right since the audit looked.
     """
     if not isinstance(record, Entry) or next_phase(record, Event.CORRECTED) is None:
@@ -316,7 +316,7 @@ def _cover_when_bound(
 
 
 def _cover(pod: ObservedPod) -> Cover:
-    """Return what its annotations say of its devices."""
+    """Return the devices that its annotations name."""
     return Cover(pod.placement, pod.uuids, given=pod.given)
 
 

@@ -40,7 +40,7 @@ class ExtenderManagedResource:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """An extender's `tlsConfig`: paths of PEM files, or what stands in them, which comes first."""
+    """An extender's `tlsConfig`: paths of PEM files, or their content, which comes first."""
 
     insecure: bool = False
     server_name: str = ""
@@ -90,7 +90,7 @@ class ExtenderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What the file says.
+    """The content of the file.
 
     Backoffs in seconds.
     """
@@ -119,7 +119,7 @@ class SchedulerConfig:
 
 
 def decode_scheduler_config(document: object, release: int = 0) -> SchedulerConfig:
-    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong.
+    """Return the configuration in a parsed file. Raises SettingsError naming the fault.
 
     release: the minor release of kube-scheduler that reads it, 0 if that is not known.
     """
@@ -216,7 +216,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _extenders(top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:
-    """Return the extenders; add to `warnings` what is legal but probably not meant."""
+    """Return the extenders; add to `warnings` legal settings that are probably not meant."""
     extenders = [
         _extender(fields_of(item, f"extenders[{index}]"), f"extenders[{index}]")
         for index, item in enumerate(items(top, "extenders"))

@@ -72,7 +72,7 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     able = [item for item in named if item[1].filter_verb or item[1].bind_verb]
     if not able:
         raise SettingsError("extenders: none has a filterVerb or a bindVerb, so none can be us")
-    # What tells none of them apart from the others is passed over.
+    # A key that does not tell the entries apart is passed over.
     candidates = [item for item in able if _is_at(item[1], listen)] or able
     candidates = [item for item in candidates if item[1].bind_verb] or candidates
     if len(candidates) > 1:

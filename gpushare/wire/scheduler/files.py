@@ -1,7 +1,7 @@
-"""Files for kube-scheduler that make it call this extender: which form and which weights for which
+"""Files for kube-scheduler that make it call this extender: the form and the weights for each
 release, and why each line is there.
 
-Knows what kube-scheduler 1.22 to 1.37 read and how they add up scores, and how to write YAML that
+Knows the files that kube-scheduler 1.22 to 1.37 reads, the sum of scores, and how to write YAML
 any reader gives back; touches no file. docs/scheduler.md explains the choices to people.
 """
 
@@ -31,7 +31,7 @@ WEIGHTS = {"ours": 150, "shared": 1}
 
 TLS_FOLDER = "/etc/kubernetes/pki/gpushare"
 _POINTS = {"TaintToleration": 3, "NodeAffinity": 2, "InterPodAffinity": 2}
-"""Score weights of what the pod's author asked for: the defaults from v1beta3 on (before, 1)."""
+"""Score weights of the wishes of the pod's author: the defaults from v1beta3 on (before, 1)."""
 
 _PRIORITIES = {
     "TaintTolerationPriority": 3,
@@ -42,7 +42,7 @@ _PRIORITIES = {
     "BalancedResourceAllocation": 1,
     "ImageLocalityPriority": 1,
 }
-"""1.22's defaults without LeastRequestedPriority, with which a Policy does not start there (tried
+"""1.22's defaults without LeastRequestedPriority: a Policy does not start there with it (tried
 with 1.22.17), and without NodePreferAvoidPodsPriority, whose 10000 would outweigh everything."""
 
 READY_MADE = {
@@ -135,7 +135,7 @@ class FileOptions:
 def default_options(kubernetes: str, form: str, order: str) -> FileOptions:
     """Return the options of a file for a release such as 1.27, with the default URL and resource.
 
-    form: "" takes the usual one. Raises SettingsError for what there is no file for.
+    form: "" takes the usual one. Raises SettingsError if there is no such file.
     """
     # Clouds add to it: 1.27.3-eks-1, 1.27+, v1.30.5-gke.1014001.
     match = re.fullmatch(r"v?1\.([0-9]{1,3})(\+|[.+-][\w.+-]{1,60})?", kubernetes, re.ASCII)
@@ -153,7 +153,7 @@ def default_options(kubernetes: str, form: str, order: str) -> FileOptions:
 def render_file(options: FileOptions, style: str) -> str:
     """Return the file's text. `style`: yaml (with comments) or json. Raises SettingsError.
 
-    What kube-scheduler or `gpushare serve` would refuse or warn about is not printed.
+    A file that kube-scheduler or `gpushare serve` would refuse or warn about is not printed.
     """
     document = build_document(options)
     config = decode_scheduler_config(document)

@@ -1,4 +1,4 @@
-"""A legacy Policy around its extenders: the plug-ins that it stands for, and what 1.22 makes of it.
+"""A legacy Policy around its extenders: its plug-ins, and the reading of 1.22.
 
 Its predicates and priorities become a profile: which plug-ins filter and score. The tables are
 1.22's (pkg/scheduler/framework/plugins/legacy_registry.go), the last release that reads a Policy.
@@ -74,7 +74,7 @@ _DEFAULT_WEIGHTS = {
     "ImageLocalityPriority": 1,
     "EvenPodsSpreadPriority": 2,
 }
-# Two old names, and what a custom predicate or priority is by its argument.
+# Two old names, and the kinds of a custom predicate or priority by its argument.
 _OLD_NAMES = {
     "PodFitsPorts": "PodFitsHostPorts",
     "ServiceSpreadingPriority": "SelectorSpreadPriority",
@@ -91,7 +91,7 @@ _CUSTOM_PRIORITIES = {
 
 
 def policy_profile(policy: Fields) -> Profile:
-    """Return what a Policy, under its own spelling, stands for.
+    """Return the plug-ins of a Policy, under its own spelling.
 
     Raises SettingsError with kube-scheduler's reason, naming the place.
     """
@@ -124,7 +124,7 @@ def check_keys(document: Fields) -> list[str]:
     does.
 
     Releases differ: 1.22.17 refuses them there, though within `extenders` it takes any case and
-    passes over what it does not know.
+    passes over unknown names.
     """
     strange = [key for key in document if key not in POLICY_KEYS]
     if not strange:

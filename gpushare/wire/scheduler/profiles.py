@@ -1,7 +1,7 @@
 """The profiles of a KubeSchedulerConfiguration: which plug-ins are on, their weights and arguments.
 
-Knows how a file says it and what kube-scheduler refuses in it; not which plug-ins there are, nor
-what one makes of its arguments.
+Knows how a file says profiles, and which of them kube-scheduler refuses; not the plug-ins, nor
+the meaning of their arguments.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class PluginSet:
-    """What a profile changes at one point: plug-ins with their weights (0: not said), and those
+    """The changes of a profile at one point: plug-ins with their weights (0: not said), and those
     that are off (`*`: all).
     """
 
@@ -62,7 +62,7 @@ def read_profiles(top: Fields, short: str, release: int = 0) -> tuple[Profile, .
     """Return the profiles of a file that was read strictly, one by default.
 
     short: its version, such as v1beta3. release: of kube-scheduler, 0 if it is not known. Raises
-    SettingsError naming what kube-scheduler would refuse.
+    SettingsError naming the part that kube-scheduler would refuse.
     """
     general = read_percentage(top, "")
     listed = items(top, "profiles")

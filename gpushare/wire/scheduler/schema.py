@@ -1,10 +1,10 @@
-"""What kube-scheduler's file may hold: the keys of each version, their types, how strictly each way
-of reading takes them.
+"""The content of kube-scheduler's file: the keys of each version, their types, and how strict each
+way of reading is.
 
 `strict` reads a KubeSchedulerConfiguration as kube-scheduler does: keys exactly as written, no key
 that it does not know, no text for a number. `lenient` reads a Policy, whose extenders may be
 written in any case. Both return the document with whole numbers as int and durations in seconds, so
-that those who read it further look at values alone. What fields mean together they do not know.
+that later readers look at values alone. The readers do not know the meaning of fields together.
 
 The tables are those of k8s.io/kube-scheduler/config and k8s.io/component-base/config in the
 releases 1.22 to 1.37; `tests/e2e/test_scheduler_files.py` holds them against kube-scheduler itself.
@@ -131,7 +131,7 @@ class Document:
     """Paths of the keys that are in no table."""
 
     remarks: list[str] = field(default_factory=list)
-    """What else is worth a warning."""
+    """Further reasons for a warning."""
 
 
 def strict(document: object, version: str, release: int = 0) -> Document:
@@ -139,14 +139,14 @@ def strict(document: object, version: str, release: int = 0) -> Document:
 
     release: the minor release of kube-scheduler that reads it; 0: any that reads this version.
     Raises SettingsError naming the key that kube-scheduler refuses. A key that no known release has
-    is refused in what is not v1: only v1 may have gained it since.
+    is refused in other versions than v1: only v1 may have gained it since.
     """
     reader = _Reader(version, (release, release) if release else RELEASES[version])
     return Document(reader.fields(document, _COMPONENT, "", ""), reader.unknown)
 
 
 def lenient(document: object) -> Document:
-    """Return a Policy: its extenders' keys in any case, what is unknown there passed over.
+    """Return a Policy: its extenders' keys in any case, unknown keys passed over.
 
     Raises SettingsError.
     """
@@ -241,7 +241,7 @@ class _Reader:
                 return float(value)
             except OverflowError as error:
                 raise SettingsError(f"{where}: is too large for a number") from error
-        # Infinities and what is no number are in no range, and cannot be made whole.
+        # Infinities and texts that are no number are in no range, and cannot be made whole.
         fits = -(1 << _BITS[kind] - 1) <= value < 1 << _BITS[kind] - 1
         if not fits or value != int(value):
             raise SettingsError(f"{where}: must be a whole number of {_BITS[kind]} bits")
@@ -280,7 +280,7 @@ class _PolicyReader(_Reader):
 
 
 def in_range(seconds: float, where: str) -> float:
-    """Return the seconds. Raises SettingsError for what no timeout can be."""
+    """Return the seconds. Raises SettingsError for a value that no timeout can have."""
     if not 0 <= seconds < _LONGEST / 1e9:
         raise SettingsError(f"{where}: must not be negative, nor longer than 292 years")
     return seconds

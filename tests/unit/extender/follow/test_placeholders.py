@@ -443,7 +443,7 @@ def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool) -> 
 def test_wherever_its_process_dies_one_without_the_option_leaves_nothing(
     crash: int, landed: bool
 ) -> None:
-    """The process dies at a create or a status, or the next one at a delete, and a third goes on."""
+    """The process dies at a create or a status, or the next at a delete, and a third goes on."""
     story = Dying(crash, landed=landed, next_namespace="")
     story.world.waits("web-0", 8)
     story.world.waits("web-1", 8)

@@ -337,7 +337,7 @@ def test_switched_off_it_takes_away_what_an_earlier_process_has_left() -> None:
 @pytest.mark.parametrize("landed", [True, False])
 @pytest.mark.parametrize("crash", [1, 2, 3, 4])
 def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool, on: bool) -> None:
-    """Two nodes are annotated, then a process without the guard frees the nodes; one of the two dies
+    """Two nodes are annotated, then a process without the guard frees the nodes; one of them dies
     at a write, which lands or not. on: the process that goes on after the first one has the guard.
     """
     world = stuck()
