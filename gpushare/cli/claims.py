@@ -19,7 +19,7 @@ from gpushare.core.claims.model import ClaimRequest, PodClaims, Slice
 from gpushare.core.node_filters import NodeStates
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_cards import MEMORY, Card
+from gpushare.explain.claim_cards import MEMORY, ClaimCard
 from gpushare.explain.claim_pods import memory_parts
 from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.explain.claims import explain_claim
@@ -210,7 +210,7 @@ def drivers_with_memory(slices: Iterable[Slice]) -> list[str]:
 class CardLine:
     """A device with memory, and the units that claims hold."""
 
-    card: Card
+    card: ClaimCard
     allocated: int
 
     @property

@@ -73,7 +73,7 @@ class RunOutcome:
         return [move for move in self.remaining if move not in (self.evicted, self.unsettled)]
 
 
-class _Stopped(GpuShareError):
+class _Halted(GpuShareError):
     """The run stops."""
 
 
@@ -189,7 +189,7 @@ class DefragRun:
                     refused_until = now + self._wait
                     self._say(f"{refused}; it is tried again")
                 if now >= refused_until:
-                    raise _Stopped(f"{refused}, for {self._wait:g} seconds") from refused
+                    raise _Halted(f"{refused}, for {self._wait:g} seconds") from refused
                 time.sleep(_PAUSE)
             else:
                 refused_until = None
@@ -211,7 +211,7 @@ class DefragRun:
                 return None
             if node:
                 self._done.bound_node = node
-                raise _Stopped(f"pod {self._pod} is bound to {node} already")
+                raise _Halted(f"pod {self._pod} is bound to {node} already")
             look = self._look(len(remaining))
             answer = look.answer
             moves = {move.entry.ref.uid for move in answer.moves}
@@ -219,7 +219,7 @@ class DefragRun:
                 return look
             spent, reason = self._why_not(look)
             if spent is None or time.monotonic() >= until:
-                raise _Stopped(f"the rest of the plan holds no longer: {reason}")
+                raise _Halted(f"the rest of the plan holds no longer: {reason}")
             if not announced:
                 self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
                 announced = True
@@ -250,7 +250,7 @@ class DefragRun:
             pod = {}
         metadata = mapping(pod.get("metadata"))
         if metadata.get("uid") != ref.uid or metadata.get("deletionTimestamp"):
-            raise _Stopped(f"pod {ref}, for which it is done, is gone")
+            raise _Halted(f"pod {ref}, for which it is done, is gone")
         return text(mapping(pod.get("spec")).get("nodeName"))
 
     # -- a move -------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class DefragRun:
             self._record.begin(ref)
         except ApiError as error:
             if error.status == _FORBIDDEN:
-                raise _Stopped(
+                raise _Halted(
                     f"ConfigMap {MOVES}, in which moves are written down, may not be read and"
                     f" written; docs/defrag.md shows the rights that --apply needs ({error})"
                 ) from error
@@ -311,7 +311,7 @@ class DefragRun:
                 if isinstance(error, (ApiConflict, ApiNotFound)):
                     self._refuse(f"{ref} has changed since it was looked at")
                 if time.monotonic() >= until:
-                    raise _Stopped(f"{ref} is not evicted: {error}") from error
+                    raise _Halted(f"{ref} is not evicted: {error}") from error
                 unclear = True
             else:
                 return
@@ -321,7 +321,7 @@ class DefragRun:
         """Raise the error that a clear answer means."""
         if error.status == _FORBIDDEN:
             self._done.unsettled = None
-            raise _Stopped(
+            raise _Halted(
                 f"pods/eviction may not be created in namespace {ref.namespace}; docs/defrag.md"
                 f" shows the rights that --apply needs ({error})"
             )
@@ -345,7 +345,7 @@ class DefragRun:
                 return self._is_gone_now(ref)
             except ApiError as error:
                 if time.monotonic() >= until:
-                    raise _Stopped(f"whether {ref} was evicted is not known: {error}") from error
+                    raise _Halted(f"whether {ref} was evicted is not known: {error}") from error
             time.sleep(_POLL)
 
     def _is_gone_now(self, ref: PodRef) -> bool:
@@ -379,7 +379,7 @@ class DefragRun:
                     name = f"{ref.namespace}/{metadata.name}"
                     node = (pod.spec and pod.spec.node_name) or ""
                     if node not in ("", move.node):
-                        raise _Stopped(f"{name} landed on {node}, not on {move.node}")
+                        raise _Halted(f"{name} landed on {node}, not on {move.node}")
                     phase = (pod.status and pod.status.phase) or "Pending"
                     if node and phase == "Running" and ref.uid not in pods:
                         return name
@@ -389,7 +389,7 @@ class DefragRun:
             except ApiError as error:
                 state = str(error)
             if time.monotonic() >= until:
-                raise _Stopped(f"{ref} does not run again after {self._wait:g} seconds: {state}")
+                raise _Halted(f"{ref} does not run again after {self._wait:g} seconds: {state}")
             time.sleep(_POLL)
 
     def _check_room(self) -> None:
@@ -397,12 +397,12 @@ class DefragRun:
         if self._pod is None:
             answer = self._look(1).answer
             if not answer.node or answer.moves:
-                raise _Stopped("all was moved, but there is no room: something else took it")
+                raise _Halted("all was moved, but there is no room: something else took it")
             return
         until = time.monotonic() + self._wait
         while not (node := self._node_of_waiting(self._pod)):
             if time.monotonic() >= until:
-                raise _Stopped(f"the room is open, but pod {self._pod} is not bound")
+                raise _Halted(f"the room is open, but pod {self._pod} is not bound")
             time.sleep(_POLL)
         self._done.bound_node = node
 

@@ -88,7 +88,7 @@ class Options:
     """Whether to show the use of GPUs by container."""
 
 
-class _Parser(Parser):
+class _OptionParser(Parser):
     """Prints an error and exits as kubectl does for a wrong command line."""
 
     prefix = "error"
@@ -151,10 +151,10 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
 
 
 def make_parser(
-    prog: str, description: str, epilog: str, code: int = _Parser.code
+    prog: str, description: str, epilog: str, code: int = _OptionParser.code
 ) -> argparse.ArgumentParser:
     """Return a parser in kubectl's manner, without options. code: of a wrong command line."""
-    parser = _Parser(
+    parser = _OptionParser(
         prog=prog,
         description=description,
         epilog=epilog,

@@ -182,7 +182,7 @@ class NvmlSource:
         self._pci = root / "sys/bus/pci/devices"
         self._life = self._loads = 0
         self._unloaded = False
-        self._watch = _Watch()
+        self._watch = _DeviceWatch()
         self._initialize()
 
     @property
@@ -296,7 +296,7 @@ class NvmlSource:
         """
         watch = self._watch
         if watch.life != self._life:  # handles from before are not valid any more
-            watch = self._watch = _Watch(self._life)
+            watch = self._watch = _DeviceWatch(self._life)
         try:
             if watch.rounds % _RETRY_ROUNDS == 0:
                 watch.add(pynvml.nvmlDeviceGetCount())
@@ -516,7 +516,7 @@ def _rounded_mib(size: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
+class _DeviceWatch:
     """The errors of the cards, one event set for each card: so one failing set leaves the others.
 
     A real driver answers the wait with GPU_IS_LOST at once while a lost card is in the set.

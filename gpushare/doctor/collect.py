@@ -226,18 +226,18 @@ class Collector:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _ListPage:
     items: Sequence[Fields]
     continue_token: str
 
 
-def _page(body: bytes) -> _Page:
+def _page(body: bytes) -> _ListPage:
     page = _document(body)
     if not str(page.get("kind")).endswith("List") or "items" not in page:
         raise MessageError("the answer is no list")
     metadata = page.get("metadata")
     more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
-    return _Page([item for item in page["items"] or () if isinstance(item, dict)], more)
+    return _ListPage([item for item in page["items"] or () if isinstance(item, dict)], more)
 
 
 def _document(body: bytes) -> Fields:

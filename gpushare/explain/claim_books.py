@@ -34,7 +34,7 @@ from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
-from gpushare.explain.claim_cards import Card, cards_of, memory_units
+from gpushare.explain.claim_cards import ClaimCard, cards_of, memory_units
 from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.objects import ClaimsPod
@@ -91,8 +91,8 @@ class ClaimBooks:
         to be read."""
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
         # By node: several nodes can use a device that is attached by a network.
-        self._cards: dict[DeviceKey, dict[str, Card]] = defaultdict(dict)
-        self._on_node: dict[str, tuple[Card, ...]] = {}
+        self._cards: dict[DeviceKey, dict[str, ClaimCard]] = defaultdict(dict)
+        self._on_node: dict[str, tuple[ClaimCard, ...]] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._claims: dict[str, ClaimRecord] = {}
         self._uids: dict[tuple[str, str], str] = {}
@@ -251,7 +251,7 @@ class ClaimBooks:
                 shares.update(use.shares)
         return Use(exclusive, shares)
 
-    def card(self, key: DeviceKey, node: str = "") -> Card | None:
+    def card(self, key: DeviceKey, node: str = "") -> ClaimCard | None:
         """Return the card of the ledger that this device is, or is a partition of, on this node or
         on the first by name; None if the device is no card.
         """
@@ -457,7 +457,7 @@ class ClaimBooks:
             self.ledger.pod_gone(pod.ref.uid)
             self.ledger.pod_changed(pod)
 
-    def units_of(self, holding: Holding, card: Card) -> int:
+    def units_of(self, holding: Holding, card: ClaimCard) -> int:
         """Return the units that a holding takes of a card, rounded up; all of the card or of the
         partition for a holding without an amount.
         """

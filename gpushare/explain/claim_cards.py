@@ -19,7 +19,7 @@ _CLOSING = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class ClaimCard:
     """A card of the ledger: a device with memory of the driver, or all partitions of one card."""
 
     key: DeviceKey
@@ -44,7 +44,7 @@ class Card:
         return self.parts.keys() or (self.key,)
 
 
-def cards_of(node: str, devices: NodeDevices, driver: str, unit: int) -> Iterator[Card]:
+def cards_of(node: str, devices: NodeDevices, driver: str, unit: int) -> Iterator[ClaimCard]:
     """Yield the cards of a node; devices with counters of one set are partitions of one.
 
     unit: bytes of a memory unit.
@@ -70,7 +70,7 @@ def cards_of(node: str, devices: NodeDevices, driver: str, unit: int) -> Iterato
         # The whole card, if that is a device too.
         device = max(group, key=_memory_used)
         parts = {part.key: max(_units(unit, _memory_used(part)), 1) for part in group}
-        yield Card(
+        yield ClaimCard(
             key=device.key,
             node=node,
             index=index,

@@ -27,7 +27,7 @@ _STEPS = 20_000
 
 
 @dataclass(slots=True)
-class _NodeDevices:
+class _FreeDevices:
     """The devices of a node while pods are placed."""
 
     name: str
@@ -67,7 +67,7 @@ class ClaimPlacer(Placer):
         for name in self.view.names:
             use = Use() if name in like else books.use(name)
             model = like.get(name, name)
-            self._nodes.append(_NodeDevices(model, books.devices(model), use, use, [], {}))
+            self._nodes.append(_FreeDevices(model, books.devices(model), use, use, [], {}))
 
     @classmethod
     def over_books(cls, books: ClaimBooks, matches: Matcher, like: Mapping[str, str]) -> PlacerOver:

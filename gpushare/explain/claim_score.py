@@ -13,7 +13,7 @@ from gpushare.core.model import Request
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.explain.claim_books import ClaimBooks
-from gpushare.explain.claim_cards import Card, memory_units
+from gpushare.explain.claim_cards import ClaimCard, memory_units
 
 Part = tuple[int, int]
 """(index of a card on the node, units taken of the card)."""
@@ -38,7 +38,9 @@ def parts_of(
             yield card.index, units
 
 
-def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, card: Card) -> int:
+def _requested_units(
+    books: ClaimBooks, device_taken: Taken, claims: PodClaims, card: ClaimCard
+) -> int:
     """Return the units that a request asks of a card that is taken whole; 1 without an amount."""
     for request in claims.claims[device_taken.claim].requests:
         for alternative in request.alternatives:

@@ -32,7 +32,7 @@ class _ListMeta(Struct, gc=False, rename="camel"):
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class _List(Struct, Generic[_T], gc=False):
+class _ListBody(Struct, Generic[_T], gc=False):
     kind: str | None = None
     metadata: _ListMeta | None = None
     items: list[_T] | UnsetType | None = UNSET
@@ -119,8 +119,8 @@ class Codec(Generic[_T]):
         self.kind = name or kind.__name__
         self._rescue = rescue
         self._one = Decoder(kind)
-        page = _List[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
-        self._list: Decoder[_List[_T]] = Decoder(page)
+        page = _ListBody[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
+        self._list: Decoder[_ListBody[_T]] = Decoder(page)
 
     def decode(self, body: bytes | Raw) -> _T:
         """Return a single object. Raises MessageError naming the field."""
@@ -206,7 +206,7 @@ class Codec(Generic[_T]):
             body = tamed(body)
             return decode_with(decoder, body, subject), body
 
-    def _items(self, page: _List[_Item]) -> Sequence[_Item]:
+    def _items(self, page: _ListBody[_Item]) -> Sequence[_Item]:
         if page.kind != f"{self.kind}List":
             raise MessageError(f"list: its kind is {(page.kind or '')[:80]!a}, not {self.kind}List")
         if isinstance(page.items, UnsetType):
@@ -319,4 +319,4 @@ _ESCAPE = re.compile(
 _EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
 _IDENTIFIED = Decoder(_Identified)
-_RAW_LIST: Decoder[_List[Raw]] = Decoder(_List[Raw])
+_RAW_LIST: Decoder[_ListBody[Raw]] = Decoder(_ListBody[Raw])

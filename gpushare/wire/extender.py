@@ -137,7 +137,7 @@ class _SurvivingNodes(Struct, gc=False):
     metadata: dict[str, str] = {}
 
 
-class _FilterResult(Struct, gc=False):
+class _FilterReply(Struct, gc=False):
     nodes: _SurvivingNodes | None = msgspec.field(name="Nodes")
     node_names: Raw | None = msgspec.field(name="NodeNames")
     failed: Mapping[str, str] = msgspec.field(name="FailedNodes")
@@ -150,7 +150,7 @@ class _HostPriority(Struct, gc=False):
     score: int = msgspec.field(name="Score")
 
 
-class _BindResult(Struct, gc=False):
+class _BindReply(Struct, gc=False):
     error: str = msgspec.field(name="Error")
 
 
@@ -275,7 +275,7 @@ def decode_pod(body: bytes) -> tuple[ClaimsPod, bytes] | None:
 
 def mirror_names(names: bytes) -> bytes:
     """Return the answer to a filter request that lets all nodes pass. names: the received JSON."""
-    return _ENCODER.encode(_FilterResult(None, Raw(names), {}, {}, ""))
+    return _ENCODER.encode(_FilterReply(None, Raw(names), {}, {}, ""))
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -315,7 +315,7 @@ def encode_filter(
         nodes = _SurvivingNodes([args.items[name] for name in fit])
     else:
         names = Raw(lists.encode(fit) if lists else _ENCODER.encode(fit))
-    return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
+    return _ENCODER.encode(_FilterReply(nodes, names, failed or {}, unresolvable or {}, error))
 
 
 def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
@@ -340,7 +340,7 @@ def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
 
 def encode_bind(error: str = "") -> bytes:
     """Return the answer to a bind request; "" means bound."""
-    return _ENCODER.encode(_BindResult(error))
+    return _ENCODER.encode(_BindReply(error))
 
 
 def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
@@ -401,12 +401,12 @@ def checked_uid(uid: str, path: str) -> str:
 
 MESSAGES: Mapping[str, type[Struct]] = {
     "ExtenderArgs": _FilterBody,
-    "ExtenderFilterResult": _FilterResult,
+    "ExtenderFilterResult": _FilterReply,
     "NodeList": _NodeItems,
     "SurvivingNodes": _SurvivingNodes,
     "HostPriority": _HostPriority,
     "ExtenderBindingArgs": _BindBody,
-    "ExtenderBindingResult": _BindResult,
+    "ExtenderBindingResult": _BindReply,
 }
 """The structs of the messages, by the name of the Go type if there is one."""
 

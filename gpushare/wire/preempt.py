@@ -58,7 +58,7 @@ class _AnsweredNode(Struct, gc=False):
     violations: int = msgspec.field(name="NumPDBViolations")
 
 
-class _Answer(Struct, gc=False):
+class _PreemptReply(Struct, gc=False):
     nodes: dict[str, _AnsweredNode] = msgspec.field(name="NodeNameToMetaVictims")
 
 
@@ -74,7 +74,7 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
     """Return the answer to a preempt request: the remaining nodes, with the victims in order."""
     return _ENCODER.encode(
-        _Answer(
+        _PreemptReply(
             {
                 node: _AnsweredNode(
                     [_AnsweredPod(uid) for uid in victims_of_node.uids], victims_of_node.violations
@@ -122,7 +122,7 @@ def _whole_uid(raw: Raw) -> str | None:
 MESSAGES: Mapping[str, type[Struct]] = {
     "ExtenderPreemptionArgs": _Body,
     "Victims": _OnNode,
-    "ExtenderPreemptionResult": _Answer,
+    "ExtenderPreemptionResult": _PreemptReply,
     "AnsweredVictims": _AnsweredNode,
     "AnsweredPod": _AnsweredPod,
 }

@@ -10,7 +10,7 @@ from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.controllers.manager import ControllerManager
 from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.scheduler import Scheduler
-from tests.contract.apiserver.client import MERGE, Api, Json, Reply
+from tests.contract.apiserver.client import MERGE, Api, ApiReply, Json
 from tests.e2e.processes import until
 
 API = "/apis/resource.k8s.io/v1"
@@ -71,7 +71,7 @@ def claim_spec(gib: int, name: str = PLAIN, count: int = 1) -> Json:
     return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
 
 
-def claim(api: Api, name: str, gib: int, class_name: str = PLAIN, count: int = 1) -> Reply:
+def claim(api: Api, name: str, gib: int, class_name: str = PLAIN, count: int = 1) -> ApiReply:
     spec = claim_spec(gib, class_name, count)
     return api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
 
@@ -124,7 +124,7 @@ def test_of_a_claim_s_status_only_what_a_real_server_checks_is_checked(api: Api)
     assert created["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] == "ExactCount"
     status = f"{CLAIMS}/c/status"
 
-    def patch(change: Json, at: str = status) -> Reply:
+    def patch(change: Json, at: str = status) -> ApiReply:
         return api.patch(at, change, MERGE)
 
     pods = [{"resource": "pods", "name": "p", "uid": "u"}]

@@ -37,7 +37,7 @@ _RUNS = Path(__file__).parent / "runs.json"
 
 
 @dataclass
-class Run:
+class FuzzRun:
     """The result of a run. sent: inputs by part; kinds, statuses: of the malformed HTTP."""
 
     commit: str
@@ -56,7 +56,7 @@ def main() -> int:
     seed = request.seed or (1 if request.ci else random.randrange(1, 10**9))
     scale = max(request.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
-    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, request.first)
+    run = FuzzRun(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, request.first)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
@@ -107,33 +107,33 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _flood(world: BadWorld, request: argparse.Namespace, run: Run) -> None:
+def _flood(world: BadWorld, request: argparse.Namespace, run: FuzzRun) -> None:
     result = flood(world, request.first, request.inputs, run.seed, 60 * request.minutes)
     run.kinds, run.statuses = dict(result.kinds), dict(result.statuses)
     _note(run, "malformed HTTP", result.sent, result.kinds, result.seconds, result.findings)
     print(f"  answers: {_counted(sorted(result.statuses.items()))}")
 
 
-def _stall(world: BadWorld, run: Run) -> None:
+def _stall(world: BadWorld, run: FuzzRun) -> None:
     begin = time.monotonic()
     finished, findings = stalled(world, CLIENTS, STALLED_S)
     _note(run, "stalled clients", CLIENTS, finished, time.monotonic() - begin, findings)
 
 
-def _stay(world: BadWorld, run: Run) -> None:
+def _stay(world: BadWorld, run: FuzzRun) -> None:
     begin = time.monotonic()
     body, findings = stays(world)
     _note(run, "large, again", body.total(), body, time.monotonic() - begin, findings)
 
 
-def _slow(run: Run) -> None:
+def _slow(run: FuzzRun) -> None:
     begin = time.monotonic()
     tries, findings = slow_downs()
     counts = {"inputs stretched": tries}
     _note(run, "slow-downs", tries, counts, time.monotonic() - begin, findings)
 
 
-def _fuzz(folder: Path, runs: int, run: Run) -> None:
+def _fuzz(folder: Path, runs: int, run: FuzzRun) -> None:
     """The findings of Atheris on the decoders, in another process."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
@@ -153,7 +153,12 @@ def _fuzz(folder: Path, runs: int, run: Run) -> None:
 
 
 def _note(  # noqa: PLR0917 -- each is of its own type
-    run: Run, part: str, body: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
+    run: FuzzRun,
+    part: str,
+    body: int,
+    kinds: Mapping[str, int],
+    seconds: float,
+    findings: list[str],
 ) -> None:
     run.sent[part] = body
     run.findings += findings

@@ -22,7 +22,7 @@ _STARTS = (b"", b"P", _WHOLE[:40], _WHOLE[:-1], b"")
 """Silent, one byte, half a head, all but the last byte; the last one drips byte by byte."""
 
 
-class _Client:
+class _StalledClient:
     """One connection with an unfinished request; the client reconnects after a close."""
 
     def __init__(self, port: int, number: int) -> None:
@@ -60,7 +60,7 @@ def stalled(world: BadWorld, clients: int, seconds: float) -> tuple[Counter[str]
     """(summary, findings)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    crowd = [_Client(world.extender.port, number) for number in range(clients)]
+    crowd = [_StalledClient(world.extender.port, number) for number in range(clients)]
     finished, findings, stop = Counter(clients=clients), list[str](), threading.Event()
 
     def drip() -> None:

@@ -26,7 +26,7 @@ from gpushare.wire.objects import Pod
 from gpushare.wire.quantity import to_bytes
 from tests.contract.apiserver.client import MERGE, Json
 from tests.e2e.binaries import RELEASE, needed, tool
-from tests.e2e.extender import Extender
+from tests.e2e.extender import RealExtender
 from tests.e2e.objects import NODES, PODS, fresh
 from tests.e2e.pair import printed
 from tests.e2e.plane import ADMIN, SCHEDULER, Plane
@@ -133,7 +133,7 @@ class ClaimWorld:
         # The extender always has its own managed resources.
         file = folder / "managed-resources.yaml"
         file.write_text(printed(RELEASE, "--url", f"http://127.0.0.1:{port}/gpushare-scheduler"))
-        self.extender = Extender(
+        self.extender = RealExtender(
             folder,
             port,
             plane.kubeconfig("extender", account_token(self.api)),

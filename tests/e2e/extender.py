@@ -20,7 +20,7 @@ _PREFIX = "/gpushare-scheduler"
 _TIMEOUT = 15.0
 
 
-class Extender(Verbs):
+class RealExtender(Verbs):
     """An extender process; `url` is for kube-scheduler.
 
     Pairing is off unless the flags turn it on, since no kubelet runs the pods for which equal pods

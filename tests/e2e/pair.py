@@ -19,7 +19,7 @@ import yaml
 
 from tests.e2e import versions
 from tests.e2e.binaries import RELEASE, needed
-from tests.e2e.extender import GPUSHARE, Extender
+from tests.e2e.extender import GPUSHARE, RealExtender
 from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
@@ -71,7 +71,7 @@ class Pair:
         self._prefix: tuple[str, ...] = on_host(host) if host else ()
         self.file = folder / "scheduler-file"
         self.file.write_text(text.replace(HOME, str(access.scheduler)))
-        self.extender = Extender(
+        self.extender = RealExtender(
             folder,
             port_of(text),
             access.extender,

@@ -53,7 +53,7 @@ class Pods:
         self._api.patch(f"{NODES}/{self._node}/status", body)
 
 
-class Plugin:
+class PluginBySize:
     """The service for the kubelet; ids are UUID-_-0, UUID-_-1, ... for each unit of each device."""
 
     def __init__(self, pods: Pods, devices: int, units: int) -> None:
@@ -90,7 +90,7 @@ class Plugin:
         return answer
 
 
-def serve(plugin: Plugin, folder: Path) -> grpc.Server:
+def serve(plugin: PluginBySize, folder: Path) -> grpc.Server:
     """Serve the kubelet on a socket in the folder of plug-ins."""
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     methods = {
@@ -156,7 +156,7 @@ def _note(pod: Json, name: str) -> str:
 def main(arguments: list[str]) -> None:
     node, folder, url, ca, token, devices, units = arguments
     pods = Pods(node, Api(url, token=token, ca=ca))
-    server = serve(Plugin(pods, int(devices), int(units)), Path(folder))
+    server = serve(PluginBySize(pods, int(devices), int(units)), Path(folder))
     register(Path(folder))
     pods.say_count(int(devices))
     server.wait_for_termination()

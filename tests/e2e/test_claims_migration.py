@@ -32,7 +32,7 @@ def commands() -> list[str]:
     return [line for line in section.split("```")[1].splitlines() if line]
 
 
-class Kubectl:
+class MigrationKubectl:
     """Runs commands of a page as the administrator, in a clone."""
 
     def __init__(self, plane: Plane) -> None:
@@ -78,7 +78,7 @@ def test_the_commands_of_the_page_lead_to_kube_scheduler(world: ClaimWorld) -> N
 
 
 def _test(world: ClaimWorld) -> None:
-    kubectl, api = Kubectl(world.plane), world.api
+    kubectl, api = MigrationKubectl(world.plane), world.api
     node = world.node(80)
     has, waits = world.claim(memory_request(10)), world.claim(memory_request(20))
     runs = world.pod(has, nodeName=node)

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from gpushare.wire.annotations import ALIYUN
-from tests.contract.apiserver.client import MERGE, STRATEGIC, Api, Json, Reply
+from tests.contract.apiserver.client import MERGE, STRATEGIC, Api, ApiReply, Json
 from tests.e2e.conftest import MakePlane, MakeWorld
-from tests.e2e.extender import Extender
+from tests.e2e.extender import RealExtender
 from tests.e2e.objects import COUNT, MEM, PODS, Objects, fresh
 from tests.e2e.plane import Plane
 from tests.e2e.processes import until
@@ -112,7 +112,7 @@ def create(
     node: str = "",
     annotations: dict[str, str] | None = None,
     dry: bool = False,
-) -> Reply:
+) -> ApiReply:
     """The answer to a new pod as somebody would have it."""
     limits = {name: str(amount) for name, amount in ((MEM, units), (CORES, cores)) if amount}
     container = {"name": "main", "image": "x", "resources": {"limits": limits}}
@@ -124,17 +124,17 @@ def create(
     return objects.api.call("POST", PODS, body, **query)  # type: ignore[arg-type]  # query values only
 
 
-def bind(api: Api, name: str, binding: Json, old: bool = False) -> Reply:
+def bind(api: Api, name: str, binding: Json, old: bool = False) -> ApiReply:
     path = "/api/v1/namespaces/default/bindings" if old else f"{PODS}/{name}/binding"
     body = {**binding, "metadata": {"name": name, **binding["metadata"]}}
     return api.call("POST", path, body)
 
 
-def dry_patch(objects: Objects, pod: Json, change: Json) -> Reply:
+def dry_patch(objects: Objects, pod: Json, change: Json) -> ApiReply:
     return objects.api.call("PATCH", objects.path(pod), change, content_type=MERGE, dryRun="All")
 
 
-def refused(reply: Reply, *parts: str) -> bool:
+def refused(reply: ApiReply, *parts: str) -> bool:
     """Whether a policy refused the request; the message must contain these parts."""
     by_us = reply.status == 403 and "ValidatingAdmissionPolicy 'gpushare-" in reply.body["message"]
     return by_us and all(part in reply.body["message"] for part in parts)
@@ -145,7 +145,7 @@ def annotated(**annotations: str | None) -> Json:
 
 
 @pytest.fixture
-def extender(strict_plane: Plane, tmp_path: Path) -> Iterator[Extender]:
+def extender(strict_plane: Plane, tmp_path: Path) -> Iterator[RealExtender]:
     """Our extender on the plane; no scheduler, the test asks it to bind."""
     world = World(strict_plane, tmp_path / "world", flags=("--leadership", "off"))
     world.extender.start()
@@ -157,7 +157,7 @@ def extender(strict_plane: Plane, tmp_path: Path) -> Iterator[Extender]:
 
 
 def test_an_edit_after_bind_is_refused_so_a_restart_finds_the_device_full(
-    strict: Objects, strict_plane: Plane, extender: Extender
+    strict: Objects, strict_plane: Plane, extender: RealExtender
 ) -> None:
     node = strict.node(devices=2, units=16)
     extender.knows(node)
@@ -185,7 +185,7 @@ def test_two_preset_pods_do_not_come_onto_one_device(strict: Objects) -> None:
 
 
 def test_preset_pods_of_one_user_do_not_empty_all_nodes(
-    strict: Objects, extender: Extender
+    strict: Objects, extender: RealExtender
 ) -> None:
     nodes = [strict.node(devices=2, units=16) for _ in range(3)]
     for node in nodes:

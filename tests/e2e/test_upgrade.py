@@ -26,7 +26,7 @@ _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 pytestmark = pytest.mark.timeout(300)
 
 
-class Release:
+class ChartRelease:
     """The chart's release, and the pair of processes of the Deployment's pod."""
 
     def __init__(self, plane: Plane, make_pair: MakePair) -> None:
@@ -99,7 +99,7 @@ def test_pods_run_on_from_the_original_to_the_next_revision_and_back(
 ) -> None:
     # A separate plane: helm installs nothing over the rights that other tests leave behind.
     plane = make_plane()
-    objects, release = plane.objects(), Release(plane, make_pair)
+    objects, release = plane.objects(), ChartRelease(plane, make_pair)
     load(objects, "one-node")
     for _ in range(2):
         objects.node(devices=4, units=64)

@@ -26,7 +26,7 @@ NAMESPACES = next(row for row in RESOURCES if row.plural == "namespaces")
 PROGRAMS = {"kubectl-inspect-gpushare": "main", "kubectl_complete-inspect-gpushare": "complete"}
 
 
-class Kubectl:
+class Inspect:
     """A kubectl with our plug-in on PATH, and a home of its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,8 +68,8 @@ class Kubectl:
 
 
 @pytest.fixture
-def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
-    kubectl = Kubectl(tmp_path)
+def kubectl(cluster: Cluster, tmp_path: Path) -> Inspect:
+    kubectl = Inspect(tmp_path)
     kubectl.config(cluster, "config")
     cluster.create(NAMESPACES, "", {"metadata": {"name": "team-b"}})
     for kind, resource in (("nodes", NODES), ("pods", PODS)):
@@ -80,13 +80,13 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
     return kubectl
 
 
-def test_the_plug_in_prints_what_the_originals_prints(kubectl: Kubectl) -> None:
+def test_the_plug_in_prints_what_the_originals_prints(kubectl: Inspect) -> None:
     for words, file in (((), "summary"), (("-d",), "details"), (("gpu-node-a",), "node")):
         assert kubectl.inspect(*words) == (GOLDEN / f"{file}.txt").read_text()
     assert kubectl.inspect("-d", "gpu-node-a") == (GOLDEN / "node-details.txt").read_text()
 
 
-def test_documents_and_selectors_work(kubectl: Kubectl) -> None:
+def test_documents_and_selectors_work(kubectl: Inspect) -> None:
     document = json.loads(kubectl.inspect("-o", "json"))
     assert document["kind"] == "GPUShareReport"
     assert (document["allocated"], document["total"]) == (12, 32)
@@ -96,7 +96,7 @@ def test_documents_and_selectors_work(kubectl: Kubectl) -> None:
     assert "beta" not in kubectl.inspect("-d", "-n", "default")
 
 
-def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster) -> None:
+def test_contexts_of_several_files_are_found(kubectl: Inspect, cluster: Cluster) -> None:
     cluster_object = Cluster()
     try:
         cluster_object.node(devices=4, total=64)
@@ -109,7 +109,7 @@ def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster)
         cluster_object.stop()
 
 
-def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Kubectl) -> None:
+def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Inspect) -> None:
     """kubectl from 1.34 on reads these files; `get --raw` refuses an output."""
     preferences = kubectl.folder / ".kube" / "kuberc"
     preferences.parent.mkdir()
@@ -120,7 +120,7 @@ def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Kubectl) -> None:
     assert "12/32" in kubectl.inspect()
 
 
-def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None:
+def test_what_goes_wrong_is_one_line(kubectl: Inspect, cluster: Cluster) -> None:
     (kubectl.folder / "bad").write_text("clusters: [")
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--context", "nope"), 'error: context "nope" does not exist'),
@@ -140,7 +140,7 @@ def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None
     assert "Error from server (Forbidden)" in kubectl.inspect(code=1)
 
 
-def test_kubectl_completes_nodes_and_formats(kubectl: Kubectl) -> None:
+def test_kubectl_completes_nodes_and_formats(kubectl: Inspect) -> None:
     explain = "explain\tsay why a pod is pending, or where it is"
     lines = kubectl("__complete", "inspect", "gpushare", "").splitlines()
     assert lines == ["gpu-node-a", explain, ":4"]
@@ -156,7 +156,7 @@ def read_until(lines: Iterator[str], expected: str) -> list[str]:
     raise AssertionError("".join(result))
 
 
-def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster: Cluster) -> None:
+def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Inspect, cluster: Cluster) -> None:
     process = subprocess.Popen(
         ["kubectl", "inspect", "gpushare", "-w"],
         env=kubectl.env,

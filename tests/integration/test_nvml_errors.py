@@ -78,7 +78,7 @@ RETRIES = 8
 """So many waits suffice to have the errors of all GPUs again."""
 
 
-class Driver:
+class NvmlDriver:
     """The stand-in, and the plug-in's view of the cards; `now` is the view's clock."""
 
     def __init__(self, folder: Path) -> None:
@@ -132,8 +132,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
 
 
 @pytest.fixture
-def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(tmp_path)
+def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlDriver]:
+    driver = NvmlDriver(tmp_path)
     yield driver
     driver.says()
     library.nvmlShutdown()
@@ -141,7 +141,7 @@ def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
     shutil.rmtree(tmp_path)
 
 
-def test_no_call_is_left_out(driver: Driver) -> None:
+def test_no_call_is_left_out(driver: NvmlDriver) -> None:
     driver.start()
     driver.look(2)
     driver.says(*(f"answer nvmlEventSetWait_v2 {UNKNOWN} {uuid}" for uuid in WELL))
@@ -152,7 +152,7 @@ def test_no_call_is_left_out(driver: Driver) -> None:
 
 
 @dataclass(frozen=True)
-class Case:
+class NvmlCase:
     """An error that a call answers, for which GPUs, and since when."""
 
     call: str
@@ -206,11 +206,11 @@ class Case:
     [(call, name) for call in CALLS for name in TARGETS if name == "all" or call not in OF_NODE],
 )
 def test_an_error_closes_what_it_is_about_as_long_as_it_lasts(
-    driver: Driver, call: str, target: str, at_start: bool
+    driver: NvmlDriver, call: str, target: str, at_start: bool
 ) -> None:
     for error in ERRORS if target == "all" else TOLD_APART:
         driver.says()
-        case = Case(call, error, TARGETS[target], at_start)
+        case = NvmlCase(call, error, TARGETS[target], at_start)
         fell_off = driver.new_xid(FALLEN, 79)
         if begun(driver, case, fell_off):
             driver.says(*case.lines, fell_off)
@@ -223,7 +223,7 @@ def test_an_error_closes_what_it_is_about_as_long_as_it_lasts(
         pynvml.nvmlLib.nvmlShutdown()
 
 
-def begun(driver: Driver, case: Case, fell_off: str) -> bool:
+def begun(driver: NvmlDriver, case: NvmlCase, fell_off: str) -> bool:
     """Start; return whether that works. If not, the process ends with one line, and starts anew."""
     driver.says(*(case.lines if case.at_start else ()), fell_off)
     try:
@@ -238,7 +238,7 @@ def begun(driver: Driver, case: Case, fell_off: str) -> bool:
     return True
 
 
-def check_during(driver: Driver, case: Case) -> None:
+def check_during(driver: NvmlDriver, case: NvmlCase) -> None:
     healthy, health = driver.healthy(), driver.health
     assert healthy.intersection(WELL) == {
         uuid for uuid in WELL if not (case.closes and case.hits(uuid))
@@ -254,7 +254,7 @@ def check_during(driver: Driver, case: Case) -> None:
         assert unseen == set(filter(case.hits, healthy)), case
 
 
-def check_after(driver: Driver, case: Case) -> None:
+def check_after(driver: NvmlDriver, case: NvmlCase) -> None:
     healthy, health = driver.healthy(), driver.health
     # A card that was lost, or said that it needed a reset, and is back, has had a reset.
     reset = case.error in (LOST, RESET_REQUIRED) and case.hits(FALLEN)
@@ -275,7 +275,7 @@ def check_after(driver: Driver, case: Case) -> None:
 
 
 @pytest.mark.parametrize("away", [10.0, 2 * DEAD_SECONDS])
-def test_a_driver_that_was_loaded_anew_is_used_again(driver: Driver, away: float) -> None:
+def test_a_driver_that_was_loaded_anew_is_used_again(driver: NvmlDriver, away: float) -> None:
     driver.says(driver.new_xid(FALLEN, 79))
     driver.start()
     driver.look(2)
@@ -296,7 +296,7 @@ def test_a_driver_that_was_loaded_anew_is_used_again(driver: Driver, away: float
 
 @pytest.mark.parametrize("error", [4, 17, UNKNOWN])
 def test_where_no_gpu_can_be_read_for_minutes_the_process_is_to_be_started_anew(
-    driver: Driver, error: int
+    driver: NvmlDriver, error: int
 ) -> None:
     """The device files are gone: after a reload of systemd the container's cgroup has none."""
     driver.start()
@@ -308,7 +308,7 @@ def test_where_no_gpu_can_be_read_for_minutes_the_process_is_to_be_started_anew(
     assert "NVML does not tell its uuid: " in driver.health.live()
 
 
-def test_a_lost_gpu_keeps_no_other_ones_errors_from_being_seen(driver: Driver) -> None:
+def test_a_lost_gpu_keeps_no_other_ones_errors_from_being_seen(driver: NvmlDriver) -> None:
     driver.start()
     driver.look()
     lost = [line.removesuffix("0") + "15" if "GPU-a 16384" in line else line for line in NODE]
@@ -328,13 +328,13 @@ def test_a_lost_gpu_keeps_no_other_ones_errors_from_being_seen(driver: Driver) -
     assert driver.fault("GPU-a") is Fault.XID
 
 
-def test_what_is_kept_of_the_memory_is_read(driver: Driver) -> None:
+def test_what_is_kept_of_the_memory_is_read(driver: NvmlDriver) -> None:
     driver.says(node=["GPU-t4 15360 -1 0", "reserved GPU-t4 450"])
     driver.start()
     assert [card.unit_count for card in driver.health.cards().all] == [14]
 
 
-def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: Driver) -> None:
+def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: NvmlDriver) -> None:
     kept_items = [f"reserved GPU-{index} {450 + 4 * index}" for index in range(4)]
     driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(4)), *kept_items])
     driver.source = NvmlSource()
@@ -344,7 +344,7 @@ def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
 def test_figures_of_memory_that_cannot_be_read_are_an_error_and_no_more(
-    driver: Driver, call: str
+    driver: NvmlDriver, call: str
 ) -> None:
     driver.start()
     for error in ERRORS:
@@ -363,18 +363,18 @@ UNIFIED = ["GPU-unified 0 -1 0"]
 TWO = [line for line in NODE if any(uuid in line.split() for uuid in WELL)]
 
 
-def sizes(driver: Driver) -> list[int]:
+def sizes(driver: NvmlDriver) -> list[int]:
     return [card.unit_count for card in driver.health.cards().all]
 
 
-def start_with(driver: Driver, **settings: Any) -> None:
+def start_with(driver: NvmlDriver, **settings: Any) -> None:
     driver.source = NvmlSource(**settings)
     driver.health = Health(driver.source, "GiB", None, recover=300, clock=lambda: driver.now)
 
 
 @pytest.mark.parametrize("error", REFUSALS)
 def test_a_card_whose_memory_nvml_does_not_tell_has_the_size_of_the_setting(
-    driver: Driver, error: int
+    driver: NvmlDriver, error: int
 ) -> None:
     """GB10, Thor and Orin have no memory of their own; NVML then answers NOT_SUPPORTED."""
     refusals = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
@@ -388,7 +388,7 @@ def test_a_card_whose_memory_nvml_does_not_tell_has_the_size_of_the_setting(
 
 @pytest.mark.parametrize("error", REFUSALS)
 def test_without_a_size_the_card_is_closed_and_no_restart_is_asked_for(
-    driver: Driver, error: int
+    driver: NvmlDriver, error: int
 ) -> None:
     driver.says(f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified", node=UNIFIED)
     start_with(driver, memory_mib={"Another": 1024})
@@ -399,7 +399,7 @@ def test_without_a_size_the_card_is_closed_and_no_restart_is_asked_for(
     assert ("--memory-mib" in str(card.problem)) == (error != UNKNOWN)
 
 
-def test_a_node_of_mig_cards_alone_says_that_and_asks_for_no_restart(driver: Driver) -> None:
+def test_a_node_of_mig_cards_alone_says_that_and_asks_for_no_restart(driver: NvmlDriver) -> None:
     """NVML refuses the memory of such a card to whoever may not monitor MIG."""
     driver.says(f"answer nvmlDeviceGetMemoryInfo {NO_PERMISSION} *", node=["GPU-mig 0 1 0"])
     driver.start()
@@ -409,7 +409,7 @@ def test_a_node_of_mig_cards_alone_says_that_and_asks_for_no_restart(driver: Dri
 
 
 @pytest.mark.parametrize("error", REFUSALS)
-def test_a_vgpu_guest_whose_errors_are_refused_is_ready(driver: Driver, error: int) -> None:
+def test_a_vgpu_guest_whose_errors_are_refused_is_ready(driver: NvmlDriver, error: int) -> None:
     driver.says(f"answer nvmlDeviceRegisterEvents {error} *")
     driver.start()
     driver.look(2)
@@ -428,7 +428,7 @@ def test_a_vgpu_guest_whose_errors_are_refused_is_ready(driver: Driver, error: i
 )
 @pytest.mark.parametrize("old_driver", [False, True])
 def test_a_card_whose_fabric_is_not_up_is_closed_until_it_is(
-    driver: Driver, state: int, status: int, text: str, old_driver: bool
+    driver: NvmlDriver, state: int, status: int, text: str, old_driver: bool
 ) -> None:
     old = ["answer nvmlDeviceGetGpuFabricInfoV 13 *"] * old_driver
     driver.says(f"fabric GPU-a {state} {status}", "fabric GPU-b 3 0", *old, node=TWO)
@@ -446,7 +446,7 @@ def test_a_card_whose_fabric_is_not_up_is_closed_until_it_is(
     assert driver.healthy() == set(WELL)
 
 
-def test_the_fabric_does_not_count_where_that_is_said(driver: Driver) -> None:
+def test_the_fabric_does_not_count_where_that_is_said(driver: NvmlDriver) -> None:
     driver.says("fabric GPU-a 1 0", node=TWO)
     start_with(driver, needs_fabric=False)
     assert driver.healthy() == set(WELL)
@@ -466,7 +466,7 @@ PARTS = ["MIG-a", "MIG-b"]
 
 
 def test_each_mig_instance_is_a_device_with_its_uuid_its_memory_and_its_profile(
-    driver: Driver,
+    driver: NvmlDriver,
 ) -> None:
     driver.says("reserved MIG-a 200", "answer nvmlDeviceGetMemoryInfo 4 GPU-cut", node=CUT)
     driver.start()
@@ -482,7 +482,7 @@ def test_each_mig_instance_is_a_device_with_its_uuid_its_memory_and_its_profile(
     assert driver.source.memory("MIG-b").total == 9856 << 20
 
 
-def test_an_instance_is_as_well_as_its_gpu(driver: Driver) -> None:
+def test_an_instance_is_as_well_as_its_gpu(driver: NvmlDriver) -> None:
     driver.says(node=CUT)
     driver.start()
     driver.look()
@@ -512,7 +512,7 @@ def test_an_instance_is_as_well_as_its_gpu(driver: Driver) -> None:
 )
 @pytest.mark.parametrize("error", [LOST, UNKNOWN])
 def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
-    driver: Driver, call: str, error: int
+    driver: NvmlDriver, call: str, error: int
 ) -> None:
     driver.says(node=CUT)
     driver.start()
@@ -529,7 +529,7 @@ def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetName", *ESSENTIAL[-1:]])
-def test_an_instance_that_cannot_be_read_closes_itself_alone(driver: Driver, call: str) -> None:
+def test_an_instance_that_cannot_be_read_closes_itself_alone(driver: NvmlDriver, call: str) -> None:
     driver.says(node=CUT)
     driver.start()
     driver.says(f"answer {call} {UNKNOWN} MIG-a", node=CUT)
@@ -540,7 +540,7 @@ def test_an_instance_that_cannot_be_read_closes_itself_alone(driver: Driver, cal
     assert driver.healthy() == {"GPU-whole", *PARTS}
 
 
-def test_instances_that_come_and_go_are_told(driver: Driver) -> None:
+def test_instances_that_come_and_go_are_told(driver: NvmlDriver) -> None:
     driver.says(node=CUT)
     driver.start()
     driver.says(node=[line.replace("MIG-a", "MIG-c") for line in CUT])
@@ -555,7 +555,7 @@ def test_instances_that_come_and_go_are_told(driver: Driver) -> None:
     assert driver.health.cards().uncounted == ("MIG-d",)
 
 
-def test_errors_of_a_gpu_that_are_not_seen_are_told_of_its_instances(driver: Driver) -> None:
+def test_errors_of_a_gpu_that_are_not_seen_are_told_of_its_instances(driver: NvmlDriver) -> None:
     driver.says(node=CUT)
     driver.start()
     driver.look()

@@ -23,7 +23,7 @@ _POD = read_pod({"metadata": {"name": "p"}, "spec": {}})
 _NODES = (NodeInfo(read_node({"metadata": {"name": "n1"}})),)
 
 
-class Handler(BaseHTTPRequestHandler):
+class TlsHandler(BaseHTTPRequestHandler):
     """Keeps all nodes."""
 
     def do_POST(self) -> None:
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), TlsHandler)
         # As Go's servers trust: Python's own ask for key identifiers from 3.13 on.
         self.tls = trust_as_kubernetes(
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.crt"))

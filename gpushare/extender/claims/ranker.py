@@ -109,7 +109,7 @@ class _RequestKind:
 
 
 @dataclass(slots=True)
-class _Offer:
+class _NodeOffer:
     """A node that filter has answered, until the API server shows the allocation."""
 
     node: str
@@ -144,7 +144,7 @@ class ClaimRanker:
         self._clock = clock
         self._lock = threading.Lock()
         self._kinds: dict[PodClaims, _RequestKind] = {}
-        self._offers: dict[str, _Offer] = {}
+        self._offers: dict[str, _NodeOffer] = {}
         self._on_node: dict[str, set[str]] = defaultdict(set)
         self._pods_of: dict[str, str] = {}
         self.predictions: Counter[str] = Counter(right=0, other_device=0, other_node=0)
@@ -313,12 +313,12 @@ class ClaimRanker:
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
-        self._offers[uid] = _Offer(node, fit, claims, self._clock() + OFFER_SECONDS)
+        self._offers[uid] = _NodeOffer(node, fit, claims, self._clock() + OFFER_SECONDS)
         self._on_node[node].add(uid)
         self._pods_of.update((claim, uid) for claim in claims if claim)
         self._books.touch(node)
 
-    def _end_part(self, uid: str, offer: _Offer, claim: str) -> None:
+    def _end_part(self, uid: str, offer: _NodeOffer, claim: str) -> None:
         """End the part of an offer that is one claim's."""
         index = offer.claims.pop(claim)
         self._pods_of.pop(claim, None)
@@ -347,7 +347,7 @@ class ClaimRanker:
         for uid in [uid for uid, offer in self._offers.items() if offer.expires_at <= now]:
             self._withdraw(uid)
 
-    def _count(self, offer: _Offer, index: int, holdings: Sequence[Holding]) -> None:
+    def _count(self, offer: _NodeOffer, index: int, holdings: Sequence[Holding]) -> None:
         """Count whether first fit had predicted the devices of a claim."""
         predicted_keys = [
             result.device.key

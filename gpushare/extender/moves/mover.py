@@ -357,7 +357,7 @@ class Mover(LoopPart):
         match step:
             case steps.Evict(move):
                 self._evict(going, move)
-            case steps.Settled(move):
+            case steps.EvictionEnd(move):
                 self._moved += 1
                 going.settled.add(move.entry.ref.uid)
                 self._keep_hole(going)
@@ -365,11 +365,11 @@ class Mover(LoopPart):
                 self._write_record(self._record.settled(move.entry.ref.uid))
             case steps.Stopped(why):
                 self._end(going, why)
-            case steps.Done():
+            case steps.PlanDone():
                 log.info(Line("moves end", pod=going.run.pod.ref, node=going.run.node))
                 self._going = None
                 self._let_go()
-            case steps.Wait() if going.run.unmoved and not (going.run.evicted or going.run.sent):
+            case steps.Pause() if going.run.unmoved and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
     def _evict(self, going: _Going, move: defrag.PodMove) -> None:

@@ -78,12 +78,12 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Pause:
     """Look again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class EvictionEnd:
     """This move is complete."""
 
     move: PodMove
@@ -97,11 +97,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PlanDone:
     """The pod that waited is bound, and all was moved."""
 
 
-Step = Evict | Wait | Settled | Stopped | Done
+Step = Evict | Pause | EvictionEnd | Stopped | PlanDone
 
 
 class Run:
@@ -126,10 +126,10 @@ class Run:
             move = self.sent
             if observation.gone:
                 self._gone(move, now)
-                return Wait()
+                return Pause()
             if self._changed:
                 self.sent, self._changed = None, False
-                return Wait()
+                return Pause()
             # The call has uid and resourceVersion: a repetition can hit no other pod.
             return Stopped(Stop.UNKNOWN) if now >= self.until else Evict(move)
         return self._between(observation, now)
@@ -151,25 +151,25 @@ class Run:
                 self.sent, self._refused = (move if unclear else None), True
             case Answer.FORBIDDEN:
                 return Stopped(Stop.UNKNOWN if unclear else Stop.REFUSED)
-        return Wait()
+        return Pause()
 
     def _between(self, observation: Seen, now: float) -> Step:
         if observation.node is None:
             return Stopped(Stop.POD_GONE)
         if observation.node:
-            return Stopped(Stop.POD_BOUND) if self.unmoved else Done()
+            return Stopped(Stop.POD_BOUND) if self.unmoved else PlanDone()
         plan, late = observation.plan, now >= self.until
         if not self.unmoved:
-            return Stopped(Stop.NOT_BOUND) if late else Wait()
+            return Stopped(Stop.NOT_BOUND) if late else Pause()
         if plan is None:
-            return Stopped(Stop.PLAN) if late else Wait()
+            return Stopped(Stop.PLAN) if late else Pause()
         planned_uids = {move.entry.ref.uid for move in plan.moves}
         if plan.node and not planned_uids:
             self.unmoved.clear()
-            return Wait()
+            return Pause()
         if plan.node != self.node or not planned_uids <= self.unmoved:
             # The pod that was moved last may count as disrupted a little longer.
-            return Wait() if observation.spent and not late else Stopped(Stop.PLAN)
+            return Pause() if observation.spent and not late else Stopped(Stop.PLAN)
         if late:
             return Stopped(Stop.REFUSED if self._refused else Stop.PLAN)
         self.unmoved = planned_uids
@@ -181,8 +181,8 @@ class Run:
             return Stopped(Stop.LANDED)
         if heir is not None and heir.running and heir.node and observation.ended:
             self.evicted, self.until = None, now + WAIT
-            return Settled(move)
-        return Stopped(Stop.NOT_RUNNING) if now >= self.until else Wait()
+            return EvictionEnd(move)
+        return Stopped(Stop.NOT_RUNNING) if now >= self.until else Pause()
 
     def _gone(self, move: PodMove, now: float) -> None:
         self.sent, self.evicted = None, move

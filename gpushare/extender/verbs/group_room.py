@@ -32,7 +32,7 @@ Version = tuple[int, int, int, int]
 the named nodes: the rows of 5,000 nodes take 40 KB."""
 
 
-class _Look(NamedTuple):
+class _GroupLook(NamedTuple):
     """The kept result of a group."""
 
     fits: bool
@@ -57,7 +57,7 @@ class GroupRoom:
         self._gate = gate
         self._open_gate = open_gate
         self._lock = threading.Lock()
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _GroupLook] = {}
 
     def fits(
         self,
@@ -90,7 +90,7 @@ class GroupRoom:
         fits = all(room_for(snapshot, asks, count, rows) >= count for asks, count in needs.items())
         with self._lock:
             self._looks.pop(pod.group.key, None)
-            self._looks[pod.group.key] = _Look(fits, version, now + self._gate.wait, ended)
+            self._looks[pod.group.key] = _GroupLook(fits, version, now + self._gate.wait, ended)
             if len(self._looks) > _MAX_GROUPS:
                 del self._looks[next(iter(self._looks))]
         return fits

@@ -141,7 +141,7 @@ def strict(document: object, version: str, release: int = 0) -> Document:
     Raises SettingsError naming the key that kube-scheduler refuses. A key that no known release has
     is refused in other versions than v1: only v1 may have gained it since.
     """
-    reader = _Reader(version, (release, release) if release else RELEASES[version])
+    reader = _SchemaReader(version, (release, release) if release else RELEASES[version])
     return Document(reader.fields(document, _COMPONENT, "", ""), reader.unknown)
 
 
@@ -154,7 +154,7 @@ def lenient(document: object) -> Document:
     return Document(reader.fields(document, _POLICY, "", ""), reader.unknown, reader.remarks)
 
 
-class _Reader:
+class _SchemaReader:
     """Reads strictly; `version` and `releases`, the first and the last that may read it, say which
     keys there are.
     """
@@ -256,7 +256,7 @@ class _Reader:
             raise SettingsError(f"{where}: {error}") from error
 
 
-class _PolicyReader(_Reader):
+class _PolicyReader(_SchemaReader):
     """Reads a Policy: any case and unknown keys within extenders, and nanoseconds."""
 
     def _key(self, written: str, table: Table, where: str, path: str) -> str:

@@ -17,7 +17,7 @@ import yaml
 
 from tests.bench.peers import usage
 from tests.e2e.binaries import RELEASE
-from tests.e2e.extender import Extender
+from tests.e2e.extender import RealExtender
 from tests.e2e.pair import port_of, printed
 from tests.e2e.plane import EXTENDER, Plane
 from tests.e2e.processes import Process
@@ -63,7 +63,7 @@ class GpushareExtender(Contender):
         file = folder / f"{title.replace(', ', '-')}.yaml"
         file.write_text(text)
         super().__init__(title, port_of(text), str(file))
-        self._extender = Extender(
+        self._extender = RealExtender(
             folder,
             self.port,
             plane.kubeconfig(EXTENDER),

@@ -22,7 +22,7 @@ DEADLINE = 10.0
 
 
 @dataclass(frozen=True)
-class Reply:
+class ApiReply:
     status: int
     body: Json
     headers: dict[str, str]
@@ -81,7 +81,7 @@ class Api:
         accept: str = "application/json",
         raw: bytes | None = None,
         **query: object,
-    ) -> Reply:
+    ) -> ApiReply:
         data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
         headers = self.headers | ({"Accept": accept} if accept else {})
         if data is not None:
@@ -95,22 +95,22 @@ class Api:
             # kube-apiserver calls the index of its OpenAPI documents plain text.
             is_json = "json" in kind
             result = json.loads(text) if is_json else {"text": text.decode()}
-            return Reply(response.status, result, dict(response.headers))
+            return ApiReply(response.status, result, dict(response.headers))
         finally:
             connection.close()
 
-    def get(self, path: str, **query: object) -> Reply:
+    def get(self, path: str, **query: object) -> ApiReply:
         return self.call("GET", path, **query)  # type: ignore[arg-type]  # query values only
 
-    def create(self, path: str, body: object, **query: object) -> Reply:
+    def create(self, path: str, body: object, **query: object) -> ApiReply:
         reply = self.call("POST", path, body, **query)  # type: ignore[arg-type]  # query values only
         assert reply.status == 201, reply.body
         return reply
 
-    def patch(self, path: str, body: object, content_type: str = MERGE) -> Reply:
+    def patch(self, path: str, body: object, content_type: str = MERGE) -> ApiReply:
         return self.call("PATCH", path, body, content_type=content_type)
 
-    def delete(self, path: str, body: object = None) -> Reply:
+    def delete(self, path: str, body: object = None) -> ApiReply:
         return self.call("DELETE", path, body)
 
     @contextmanager

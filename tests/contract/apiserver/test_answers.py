@@ -12,11 +12,11 @@ from gpushare.kube.election import read_lease
 from gpushare.kube.responses import response_error
 from gpushare.wire.codec import check_bound, check_kind
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
-from tests.contract.apiserver.client import Api, Json, Reply
+from tests.contract.apiserver.client import Api, ApiReply, Json
 from tests.contract.apiserver.conftest import binding, pod
 
 
-def encoded(reply: Reply) -> bytes:
+def encoded(reply: ApiReply) -> bytes:
     return json.dumps(reply.body).encode()
 
 

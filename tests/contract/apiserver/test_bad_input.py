@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tests.contract.apiserver.client import JSON_PATCH, MERGE, STRATEGIC, Api, Reply
+from tests.contract.apiserver.client import JSON_PATCH, MERGE, STRATEGIC, Api, ApiReply
 from tests.contract.apiserver.conftest import config_map, newest, pod
 
 
-def is_refusal(reply: Reply, *codes: int) -> bool:
+def is_refusal(reply: ApiReply, *codes: int) -> bool:
     body = reply.body
     return reply.status in codes and body["kind"] == "Status" and body["code"] == reply.status
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.apiserver.client import STRATEGIC, Api, Reply
+from tests.contract.apiserver.client import STRATEGIC, Api, ApiReply
 from tests.contract.apiserver.conftest import binding, newest, pod
 
 
@@ -134,7 +134,7 @@ def test_a_pod_as_a_whole_asks_for_cpu_and_memory_alone(
     assert f"spec.template.{place}: Unsupported value" in reply.body["message"]
 
 
-def bind(api: Api, namespace: str, node: str, **metadata: object) -> Reply:
+def bind(api: Api, namespace: str, node: str, **metadata: object) -> ApiReply:
     path = f"{namespace}/pods/p/binding"
     return api.call("POST", path, binding("p", node, **metadata))
 
@@ -182,7 +182,7 @@ def test_a_bound_pod_is_nominated_for_no_node(api: Api, namespace: str, node_nam
     assert api.patch(f"{namespace}/pods/p/status", nominated, STRATEGIC).status == 422
 
 
-def refused(api: Api, namespace: str, reply: Reply, version: str) -> bool:
+def refused(api: Api, namespace: str, reply: ApiReply, version: str) -> bool:
     """Whether a Binding was a conflict and left the pod alone."""
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
     return api.get(f"{namespace}/pods/p").version == version

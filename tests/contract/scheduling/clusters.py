@@ -26,7 +26,7 @@ from gpushare_localcluster.kubelet import Kubelet
 from gpushare_localcluster.scheduler.config import options_from
 from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.e2e.binaries import RELEASE, needed
-from tests.e2e.extender import Extender
+from tests.e2e.extender import RealExtender
 from tests.e2e.pair import Access, Pair, port_of, printed
 from tests.e2e.plane import ADMIN, Plane
 from tests.e2e.versions import LOCAL
@@ -66,7 +66,7 @@ def small(folder: Path) -> Iterator[Cluster]:
         file.write_text(text)
         config = decode_scheduler_config(yaml.safe_load(text))
         flags = ("--scheduler-config", str(file), *_ALONE)
-        extender = Extender(folder, port_of(text), kubeconfig, *flags)
+        extender = RealExtender(folder, port_of(text), kubeconfig, *flags)
         ends.callback(extender.stop)
         extender.start()
         # As up to 1.37: extenders see only candidates that kube-scheduler has victims for.

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpushare.cli import defrag_apply
 from gpushare.extender.moves.mover import Mover
-from gpushare.extender.moves.steps import Answer, Run, Stop, Stopped, Wait
+from gpushare.extender.moves.steps import Answer, Pause, Run, Stop, Stopped
 from gpushare.wire.moves import MoveRecord
 from tests.simulation.mutants.museum import mutant
 
@@ -54,7 +54,7 @@ def forgets_what_is_under_way(original: Any) -> Any:
 def goes_on_wherever_it_lands(original: Any) -> Any:
     def after(self: Any, move: Any, seen: Any, now: float) -> Any:
         step = original(self, move, seen, now)
-        return Wait() if step == Stopped(Stop.LANDED) else step
+        return Pause() if step == Stopped(Stop.LANDED) else step
 
     return after
 

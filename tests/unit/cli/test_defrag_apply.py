@@ -27,7 +27,7 @@ Capsys = pytest.CaptureFixture[str]
 Apply = Callable[..., tuple[int, str, str]]
 
 
-class Api:
+class Evictor:
     """An API server with controllers and a scheduler that do their work at once.
 
     faults: what an eviction raises instead, one a call; None: nothing. before: runs at each
@@ -165,8 +165,8 @@ class Api:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    changes = Api()
+def api(monkeypatch: pytest.MonkeyPatch) -> Evictor:
+    changes = Evictor()
     now = itertools.count()
     monkeypatch.setattr(defrag, "connection", lambda *_: changes)
     clock = SimpleNamespace(
@@ -177,7 +177,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
 
 @pytest.fixture
-def apply(api: Api, capsys: Capsys) -> Apply:
+def apply(api: Evictor, capsys: Capsys) -> Apply:
     def run(*words: str) -> tuple[int, str, str]:
         code = main([*(words or FOR_POD), "--yes", "--wait", "20"])
         out, err = capsys.readouterr()
@@ -195,7 +195,7 @@ def stopped(answer: tuple[int, str, str]) -> str:
 
 
 def test_each_pod_is_evicted_once_the_one_before_runs_and_the_pod_is_bound(
-    api: Api, apply: Apply
+    api: Evictor, apply: Apply
 ) -> None:
     code, out, err = apply()
     assert (code, err) == (0, "")
@@ -207,7 +207,7 @@ def test_each_pod_is_evicted_once_the_one_before_runs_and_the_pod_is_bound(
     assert out.splitlines()[-1] == "Done:     the pod that waited is bound to gpu-1"
 
 
-def test_an_eviction_can_hit_only_the_pod_that_was_looked_at(api: Api, apply: Apply) -> None:
+def test_an_eviction_can_hit_only_the_pod_that_was_looked_at(api: Evictor, apply: Apply) -> None:
     assert apply()[0] == 0
     for eviction in api.evictions:
         assert eviction["apiVersion"] == "policy/v1"
@@ -216,7 +216,7 @@ def test_an_eviction_can_hit_only_the_pod_that_was_looked_at(api: Api, apply: Ap
         assert preconditions["resourceVersion"] in ("0", "1")
 
 
-def test_the_document_comes_alone_and_once(api: Api, apply: Apply) -> None:
+def test_the_document_comes_alone_and_once(api: Evictor, apply: Apply) -> None:
     code, out, err = apply(*FOR_POD, "-o", "json")
     assert code == 0
     text = json.loads(out)["apply"]
@@ -225,7 +225,7 @@ def test_the_document_comes_alone_and_once(api: Api, apply: Apply) -> None:
     assert "move 2 of 2" in err
 
 
-def test_room_of_a_size_is_looked_at_in_the_end(api: Api, apply: Apply) -> None:
+def test_room_of_a_size_is_looked_at_in_the_end(api: Evictor, apply: Apply) -> None:
     api.binds = False
     api.pods.remove(api.late)
     code, out, _ = apply("--for", "2x60GiB", "--apply")
@@ -233,14 +233,14 @@ def test_room_of_a_size_is_looked_at_in_the_end(api: Api, apply: Apply) -> None:
     assert len(api.evictions) == 2
 
 
-def test_what_fits_evicts_nobody(api: Api, apply: Apply) -> None:
+def test_what_fits_evicts_nobody(api: Evictor, apply: Apply) -> None:
     code, out, _ = apply("--for", "20GiB", "--apply")
     assert (code, api.evictions) == (0, [])
     assert "nothing has to move" in out
 
 
 def test_without_a_word_nobody_is_evicted(
-    api: Api, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+    api: Evictor, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["--for", "pod", "team-a/late-0"]) == 0
     monkeypatch.setattr("sys.stdin", Terminal("", terminal=False))
@@ -272,14 +272,14 @@ REFUSED = ApiError("Error from server (TooManyRequests): the budget", 429)
 LOST = ApiError("error: connection lost", 0)
 
 
-def test_a_budget_in_the_way_is_waited_for(api: Api, apply: Apply) -> None:
+def test_a_budget_in_the_way_is_waited_for(api: Evictor, apply: Apply) -> None:
     api.faults = [REFUSED, REFUSED]
     code, out, _ = apply()
     assert (code, len(api.evictions)) == (0, 2)
     assert out.count("it is tried again") == 1
 
 
-def test_a_budget_that_never_allows_it_stops(api: Api, apply: Apply) -> None:
+def test_a_budget_that_never_allows_it_stops(api: Evictor, apply: Apply) -> None:
     api.faults = [REFUSED] * 100
     assert "(TooManyRequests): the budget, for 20 seconds" in stopped(apply())
     assert api.evictions == []
@@ -287,7 +287,7 @@ def test_a_budget_that_never_allows_it_stops(api: Api, apply: Apply) -> None:
 
 
 def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(
-    api: Api, apply: Apply, monkeypatch: pytest.MonkeyPatch
+    api: Evictor, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status, looks = api.budgets[0]["status"], itertools.count()
     lists = api.request
@@ -304,23 +304,23 @@ def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(
     assert "allows no disruption now; waiting for it" in out
 
 
-def test_a_spent_budget_stops_in_the_end(api: Api, apply: Apply) -> None:
+def test_a_spent_budget_stops_in_the_end(api: Evictor, apply: Apply) -> None:
     api.before = lambda: api.budgets[0]["status"].update(disruptionsAllowed=0)
     assert "its PodDisruptionBudget allows no disruption now" in stopped(apply())
     assert len(api.evictions) == 1
 
 
-def test_rights_that_are_missing_are_told(api: Api, apply: Apply) -> None:
+def test_rights_that_are_missing_are_told(api: Evictor, apply: Apply) -> None:
     api.faults = [ApiError("Error from server (Forbidden): no", 403)]
     assert "pods/eviction may not be created in namespace team-a" in stopped(apply())
 
 
-def _of_another(api: Api, at: float) -> None:
+def _of_another(api: Evictor, at: float) -> None:
     """Write an eviction down, as another process does."""
     api.write(MoveRecord().sent("uid-other", "team-b/other", at).document())
 
 
-def test_while_another_process_moves_a_pod_nobody_is_evicted(api: Api, apply: Apply) -> None:
+def test_while_another_process_moves_a_pod_nobody_is_evicted(api: Evictor, apply: Apply) -> None:
     _of_another(api, EPOCH)
     assert "team-b/other is being moved by another process, for 20" in stopped(apply())
     assert api.evictions == []
@@ -328,7 +328,7 @@ def test_while_another_process_moves_a_pod_nobody_is_evicted(api: Api, apply: Ap
 
 
 def test_it_goes_on_once_the_other_process_has_moved_its_pod(
-    api: Api, apply: Apply, monkeypatch: pytest.MonkeyPatch
+    api: Evictor, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _of_another(api, EPOCH)
     looks, lists = itertools.count(), api.request
@@ -348,19 +348,19 @@ def test_it_goes_on_once_the_other_process_has_moved_its_pod(
     )
 
 
-def test_an_eviction_of_long_ago_holds_up_nobody(api: Api, apply: Apply) -> None:
+def test_an_eviction_of_long_ago_holds_up_nobody(api: Evictor, apply: Apply) -> None:
     _of_another(api, EPOCH - SETTLES)
     assert apply()[0] == 0
 
 
-def test_who_writes_a_move_down_at_the_same_time_comes_first(api: Api, apply: Apply) -> None:
+def test_who_writes_a_move_down_at_the_same_time_comes_first(api: Evictor, apply: Apply) -> None:
     api.write_fails = [ApiConflict("Error from server (AlreadyExists): no", 409)]
     code, out, _ = apply()
     assert (code, len(api.evictions)) == (0, 2)
     assert "another process moves pods, too; it is tried again" in out
 
 
-def test_what_may_not_be_written_down_is_not_done(api: Api, apply: Apply) -> None:
+def test_what_may_not_be_written_down_is_not_done(api: Evictor, apply: Apply) -> None:
     api.write_fails = [ApiError("Error from server (Forbidden): no", 403)]
     text = stopped(apply())
     assert text.startswith("ConfigMap gpushare-moves, in which moves are written down, may not be")
@@ -369,7 +369,7 @@ def test_what_may_not_be_written_down_is_not_done(api: Api, apply: Apply) -> Non
 
 
 def test_an_end_that_cannot_be_written_down_is_written_with_the_next_move(
-    api: Api, apply: Apply
+    api: Evictor, apply: Apply
 ) -> None:
     api.before = lambda: api.write_fails.extend([LOST] if not api.evictions else [])
     code, _, _ = apply()
@@ -379,7 +379,7 @@ def test_an_end_that_cannot_be_written_down_is_written_with_the_next_move(
 
 @pytest.mark.parametrize("reads_fail", [0, 3])
 def test_a_lost_answer_of_what_was_not_done_is_sent_again(
-    api: Api, apply: Apply, reads_fail: int
+    api: Evictor, apply: Apply, reads_fail: int
 ) -> None:
     def lose() -> None:
         api.reads_fail = reads_fail if api.faults and api.faults[0] else 0
@@ -391,7 +391,7 @@ def test_a_lost_answer_of_what_was_not_done_is_sent_again(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_lost_answer_of_what_was_done_is_seen(api: Api, apply: Apply, *, late: bool) -> None:
+def test_a_lost_answer_of_what_was_done_is_seen(api: Evictor, apply: Apply, *, late: bool) -> None:
     create = api.create
     calls: list[dict[str, Any]] = []
 
@@ -414,7 +414,7 @@ def test_a_lost_answer_of_what_was_done_is_seen(api: Api, apply: Apply, *, late:
     assert len(calls) == (3 if late else 2)
 
 
-def test_an_outcome_that_stays_unknown_is_told_as_such(api: Api, apply: Apply) -> None:
+def test_an_outcome_that_stays_unknown_is_told_as_such(api: Evictor, apply: Apply) -> None:
     def lose() -> None:
         api.reads_fail = 10_000
 
@@ -424,25 +424,25 @@ def test_an_outcome_that_stays_unknown_is_told_as_such(api: Api, apply: Apply) -
     assert "Unknown:  whether team-a/" in answer[1]
 
 
-def test_a_pod_that_changed_is_looked_at_again(api: Api, apply: Apply) -> None:
+def test_a_pod_that_changed_is_looked_at_again(api: Evictor, apply: Apply) -> None:
     api.faults = [ApiConflict("no", 409)]
     assert apply()[0] == 0
 
 
-def _elsewhere(api: Api) -> None:
+def _elsewhere(api: Evictor) -> None:
     api.places = dict.fromkeys(TARGETS, ("gpu-1", "0"))
 
 
-def _never_runs(api: Api) -> None:
+def _never_runs(api: Evictor) -> None:
     api.phase = "Pending"
 
 
-def _has_no_node(api: Api) -> None:
+def _has_no_node(api: Evictor) -> None:
     api.places = dict.fromkeys(TARGETS, ("", ""))
     api.phase = "Pending"
 
 
-def _rolls(api: Api) -> None:
+def _rolls(api: Evictor) -> None:
     """Have another ReplicaSet make the pods from now on, as in a roll-out."""
     evict = api.evict
 
@@ -453,7 +453,7 @@ def _rolls(api: Api) -> None:
     api.evict = by_another  # type: ignore[method-assign]
 
 
-def _ends_slowly(api: Api) -> None:
+def _ends_slowly(api: Evictor) -> None:
     old = deepcopy(api.pods[:2])
     for item in old:
         item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -477,7 +477,7 @@ def _ends_slowly(api: Api) -> None:
     ],
 )
 def test_a_moved_pod_that_is_not_where_it_was_planned_stops(
-    api: Api, apply: Apply, fault: Callable[[Api], None], text: str
+    api: Evictor, apply: Apply, fault: Callable[[Evictor], None], text: str
 ) -> None:
     fault(api)
     answer = apply()
@@ -487,7 +487,7 @@ def test_a_moved_pod_that_is_not_where_it_was_planned_stops(
     assert "Left:     team-a/" in answer[1]
 
 
-def _first_is_made(api: Api, change: Callable[[], None]) -> None:
+def _first_is_made(api: Evictor, change: Callable[[], None]) -> None:
     evict = api.evict
 
     def then(name: str, body: dict[str, Any]) -> None:
@@ -497,28 +497,28 @@ def _first_is_made(api: Api, change: Callable[[], None]) -> None:
     api.evict = then  # type: ignore[method-assign]
 
 
-def _close_the_hole(api: Api) -> None:
+def _close_the_hole(api: Evictor) -> None:
     api.nodes[0]["spec"] = {"unschedulable": True}
 
 
-def _withdraw_consent(api: Api) -> None:
+def _withdraw_consent(api: Evictor) -> None:
     for item in api.pods:
         item["metadata"].get("labels", {}).pop("gpushare.io/movable", None)
 
 
-def _bind_elsewhere(api: Api) -> None:
+def _bind_elsewhere(api: Evictor) -> None:
     api.late["spec"]["nodeName"] = "gpu-9"
 
 
-def _delete_late(api: Api) -> None:
+def _delete_late(api: Evictor) -> None:
     api.pods.remove(api.late)
 
 
-def _make_late_anew(api: Api) -> None:
+def _make_late_anew(api: Evictor) -> None:
     api.late["metadata"]["uid"] = "another"
 
 
-def _more_room_needed(api: Api) -> None:
+def _more_room_needed(api: Evictor) -> None:
     api.pods.append(running("more-0", "gpu-1:1", 30))
 
 
@@ -534,7 +534,7 @@ def _more_room_needed(api: Api) -> None:
     ],
 )
 def test_it_stops_between_moves_if_the_plan_holds_no_longer(
-    api: Api, apply: Apply, change: Callable[[Api], None], text: str
+    api: Evictor, apply: Apply, change: Callable[[Evictor], None], text: str
 ) -> None:
     _first_is_made(api, lambda: change(api))
     answer = apply()
@@ -544,7 +544,7 @@ def test_it_stops_between_moves_if_the_plan_holds_no_longer(
     assert "Left:     team-a/" in answer[1]
 
 
-def test_what_need_not_move_any_more_stays(api: Api, apply: Apply) -> None:
+def test_what_need_not_move_any_more_stays(api: Evictor, apply: Apply) -> None:
     def leave() -> None:
         ended_pods = [item for item in api.pods if item["metadata"]["uid"].startswith("uid-")]
         api.pods = [item for item in api.pods if item not in ended_pods[:1]]
@@ -558,7 +558,9 @@ def test_what_need_not_move_any_more_stays(api: Api, apply: Apply) -> None:
     assert "what was left of the plan need not move" in out
 
 
-def test_a_pod_that_has_its_room_before_all_was_moved_needs_no_more(api: Api, apply: Apply) -> None:
+def test_a_pod_that_has_its_room_before_all_was_moved_needs_no_more(
+    api: Evictor, apply: Apply
+) -> None:
     _first_is_made(api, lambda: api.late["spec"].update(nodeName="gpu-1"))
     code, out, _ = apply()
     assert (code, len(api.evictions)) == (0, 1)
@@ -567,7 +569,7 @@ def test_a_pod_that_has_its_room_before_all_was_moved_needs_no_more(api: Api, ap
     assert out.splitlines()[-1] == "Done:     the pod that waited is bound to gpu-1"
 
 
-def test_room_that_the_pod_does_not_get_is_told(api: Api, apply: Apply) -> None:
+def test_room_that_the_pod_does_not_get_is_told(api: Evictor, apply: Apply) -> None:
     api.binds = False
     assert "the room is open, but pod team-a/late-0 is not bound" in stopped(apply())
     assert len(api.evictions) == 2
@@ -575,7 +577,7 @@ def test_room_that_the_pod_does_not_get_is_told(api: Api, apply: Apply) -> None:
 
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_ctrl_c_in_an_eviction_says_where_it_stands(
-    api: Api, apply: Apply, *, is_evicted: bool
+    api: Evictor, apply: Apply, *, is_evicted: bool
 ) -> None:
     evict = api.evict
 
@@ -591,7 +593,7 @@ def test_ctrl_c_in_an_eviction_says_where_it_stands(
     assert out.splitlines()[-1] == "Stopped:  ended by Ctrl-C"
 
 
-def test_words_that_do_not_go_together_are_refused(api: Api, capsys: Capsys) -> None:
+def test_words_that_do_not_go_together_are_refused(api: Evictor, capsys: Capsys) -> None:
     for words, text in (
         (["--apply", "--snapshot", "f"], "--apply goes with a live cluster"),
         (["--yes"], "--yes goes with --apply"),

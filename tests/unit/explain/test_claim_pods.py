@@ -34,7 +34,7 @@ def user(name: str, *claims: OpenClaim, **more: Any) -> ClaimsUser:
     return ClaimsUser(name=name, request=PodRequest(cpu=500), claims=claims, **more)
 
 
-class Source:
+class ClaimSource:
     """Claims by name, each asking for 8 GiB; those in `nodes` are allocated there."""
 
     def __init__(self, *names: str, **nodes: tuple[str, ...]) -> None:
@@ -75,13 +75,13 @@ def pod(*claims: dict[str, str], changes: dict[str, str | None] | None = None) -
     return CLAIMS_PODS.decode(json.dumps(body).encode())
 
 
-def read(pod: ClaimsPod, source: Source, *, anew: bool = False) -> ClaimsUser | None:
+def read(pod: ClaimsPod, source: ClaimSource, *, anew: bool = False) -> ClaimsUser | None:
     return user_of(pod, ALIYUN, source, name="p", namespace="team", anew=anew)
 
 
 def test_a_pod_asks_by_each_of_its_claims_once() -> None:
     names = {"resourceClaimName": "shared"}
-    answer = read(pod(names, names, {"resourceClaimTemplateName": "t"}), Source("shared", "t"))
+    answer = read(pod(names, names, {"resourceClaimTemplateName": "t"}), ClaimSource("shared", "t"))
     assert answer is not None
     assert answer.request.cpu == 2000
     assert [claim.key for claim in answer.claims] == ["team/shared", ""]
@@ -89,16 +89,16 @@ def test_a_pod_asks_by_each_of_its_claims_once() -> None:
 
 def test_of_a_template_the_claim_that_was_made_counts() -> None:
     of_template = {"resourceClaimTemplateName": "t"}
-    answer = read(pod(of_template, changes={"c0": "made"}), Source("made"))
+    answer = read(pod(of_template, changes={"c0": "made"}), ClaimSource("made"))
     assert answer is not None
     assert [claim.key for claim in answer.claims] == [""]
-    assert read(pod(of_template, changes={"c0": None}), Source()) is None
-    assert read(pod(), Source()) is None
+    assert read(pod(of_template, changes={"c0": None}), ClaimSource()) is None
+    assert read(pod(), ClaimSource()) is None
 
 
 def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -> None:
     both = pod({"resourceClaimName": "has"}, {"resourceClaimName": "needs"})
-    source = Source("needs", has=("b", "a"))
+    source = ClaimSource("needs", has=("b", "a"))
     answer = read(both, source)
     assert answer is not None
     assert len(answer.claims) == 1
@@ -107,7 +107,7 @@ def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -
     answer = read(both, source, anew=True)
     assert answer is not None
     assert (len(answer.claims), answer.demands) == (2, Demands())
-    answer = read(both, Source("needs", has=()))
+    answer = read(both, ClaimSource("needs", has=()))
     assert answer is not None
     assert answer.demands == Demands()
 
@@ -121,7 +121,7 @@ def test_a_claim_with_devices_keeps_the_pod_on_its_nodes_until_its_node_goes() -
 )
 def test_what_is_not_there_is_said(claim: dict[str, str], text: str) -> None:
     with pytest.raises(MessageError, match=text):
-        read(pod(claim), Source())
+        read(pod(claim), ClaimSource())
 
 
 def test_equal_pods_are_placed_one_by_one_with_their_claims() -> None:

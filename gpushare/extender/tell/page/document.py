@@ -84,7 +84,7 @@ class Documents:
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
-            _Part(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
+            _KeptPart(resource, unit, last_hour, called, mistaken_pods, shadow=shadow)
             for resource in resources
         ]
         if claims is not None:
@@ -174,7 +174,7 @@ class ExplanationCache:
         return self._sentences.get(question, (_NEVER, ""))[0]
 
 
-class _Part:
+class _KeptPart:
     """The part of the document about one managed resource."""
 
     more: Mapping[str, str] = MappingProxyType({})
@@ -293,7 +293,7 @@ class _Part:
             yield before[1]
 
 
-class _ClaimsPart(_Part):
+class _ClaimsPart(_KeptPart):
     """The part about the devices of the driver: claims instead of pods, and none is pending."""
 
     more = MappingProxyType({"holder": "claim"})

@@ -70,7 +70,7 @@ class UiServer(Listener):
         }
         cached_document = partial(DocumentCache().get, _DOCUMENT, document)
 
-        class Page(_Page):
+        class Page(_UiServer):
             files = static_files
             document = staticmethod(cached_document)
             callers = Callers(names)
@@ -78,7 +78,7 @@ class UiServer(Listener):
         super().__init__(host, port, Page, "ui", tls)
 
 
-class _Page(Handler):
+class _UiServer(Handler):
     """Answers one connection."""
 
     files: Mapping[str, tuple[str, bytes]]

@@ -36,7 +36,7 @@ def claim_json(name: str, node: str = "") -> Json:
     return body
 
 
-class Watched:
+class WatchedClaims:
     """Books that are filled as by watches."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Watched:
 
 
 def test_lists_and_events_fill_the_books() -> None:
-    watched = Watched()
+    watched = WatchedClaims()
     watched.lists("resourceslices", slice_json("a"), slice_json("b"))
     watched.lists("resourceclaims", claim_json("x", "a"), claim_json("y"))
     assert watched.used("a") == [10]
@@ -80,7 +80,7 @@ def test_lists_and_events_fill_the_books() -> None:
 
 
 def test_classes_and_taint_rules_are_followed() -> None:
-    watched = Watched()
+    watched = WatchedClaims()
     watched.lists("resourceslices", slice_json("a"))
     cls = {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}}
     watched.lists("deviceclasses", cls)
@@ -103,7 +103,7 @@ def test_classes_and_taint_rules_are_followed() -> None:
 
 
 def test_an_object_that_cannot_be_read_is_left_out_alone() -> None:
-    watched = Watched()
+    watched = WatchedClaims()
     bad = slice_json("b")
     bad["spec"]["devices"][0]["capacity"]["memory"]["value"] = "much"
     watched.lists("resourceslices", slice_json("a"), bad)

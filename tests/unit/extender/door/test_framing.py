@@ -103,7 +103,7 @@ def test_nothing_may_stand_before_the_request_line(start: bytes) -> None:
         body_length(start + b"\r\n\r\n")
 
 
-class Pair:
+class SocketPair:
     """A connection of ours, and the client's end of it."""
 
     def __init__(self, kind: type[Connection] = Connection) -> None:
@@ -126,8 +126,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
+def pair() -> Iterator[SocketPair]:
+    pair = SocketPair()
     yield pair
     pair.close()
 
@@ -148,7 +148,7 @@ def parsed(conn: Connection) -> tuple[Request, bytes]:
 
 
 def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
-    pair: Pair,
+    pair: SocketPair,
 ) -> None:
     hidden = head(b"Content-Length: 0")
     assert pair.send(
@@ -161,7 +161,7 @@ def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
     assert not pair.conn.received
 
 
-def test_a_request_behind_another_is_judged_as_the_first_is(pair: Pair) -> None:
+def test_a_request_behind_another_is_judged_as_the_first_is(pair: SocketPair) -> None:
     assert pair.send(head(b"Content-Length: 1") + b"x" + head(b"Transfer-Encoding: chunked") + b"0")
     assert parsed(pair.conn)[1] == b"x"
     assert not pair.conn.next_request_within(0)
@@ -209,7 +209,7 @@ def test_no_request_ends_elsewhere_for_gunicorn_than_for_us() -> None:
     rng, observed = random.Random(18), Counter[str]()
     for _ in range(6000):
         data = stream(rng)
-        pair = Pair()
+        pair = SocketPair()
         try:
             whole = pair.send(data)
             theirs = RequestParser(CONFIG, iter((data,)), PEER)
@@ -272,7 +272,7 @@ class Roomy(Connection):
 def test_a_head_that_drips_costs_no_more_than_one_that_comes_at_once() -> None:
     def work(size: int) -> Callable[[], object]:
         def drip() -> None:
-            pair = Pair(Roomy)
+            pair = SocketPair(Roomy)
             pair.conn.received += b"GET / HTTP/1.1\r\nA: " + b"x" * (100 * size)
             for _ in range(size):
                 pair.send(b"x")

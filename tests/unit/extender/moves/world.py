@@ -43,7 +43,7 @@ def node_of_two(name: str) -> Json:
     return node
 
 
-class Replica:
+class MoverReplica:
     """An extender: its books, which the watch has filled, its filter and its mover.
 
     why_not: why it does not lead. events: the reasons of its events.
@@ -119,12 +119,12 @@ class World:
 
     def start(self) -> None:
         """Another process in the place of those that run."""
-        self.replicas: list[Replica] = []
+        self.replicas: list[MoverReplica] = []
         self.join()
 
     def join(self) -> None:
         """Another process beside those that run."""
-        self.replicas.append(Replica(self))
+        self.replicas.append(MoverReplica(self))
 
     @property
     def managed(self) -> ManagedResource:

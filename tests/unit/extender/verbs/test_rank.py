@@ -23,7 +23,7 @@ Json = dict[str, Any]
 NAMES = ["a", "b", "c"]
 
 
-class Verbs:
+class RankVerbs:
     """The verbs of a process that follows claims; c has no devices of the driver."""
 
     def __init__(self, *, follows: bool = True, ranks_all: bool = False) -> None:
@@ -64,7 +64,7 @@ def by_claim(*names: str, **spec: Any) -> Json:
 
 @pytest.mark.parametrize("verb", ["filter", "rank"])
 def test_a_pod_with_claims_is_answered_its_best_node(verb: str) -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     verbs.world.claims(open_claim(1, 10))
     assert verbs.names(verb, by_claim("claim-1")) == ["b"]
     assert verbs.outcomes == [(verb, "ranked")]
@@ -73,7 +73,7 @@ def test_a_pod_with_claims_is_answered_its_best_node(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["filter", "rank"])
 def test_a_pod_with_claims_that_nothing_can_be_said_of_is_answered_all_nodes(verb: str) -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     assert verbs.names(verb, by_claim("not-shown")) == NAMES
     verbs.world.claims(open_claim(1, 500))
     assert verbs.names(verb, by_claim("claim-1")) == NAMES
@@ -84,7 +84,7 @@ def test_a_pod_with_claims_that_nothing_can_be_said_of_is_answered_all_nodes(ver
 
 
 def test_where_filter_answers_all_prioritize_scores_them() -> None:
-    verbs = Verbs(ranks_all=True)
+    verbs = RankVerbs(ranks_all=True)
     verbs.world.claims(open_claim(1, 10))
     assert verbs.names("filter", by_claim("claim-1")) == NAMES
     body = {"Pod": by_claim("claim-1"), "NodeNames": NAMES}
@@ -94,20 +94,20 @@ def test_where_filter_answers_all_prioritize_scores_them() -> None:
 
 @pytest.mark.parametrize("verb", ["filter", "rank"])
 def test_a_plain_pod_passes(verb: str) -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     assert verbs.names(verb, pod_json("web", 0)) == NAMES
     assert verbs.outcomes == [(verb, "plain")]
 
 
 def test_names_pass_rank_as_they_came() -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     text = b'["a",  "\\u0062", "c"]'
     body = b'{"Pod": ' + json.dumps(pod_json("web", 0)).encode() + b', "NodeNames": ' + text + b"}"
     assert text in verbs.service.rank(body)
 
 
 def test_a_pod_by_annotation_with_claims_passes_rank_and_is_served_by_filter() -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     verbs.world.claims(open_claim(1, 10))
     pod = pod_json("web", 4)
     pod["metadata"]["namespace"] = "default"
@@ -120,12 +120,12 @@ def test_a_pod_by_annotation_with_claims_passes_rank_and_is_served_by_filter() -
 
 @pytest.mark.parametrize("verb", ["filter", "rank"])
 def test_where_no_claims_are_followed_their_pods_pass(verb: str) -> None:
-    verbs = Verbs(follows=False)
+    verbs = RankVerbs(follows=False)
     assert verbs.names(verb, by_claim("claim-1")) == NAMES
 
 
 def test_whole_nodes_come_back_untouched_from_rank() -> None:
-    verbs = Verbs()
+    verbs = RankVerbs()
     verbs.world.claims(open_claim(1, 10))
     items = [{"metadata": {"name": name}, "spec": {"x": name}} for name in NAMES]
     for pod, names in ((by_claim("claim-1"), ["b"]), (pod_json("web", 0), NAMES)):
@@ -135,5 +135,5 @@ def test_whole_nodes_come_back_untouched_from_rank() -> None:
 
 
 def test_a_body_that_cannot_be_read_is_an_error_of_rank() -> None:
-    answer = json.loads(Verbs().service.rank(b'{"Pod": 7}'))
+    answer = json.loads(RankVerbs().service.rank(b'{"Pod": 7}'))
     assert answer["Error"].startswith("gpushare: ")
