@@ -96,8 +96,9 @@ proof: $(INSTALLED) ## everything going wrong, in virtual time and for real (SEE
 	  echo "== $$part"; $(BIN)/python -m tests.simulation.$$part || exit; done
 	@[ -n "$(SEEDS)" ] || { echo "== bad input"; $(BIN)/python -m tests.badinput.proof --inputs 1000000; }
 
-lint: $(INSTALLED) ## ruff: rules and format
+lint: $(INSTALLED) ## ruff: rules and format; plain words in docstrings, comments and names
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/python -m tests.support.plain_words gpushare localcluster tests
 
 types: $(INSTALLED) ## mypy, strict, on the packages and the tests
 	@$(BIN)/mypy

@@ -1,7 +1,7 @@
 """Memory that stays: the same large input many times, with different names each time.
 
 Memory kept per input grows with the number of inputs; temporary memory does not. The first round,
-in which the allocator grows to the size of one input, does not count.
+where the allocator grows to the size of one input, does not count.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.badinput.world import BadWorld
 
 LENGTH = 4_000_000
 ROUND = 20
-"""Inputs per round: 80 MB, of which even a small kept share is found."""
+"""Inputs per round: 80 MB, so that even a small kept share is found."""
 
 Make = Callable[[BadWorld, int], bytes]
 """The input of that number."""

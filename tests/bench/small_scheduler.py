@@ -2,7 +2,7 @@
 
 `extender`: the demo's whole cluster, 1,000 pods of GPU memory on 100 nodes. `nodes`: API server and
 scheduler alone, 5,000 nodes and 1,000 pods without GPU memory. Time runs from the first pod made to
-the last one bound. Each part runs in a process of its own, whose CPU time (without the processes of
+the last one bound. Each part runs in a process of its own; its CPU time (without the processes of
 extender and device plug-ins) and peak of memory are shown. Run as
 `python -m tests.bench.small_scheduler`; a minute.
 """

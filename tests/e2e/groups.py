@@ -178,7 +178,7 @@ class TornGroups:
         self._sizes: dict[str, int] = {}
         self._since: dict[str, float] = {}
         self.longest: Counter[str] = Counter()
-        """Milliseconds for which a group was bound in part, by name."""
+        """Milliseconds while a group was bound in part, by name."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

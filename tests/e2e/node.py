@@ -58,7 +58,7 @@ class Node:
     """A node that runs pods; the kubelet can be killed and started again, its containers run on.
 
     folder: short, as socket paths have at most 107 characters; a new one for each node. name: of
-    the node, for which the kubelet has a token. sync: the period of the kubelet's sync of pods.
+    the node that the kubelet's token is for. sync: the period of the kubelet's sync of pods.
     """
 
     def __init__(self, plane: Plane, folder: Path, name: str = NODE, *, sync: str = "1m") -> None:

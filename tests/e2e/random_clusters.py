@@ -72,7 +72,7 @@ class RandomCluster:
         return [self._node(f"c{self._seed}-n{i}") for i in range(self._random.randint(3, 6))]
 
     def pods(self, count: int) -> list[Json]:
-        """The pods in the order in which they come."""
+        """The pods in the order of their coming."""
         return [self._pod(f"c{self._seed}-p{index}") for index in range(count)]
 
     def _namespace(self) -> str:

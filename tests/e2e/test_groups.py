@@ -38,7 +38,7 @@ from tests.e2e.world import World, give_lease_away
 _PORTED_TO = "1.37"
 """The release of Kubernetes that the coscheduling plug-in of the tests is built with."""
 _TORN_AFTER = 5000
-"""Milliseconds for which several Bindings may be under way on a busy machine."""
+"""Milliseconds while several Bindings may be under way on a busy machine."""
 _ROUNDS = int(os.environ.get("GANGS", "2"))
 """Rounds of several groups; the long proof has more: GANGS=14 make e2e PYTEST="-k test_groups"."""
 _LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpushare-extender"
@@ -46,7 +46,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _OPEN = "tests/open"
 """A label of nodes."""
 _QUIET = 2.0
-"""Seconds in which no further pod of a waiting group may be bound."""
+"""Seconds while no further pod of a waiting group may be bound."""
 
 _FIRST_WITH_CLAIMS = 34
 _DRIVER = "cards.example.com"

@@ -1,4 +1,4 @@
-"""A package of a third party whose policies are broken, each in another way.
+"""A package of a third party with broken policies, each in another way.
 
 Installed into a folder, as pip would: a module, and the entry points that name the module.
 """

@@ -209,7 +209,7 @@ class Cluster:
         self.delete(PODS, "default", pod["metadata"]["name"])
 
     def bindings(self) -> list[str]:
-        """The names of the pods for which a Binding was posted, in order, repetitions included."""
+        """The names of the pods with a posted Binding, in order, repetitions included."""
         posts = [path for method, path in list(self.server.requests) if method == "POST"]
         return [path.split("/")[-2] for path in posts if path.endswith("/binding")]
 

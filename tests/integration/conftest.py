@@ -31,7 +31,7 @@ MakeWired = Callable[..., Wired]
 
 
 def scheduler_file(folder: Path) -> str:
-    """The configuration of a kube-scheduler whose extender manages two resources."""
+    """The configuration of a kube-scheduler with an extender of two resources."""
     entry = {
         "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
         "filterVerb": "filter",

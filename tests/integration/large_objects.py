@@ -3,7 +3,7 @@
 Run by test_large_objects.py: `python -m tests.integration.large_objects KUBECONFIG KIND`. It prints
 one JSON object: kibibytes resident at most, and now, and before the list; how many objects the list
 had for the ledger; the seconds of CPU that they took; and the seconds of CPU that the standard
-library takes for a megabyte of like JSON here and now, by which the former are judged.
+library takes for a megabyte of like JSON here and now, as the measure of the others.
 """
 
 import gc
@@ -39,7 +39,7 @@ def resident() -> dict[str, int]:
 
 
 def calibrate() -> float:
-    """Return the least seconds of CPU in which `json` decodes a megabyte of short texts."""
+    """Return the least seconds of CPU that `json` needs for a megabyte of short texts."""
     text = json.dumps([{"key": f"o{number:06}"} for number in range(10_000)])
     costs = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A node whose plug-in asks NVML: the driver's, or a stand-in with the answers of a test."""
+"""A node and a plug-in that asks NVML: the driver's, or a stand-in with the answers of a test."""
 
 import os
 import re

@@ -33,7 +33,7 @@ class Extender(Verbs):
 
     The cluster has no kubelet that would run the pod for which equal pods wait, so pairing is off
     unless the flags say otherwise. program: the module to run, and its arguments. environment:
-    more variables. cwd: the folder in which the process starts.
+    more variables. cwd: the working directory of the process.
     """
 
     def __init__(

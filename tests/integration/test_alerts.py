@@ -59,7 +59,7 @@ def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels by which an expression groups or matches."""
+    """The labels that an expression groups or matches by."""
     lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
     return {label.strip() for item in lists for label in item.split(",")}
 

@@ -1,4 +1,4 @@
-"""Binds whose write fails in every way an API server can fail: charged once, or not at all.
+"""Binds with a write that fails in every way an API server can fail: charged once, or not at all.
 
 The extender's own objects against a true API server with faults on order. At the end of each test
 the faults end, and the books must be as the API server's objects say.
@@ -56,7 +56,7 @@ class Case:
         return self.cluster.node_of(self.pod) == self.node
 
     def state(self) -> dict[str, int]:
-        """How many charges stand in which state."""
+        """The number of charges in each state."""
         counts = self.wired.ledger.counts()
         return {name: counts[name] for name in ("assumed", "in_doubt", "bound") if counts[name]}
 
@@ -244,7 +244,7 @@ def test_books_hold_through_a_storm_of_faults(cluster: Cluster, wired: Wired, se
 
 
 def storm(seed: int) -> Callable[[FaultRequest], Fault | None]:
-    """A hook by which about half of all calls fail, each in another way."""
+    """A hook that lets about half of all calls fail, each in another way."""
     chance = random.Random(seed)
     turns = threading.Lock()
     kinds = (

@@ -47,7 +47,7 @@ class Place:
         kubelet.start()
 
     def node(self, devices: int = 2, units: int = UNITS) -> str:
-        """A new node whose device plug-in serves, if the node gets one."""
+        """A new node with a running device plug-in, if the node gets one."""
         name = self.cluster.node(devices=devices, total=devices * units)
         poll(lambda: self.devices.serve({name}), "the device plug-in does not serve")
         return name

@@ -28,7 +28,7 @@ from tests.support.waiting import poll
 MakeNode = Callable[..., PluginNode]
 
 BY_KUBELET = ("--pods-api-socket", "@")
-"""Flags of a node whose kubelet has the Pods API."""
+"""Flags of a node with a kubelet that has the Pods API."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 """Objects that people can write fit the manifests' memory: hundreds of objects of the largest size
-that the API server takes, and thousands of pods of which as much as possible is kept.
+that the API server takes, and thousands of pods with as much to keep as possible.
 
 `LARGE_OBJECTS=1000` tries as many of the largest.
 """
@@ -37,7 +37,7 @@ CONFIGURED = 0.75
 RATIO = 3.0
 """So many times the CPU that `json` takes for short texts may a megabyte of long ones take."""
 RATIO_OF_SHORT = 20.0
-"""The same of short texts, of which much is kept; 9 was measured."""
+"""The same of short texts, with much to keep; 9 was measured."""
 MIB = 1024
 Json = dict[str, Any]
 
@@ -125,7 +125,7 @@ def held_by_many() -> Json:
 
 
 def selected() -> Json:
-    """A claim whose requests have as many selectors of short texts as the API allows."""
+    """A claim with requests that have as many selectors of short texts as the API allows."""
     claim_result = claim()
     (request,) = claim_result["spec"]["devices"]["requests"]
     selectors = [
@@ -210,7 +210,7 @@ def named(text: bytes, number: int) -> bytes:
 
 @contextmanager
 def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
-    """A server whose lists have that many objects like this one, in pages of the requested size."""
+    """A server with lists of that many objects like this one, in pages of the requested size."""
     text = json.dumps(one).encode()
 
     length = len(named(text, 0))

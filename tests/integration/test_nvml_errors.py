@@ -153,7 +153,7 @@ def test_no_call_is_left_out(driver: NvmlDriver) -> None:
 
 @dataclass(frozen=True)
 class NvmlCase:
-    """An error that a call answers, for which GPUs, and since when."""
+    """An error that a call answers, the GPUs, and since when."""
 
     call: str
     error: int

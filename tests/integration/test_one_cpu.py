@@ -10,7 +10,7 @@ from tests.integration.process import Extender
 
 
 def cpus(worker: str) -> set[frozenset[int]]:
-    """The CPUs on which each thread of the process may run."""
+    """The CPUs that each thread of the process may use."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     return {frozenset(os.sched_getaffinity(int(thread.name))) for thread in threads}
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
     "tests",
     [
         ["tests/integration/third_amount_checks.py"],
-        # Stories of the ledger, in which pods have a part of the encoder too.
+        # Stories of the ledger with pods that have a part of the encoder too.
         ["tests/unit/ledger/test_model.py", "-k", "through_a_long_life and (0 or 1 or 2 or 3)"],
         ["tests/unit/core/test_decide.py", "tests/unit/core/test_shadow_books.py"],
     ],

@@ -44,7 +44,7 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 class Wired(Verbs):
     """An extender without HTTP; `pods`, `nodes`: its reflectors; `managed`: its one resource.
 
-    lag: seconds by which the clock of its gate is ahead.
+    lag: seconds that the clock of its gate is ahead.
 
     learning: counts pods; a caller that wants new policies calls its `tick`.
     """

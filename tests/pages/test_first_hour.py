@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/start.md")
 
 REPOSITORY = "<this repository>"
-"""In place of which the reader has an address."""
+"""The reader has an address in its place."""
 
 VARIES = (
     (r"\d\d:\d\d:\d\d", "TIME"),

@@ -1,4 +1,4 @@
-"""A small world around Bind and the Ledger in which events happen in any order.
+"""A small world around Bind and the Ledger; events happen there in any order.
 
 Actors: binds (each with a request to the API server or an answer on the way), one
 follower of the watch that may relist, one that settles charges in doubt, a user that deletes pods,

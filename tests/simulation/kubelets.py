@@ -79,7 +79,7 @@ class Kubelets:
         ]
 
     def stoppable(self) -> list[PodTruth]:
-        """The deleted pods whose containers may be stopped now."""
+        """The deleted pods with containers that may be stopped now."""
         return [
             pod
             for pod in self.oracle.pods.values()
@@ -267,7 +267,7 @@ class Kubelets:
         self.revise(pod, change, status=True)
 
     def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
-        """The uid whose devices the container gets; None: no devices."""
+        """The uid with the devices for the container; None: no devices."""
         if cards.plugin == "blind":
             return pod.uid
         if cards.plugin == "aliyun" and len(self.slots[pod.node]) == 1:

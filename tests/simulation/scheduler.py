@@ -26,7 +26,7 @@ _NAMES = b'["n0","n1","n2"]'
 
 @dataclass(eq=False, slots=True)
 class Placed:
-    """A pod with a chosen node; asked: the process whose filter answered."""
+    """A pod with a chosen node; asked: the process that answered filter."""
 
     pod: PodTruth
     node: str
@@ -74,7 +74,7 @@ class Scheduler:
         return f"{pod.uid} by {replica.identity}"
 
     def bind(self, chance: Chance) -> str:
-        """Have a placed pod bound, mostly by the process whose filter answered."""
+        """Have a placed pod bound, mostly by the process that answered filter."""
         if not self.placed or len(self.binding) >= MOST_BINDS:
             return ""
         placement = self.placed.pop(chance.below(len(self.placed)))

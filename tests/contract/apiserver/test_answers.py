@@ -1,4 +1,4 @@
-"""The shape of answers by which the extender recognises the API server.
+"""The extender recognises the API server by the shape of its answers.
 
 Each is read by the production code, which takes anything else for no answer at all.
 """

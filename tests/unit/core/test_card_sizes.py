@@ -61,9 +61,9 @@ def test_in_a_small_cluster_each_node_may_have_a_size_of_its_own() -> None:
 
 def test_few_sizes_count_those_of_most_nodes() -> None:
     nodes = [(size,) for size in range(1, 21) for _ in range(2 + (size > 15))]
-    found = common_sizes(array(*nodes))
-    assert len(found) == MOST_SIZES
-    assert set(found) >= {16, 17, 18, 19, 20}
+    result = common_sizes(array(*nodes))
+    assert len(result) == MOST_SIZES
+    assert set(result) >= {16, 17, 18, 19, 20}
 
 
 @pytest.mark.parametrize("name", policy_names())
@@ -128,12 +128,12 @@ def test_nothing_is_made_in_a_request_for_the_sizes_that_a_node_brings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranking = Ranking(ShadowPrice(workload_of(COUNTS, {16: 8})))
-    made: list[object] = []
+    created: list[object] = []
     for home, name in ((policy, "worth"), (cpu_stranding, "stranded")):
-        monkeypatch.setattr(home, name, lambda *of: made.append(of))
+        monkeypatch.setattr(home, name, lambda *of: created.append(of))
     nodes = (node("a", 16, 16, cpu=16_000), node("liar", *range(100, 164), cpu=16_000))
     ranking.scores(Cluster(nodes).snapshot(), Request(4, 1, cpu=500))
-    assert not made
+    assert not created
 
 
 def test_a_node_that_stands_apart_leaves_the_others_their_differences() -> None:
@@ -144,9 +144,9 @@ def test_a_node_that_stands_apart_leaves_the_others_their_differences() -> None:
 
     def scores(*more: NodeSpec) -> dict[str, int]:
         view = Cluster((*nodes, *more), used).snapshot()
-        every = [*names, *(spec.name for spec in more)]
-        found = score_nodes(view, every, request, Ranking(shadow))
-        return {name: score for score, alike in found.items() for name in alike}
+        all_items = [*names, *(spec.name for spec in more)]
+        result = score_nodes(view, all_items, request, Ranking(shadow))
+        return {name: score for score, alike in result.items() for name in alike}
 
     assert scores() == {name: scores(host("odd", 99))[name] for name in scores()}
     assert "odd" not in scores(host("odd", 99)), "the last one scores 0"

@@ -40,7 +40,7 @@ def test_filter_says_what_plain_objects_say(cluster: Cluster, request: Request, 
     verdict = filter_nodes(cluster.snapshot(gaps=gaps), cluster.names, request)
     reasons = {name: expected_reason(cluster, name, request) for name in cluster.names}
     assert verdict.fit == tuple(name for name in cluster.names if reasons[name] is None)
-    assert verdict.failed == {name: why for name, why in reasons.items() if why is not None}
+    assert verdict.failed == {name: entry for name, entry in reasons.items() if entry is not None}
     assert verdict.unknown == ()
 
 
@@ -60,7 +60,7 @@ def test_so_many_pods_fit_at_once_as_can_be_placed_one_after_the_other(
     cluster: Cluster, request: Request, most: int
 ) -> None:
     request = replace(request, models=())
-    placed = 0
+    placements = 0
     for name in cluster.names:
         free, cores = cluster.free(name), cluster.cores_used(name)
         places = [0] * len(free)
@@ -68,11 +68,11 @@ def test_so_many_pods_fit_at_once_as_can_be_placed_one_after_the_other(
             by_cores = (100 - cores[at]) // request.cores if request.cores else most
             places[at] = min(free[at] // request.units, by_cores)
         # On the devices that have the most places left: no other choice leaves more.
-        while sum(left > 0 for left in places) >= request.devices:
+        while sum(item > 0 for item in places) >= request.devices:
             for at in sorted(range(len(places)), key=lambda at: -places[at])[: request.devices]:
                 places[at] -= 1
-            placed += 1
-    assert room_for(cluster.snapshot(), request, most) == min(placed, most)
+            placements += 1
+    assert room_for(cluster.snapshot(), request, most) == min(placements, most)
 
 
 class WrongMemory(Ranking):
@@ -116,22 +116,22 @@ def test_scores_are_a_total_order_with_one_best_whatever_the_order_of_names_and_
     cluster: Cluster, request: Request, policy: str, data: st.DataObject
 ) -> None:
     view, ranking = cluster.snapshot(), Ranking(POLICIES[policy])
-    asked = data.draw(st.permutations([*cluster.names, "stranger"]))
-    names = score_nodes(view, asked, request, ranking)
+    draw_result = data.draw(st.permutations([*cluster.names, "stranger"]))
+    names = score_nodes(view, draw_result, request, ranking)
     scores = by_name(names)
-    fit = set(filter_nodes(view, asked, request).fit)
+    fit = set(filter_nodes(view, draw_result, request).fit)
     assert fit.issuperset(scores)
     assert sum(score == BEST for score in scores.values()) == bool(fit)
     assert all(0 < score <= BEST for score in scores.values())
-    best = best_node(view, asked, request, ranking)
+    best = best_node(view, draw_result, request, ranking)
     assert (best is not None and scores[best] == BEST) if fit else best is None
     assert list(names) == sorted(names, reverse=True)
     for some in names.values():
-        assert some == [name for name in asked if name in some]
+        assert some == [name for name in draw_result if name in some]
 
     order = data.draw(st.permutations(range(len(cluster.nodes))))
     shuffled = cluster.snapshot(order, gaps=data.draw(st.integers(0, 2)))
-    again = score_nodes(shuffled, sorted(asked), request, Ranking(POLICIES[policy]))
+    again = score_nodes(shuffled, sorted(draw_result), request, Ranking(POLICIES[policy]))
     assert by_name(again) == scores
 
 
@@ -230,9 +230,9 @@ def test_a_refusal_at_bind_names_the_node_the_request_and_what_is_free() -> None
     view = Cluster((node("n", 16, 16, 8, unhealthy=[1]),), {"n": (13, 0, 2)}).snapshot()
     with pytest.raises(InsufficientMemory, match=r"'n'.* 7 units on 1 .* free by device: 3, 6$"):
         place(view, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
-    gone = Cluster((node("n"),)).snapshot()
+    snapshot_result = Cluster((node("n"),)).snapshot()
     with pytest.raises(InsufficientMemory, match=r"free by device: none$"):
-        place(gone, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
+        place(snapshot_result, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ class DefragWorld:
     def sets_that_open(
         self, spec: NodeSpec, request: Request, size: int
     ) -> Iterator[list[WorldPod]]:
-        """Each minimal set of movable pods on the node whose removal makes room."""
+        """Each minimal set of movable pods on the node that makes room when removed."""
         movable_pods = [pod for pod in self.pods.values() if pod.movable and pod.node == spec.name]
 
         def opens(pods: Iterable[WorldPod]) -> bool:

@@ -42,8 +42,8 @@ class World:
         ledger = Ledger(self.pairing)
         for spec in self.nodes:
             ledger.node_changed(spec)
-        for each in self.pods:
-            ledger.pod_changed(each)
+        for item in self.pods:
+            ledger.pod_changed(item)
         return ledger
 
     def explain(self, request: Request) -> Explanation:
@@ -52,8 +52,8 @@ class World:
         def books_of(name: str) -> NodeBooks | None:
             return next(iter(ledger.dump(name)), None)
 
-        own = OwnFilters(NodeStates(map(state_of, self.nodes)), ledger.taken)
-        return explain(ledger.snapshot(), self.names, request, books_of, own=own)
+        own_filters = OwnFilters(NodeStates(map(state_of, self.nodes)), ledger.taken)
+        return explain(ledger.snapshot(), self.names, request, books_of, own=own_filters)
 
     def fits(self, request: Request) -> bool:
         """What filter says of all nodes."""
@@ -63,16 +63,14 @@ class World:
         """The cluster once it has happened."""
         ended = {entry.ref.uid for entry in remedy.ends}
         served = {entry.ref.uid for entry in remedy.serves}
-        pods = (each for each in self.pods if each.ref.uid not in ended)
+        pods = (pod for pod in self.pods if pod.ref.uid not in ended)
         return replace(
             self,
             nodes=tuple(
                 healed(spec, remedy.opens) if spec.name == remedy.node else spec
                 for spec in self.nodes
             ),
-            pods=tuple(
-                each._replace(**SERVED) if each.ref.uid in served else each for each in pods
-            ),
+            pods=tuple(pod._replace(**SERVED) if pod.ref.uid in served else pod for pod in pods),
         )
 
     def emptied(self) -> "World":
@@ -103,8 +101,8 @@ def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> Observe
         containers=((0, sum(parts)),),
     ).of_parts(parts)
     placement = tuple(zip(devices, parts, strict=True)) if devices else None
-    seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
-    return seen._replace(**more)
+    observed_pod = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
+    return observed_pod._replace(**more)
 
 
 _CORES = st.sampled_from([st.just(0), st.sampled_from([0, 40, 100])])
@@ -120,8 +118,10 @@ def worlds(draw: st.DrawFn) -> World:
         name = f"n{index}"
         capacity = draw(st.lists(st.integers(0, 8), max_size=4))
         sick = draw(st.sets(st.integers(0, 3), max_size=3))
-        closed = draw(st.sampled_from([None, None, None, None, Reason.OTHER_UNIT]))
-        nodes.append(node(name, *capacity, unhealthy=sick, closed=closed, cpu=4000, memory=2**33))
+        draw_result = draw(st.sampled_from([None, None, None, None, Reason.OTHER_UNIT]))
+        nodes.append(
+            node(name, *capacity, unhealthy=sick, closed=draw_result, cpu=4000, memory=2**33)
+        )
         for number in range(draw(st.integers(0, 5)) if capacity else 0):
             devices = draw(
                 st.sets(st.integers(0, len(capacity) - 1), max_size=min(2, len(capacity)))
@@ -165,8 +165,8 @@ def requests_of_parts(draw: st.DrawFn) -> Request:
 
 @given(worlds(), requests_of_parts())
 def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request: Request) -> None:
-    found = world.explain(request)
-    for remedy in found.remedies:
+    explain_result = world.explain(request)
+    for remedy in explain_result.remedies:
         after = world.after(remedy)
         assert remedy.node in filter_nodes(after.ledger().snapshot(), world.names, request).fit
         for less in with_less(remedy):
@@ -216,21 +216,23 @@ def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
     world: World, request: Request
 ) -> None:
     world = replace(world, pairing=Pairing.OFF)
-    found = world.explain(request)
+    explain_result = world.explain(request)
     if not request.split:
-        assert found.parts_now == found.most_parts == ()
+        assert explain_result.parts_now == explain_result.most_parts == ()
         return
     now = [free_devices(world, name, request) for name in world.names]
     ever = [() if spec.closed else spec.capacity for spec in world.nodes]
-    for told, nodes in ((found.parts_now, now), (found.most_parts, ever)):
-        assert sum(told) == most_of_parts(nodes, request.parts)
-        assert all(some <= part for some, part in zip(told, request.parts, strict=False))
-    assert (found.parts_now == request.parts) == world.fits(request)
-    assert (found.most_parts == request.parts) == (not found.never)
-    if found.parts_now:
-        assert world.fits(request.of_parts(found.parts_now))
-    every = [device for name in world.names for device in open_devices(world, name)]
-    assert found.with_memory == sum(has - used >= request.least for has, used, _ in every)
+    for entry, nodes in ((explain_result.parts_now, now), (explain_result.most_parts, ever)):
+        assert sum(entry) == most_of_parts(nodes, request.parts)
+        assert all(some <= part for some, part in zip(entry, request.parts, strict=False))
+    assert (explain_result.parts_now == request.parts) == world.fits(request)
+    assert (explain_result.most_parts == request.parts) == (not explain_result.never)
+    if explain_result.parts_now:
+        assert world.fits(request.of_parts(explain_result.parts_now))
+    all_items = [device for name in world.names for device in open_devices(world, name)]
+    assert explain_result.with_memory == sum(
+        has - used >= request.least for has, used, _ in all_items
+    )
 
 
 @given(worlds(), requests_of_parts())
@@ -238,15 +240,15 @@ def test_as_few_pods_or_closed_devices_are_named_as_help_on_any_node(
     world: World, request: Request
 ) -> None:
     world = replace(world, pairing=Pairing.OFF)
-    found = world.explain(request)
-    for remedy in found.remedies:
-        if (remedy.ends and remedy.opens) or any(each.terminating for each in remedy.ends):
+    explain_result = world.explain(request)
+    for remedy in explain_result.remedies:
+        if (remedy.ends and remedy.opens) or any(end.terminating for end in remedy.ends):
             continue  # those that end anyway come first, though they may be more
         name = "ends" if remedy.ends else "opens"
         number = len(getattr(remedy, name))
         for spec in world.nodes:
-            every = every_part(world, spec, name)
-            for some in combinations(every, min(number - 1, len(every))):
+            every_part_result = every_part(world, spec, name)
+            for some in combinations(every_part_result, min(number - 1, len(every_part_result))):
                 less = Remedy(spec.name, **{name: some})
                 assert not world.after(less).fits(request), less
 
@@ -261,45 +263,49 @@ def every_part(world: World, spec: NodeSpec, name: str) -> Sequence[Any]:
 
 @given(worlds(), requests_of_parts())
 def test_it_fits_now_or_something_helps_or_it_never_fits(world: World, request: Request) -> None:
-    found = world.explain(request)
-    assert bool(found.fit) == world.fits(request)
-    assert found.nodes == len(world.nodes)
-    assert found.never == (not world.emptied().fits(request))
-    if found.split:
-        assert found.never
+    explain_result = world.explain(request)
+    assert bool(explain_result.fit) == world.fits(request)
+    assert explain_result.nodes == len(world.nodes)
+    assert explain_result.never == (not world.emptied().fits(request))
+    if explain_result.split:
+        assert explain_result.never
         total = request.total
-        each = Request(total // found.split, found.split)
-        assert world.emptied().fits(each)
-        assert each.units * found.split == total
-    assert [bool(found.fit), bool(found.remedies), found.never].count(True) == 1
+        request_object = Request(total // explain_result.split, explain_result.split)
+        assert world.emptied().fits(request_object)
+        assert request_object.units * explain_result.split == total
+    assert [bool(explain_result.fit), bool(explain_result.remedies), explain_result.never].count(
+        True
+    ) == 1
 
 
 @given(worlds(), requests())
 def test_the_largest_request_that_ever_fits_is_named(world: World, request: Request) -> None:
-    found, empty = world.explain(request), world.emptied()
-    more_units = replace(request, units=found.most_units + 1)
-    more_devices = replace(request, devices=found.most_devices + 1)
+    explain_result, empty = world.explain(request), world.emptied()
+    more_units = replace(request, units=explain_result.most_units + 1)
+    more_devices = replace(request, devices=explain_result.most_devices + 1)
     assert not empty.fits(more_units)
-    assert not empty.fits(Request(found.most_alone + 1, 1))
+    assert not empty.fits(Request(explain_result.most_alone + 1, 1))
     assert not empty.fits(more_devices)
-    if found.most_units:
-        assert empty.fits(replace(request, units=found.most_units))
-    if found.most_devices:
-        assert empty.fits(replace(request, devices=found.most_devices))
+    if explain_result.most_units:
+        assert empty.fits(replace(request, units=explain_result.most_units))
+    if explain_result.most_devices:
+        assert empty.fits(replace(request, devices=explain_result.most_devices))
 
 
 @given(worlds(), requests())
 def test_what_is_free_now_fits_and_no_more(world: World, request: Request) -> None:
     world = replace(world, pairing=Pairing.OFF)
-    found = world.explain(request)
-    assert not world.fits(replace(request, units=found.fits_now + 1))
-    if found.fits_now:
-        assert world.fits(replace(request, units=found.fits_now))
-    largest = found.largest.units if found.largest else 0
+    explain_result = world.explain(request)
+    assert not world.fits(replace(request, units=explain_result.fits_now + 1))
+    if explain_result.fits_now:
+        assert world.fits(replace(request, units=explain_result.fits_now))
+    largest = explain_result.largest.units if explain_result.largest else 0
     assert not world.fits(Request(largest + 1, 1))
-    if found.largest:
-        only = filter_nodes(world.ledger().snapshot(), [found.largest.node], Request(largest, 1))
-        assert only.fit == (found.largest.node,)
+    if explain_result.largest:
+        only = filter_nodes(
+            world.ledger().snapshot(), [explain_result.largest.node], Request(largest, 1)
+        )
+        assert only.fit == (explain_result.largest.node,)
 
 
 def test_the_smallest_set_is_found_wherever_it_is() -> None:
@@ -312,10 +318,10 @@ def test_the_smallest_set_is_found_wherever_it_is() -> None:
             pod("c1", "c", 16, 0),
         ),
     )
-    found = world.explain(Request(12, 1))
-    assert found.reasons == {Reason.INSUFFICIENT_MEMORY: 3}
-    assert found.largest is None
-    (remedy,) = found.remedies
+    explain_result = world.explain(Request(12, 1))
+    assert explain_result.reasons == {Reason.INSUFFICIENT_MEMORY: 3}
+    assert explain_result.largest is None
+    (remedy,) = explain_result.remedies
     assert (remedy.node, [entry.ref.name for entry in remedy.ends]) == ("b", ["b1"])
 
 
@@ -364,8 +370,11 @@ def test_a_host_that_would_lack_cpu_is_said() -> None:
     world = World((node("a", 16, cpu=2000, memory=2**31),), (pod("p", "a", 10, 0), cpu_only))
     (remedy,) = world.explain(Request(8, 1, cpu=1000, memory=2**31)).remedies
     assert (len(remedy.ends), remedy.lacks) == (1, ("cpu", "memory"))
-    found = world.explain(Request(8, 1, cpu=3000))
-    assert (found.never, found.kept_out) == (True, {"too little cpu even if empty": 1})
+    explain_result = world.explain(Request(8, 1, cpu=3000))
+    assert (explain_result.never, explain_result.kept_out) == (
+        True,
+        {"too little cpu even if empty": 1},
+    )
 
 
 def test_all_pods_are_named_that_have_to_end_for_the_sums_of_the_node() -> None:
@@ -386,10 +395,10 @@ def test_one_pod_is_named_that_opens_a_device_and_the_sums() -> None:
 
 def test_nodes_of_another_model_are_counted_apart() -> None:
     world = World((node("a", 16), replace(node("b", 80), models=("H100",))))
-    found = world.explain(Request(20, 1, models=("A100",)))
-    assert (found.other_models, found.reasons) == (1, {Reason.TOO_LARGE: 1})
-    assert found.never
-    assert found.largest == FreeDevice("a", 0, 16)
+    explain_result = world.explain(Request(20, 1, models=("A100",)))
+    assert (explain_result.other_models, explain_result.reasons) == (1, {Reason.TOO_LARGE: 1})
+    assert explain_result.never
+    assert explain_result.largest == FreeDevice("a", 0, 16)
 
 
 def test_a_large_cluster_is_explained_from_a_few_of_its_nodes() -> None:
@@ -403,8 +412,8 @@ def test_a_large_cluster_is_explained_from_a_few_of_its_nodes() -> None:
         return ledger.dump(name)[0]
 
     names = [spec.name for spec in nodes]
-    found = explain(ledger.snapshot(), names, Request(8, 2), books_of)
-    assert [entry.ref.name for entry in found.remedies[0].ends] == ["p0000"]
+    explain_result = explain(ledger.snapshot(), names, Request(8, 2), books_of)
+    assert [entry.ref.name for entry in explain_result.remedies[0].ends] == ["p0000"]
     assert len(looked) < 100
 
 
@@ -413,32 +422,43 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
     world: World, policy: str
 ) -> None:
     ledger = world.ledger()
-    bound = [each for each in world.pods if each.placement]
-    for seen in bound[:2]:
-        entry = ledger.entry(seen.ref.uid)
+    bound_pod = [pod for pod in world.pods if pod.placement]
+    for item in bound_pod[:2]:
+        entry = ledger.entry(item.ref.uid)
         assert entry is not None
         (books,) = ledger.dump(entry.node)
         judge_by = load_policy(policy)
-        found = score_bound_pod(ledger.snapshot(), books, entry, judge_by, policy)
-        others = tuple(each for each in world.pods if each.ref.uid != seen.ref.uid)
-        without = replace(world, pods=others).ledger().snapshot()
+        score_bound_pod_result = score_bound_pod(ledger.snapshot(), books, entry, judge_by, policy)
+        remaining_items = tuple(pod for pod in world.pods if pod.ref.uid != item.ref.uid)
+        without = replace(world, pods=remaining_items).ledger().snapshot()
         ranking = Ranking(judge_by)
-        scores = by_name(score_nodes(without, world.names, seen.request, ranking))
-        assert found.score == scores.get(entry.node, 0)
-        assert found.best == next((name for name, score in scores.items() if score == BEST), "")
-        assert found.fitting == len(filter_nodes(without, world.names, seen.request).fit)
+        scores = by_name(score_nodes(without, world.names, item.request, ranking))
+        assert score_bound_pod_result.score == scores.get(entry.node, 0)
+        assert score_bound_pod_result.best == next(
+            (name for name, score in scores.items() if score == BEST), ""
+        )
+        assert score_bound_pod_result.fitting == len(
+            filter_nodes(without, world.names, item.request).fit
+        )
         row = without.row[entry.node]
-        assert [each.free for each in found.devices] == without.free[
-            row, : len(found.devices)
+        assert [device.free for device in score_bound_pod_result.devices] == without.free[
+            row, : len(score_bound_pod_result.devices)
         ].tolist()
-        if found.chosen:
-            assert found.chosen == place(without, entry.node, seen.request, ranking).devices
+        if score_bound_pod_result.chosen:
+            assert (
+                score_bound_pod_result.chosen
+                == place(without, entry.node, item.request, ranking).devices
+            )
 
 
 def test_equal_parts_are_named_where_unlike_ones_never_fit() -> None:
     world = World((node("a", 24, 24), node("b", 40)))
-    found = world.explain(Request().of_parts([30, 10]))
-    assert (found.most_parts, found.most_devices, found.split) == ((24, 10), 1, 1)
+    explain_result = world.explain(Request().of_parts([30, 10]))
+    assert (explain_result.most_parts, explain_result.most_devices, explain_result.split) == (
+        (24, 10),
+        1,
+        1,
+    )
     assert world.explain(Request().of_parts([32, 10])).split == 2
     assert world.explain(Request(percents=compute(60)).of_parts([30, 10])).split == 2
 

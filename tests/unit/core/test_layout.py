@@ -46,11 +46,11 @@ changes = st.lists(
 
 def as_rebuilt(view: Snapshot) -> dict[str, object]:
     """Return what the snapshot says by name of node: rows and numbers may be others."""
-    shown: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name in sorted(view.row):
         row = view.row[name]
         count = int((view.model[row] >= 0).sum())
-        shown[name] = (
+        result[name] = (
             view.capacity[row, :count].tolist(),
             view.healthy[row, :count].tolist(),
             [view.models[number] for number in view.model[row, :count]],
@@ -60,36 +60,36 @@ def as_rebuilt(view: Snapshot) -> dict[str, object]:
             int(view.closed[row]),
             view.free[row, :count].tolist(),
             view.open[row, :count].tolist(),
-            {other for other in view.row if view.group[view.row[other]] == view.group[row]},
-            sum(view.order[view.row[other]] < view.order[row] for other in view.row),
+            {item for item in view.row if view.group[view.row[item]] == view.group[row]},
+            sum(view.order[view.row[item]] < view.order[row] for item in view.row),
         )
-    shown["cards"] = {
+    result["cards"] = {
         uuid: sorted((view.names[row], device) for row, device in places)
         for uuid, places in view.cards.items()
     }
-    return shown
+    return result
 
 
 @given(changes, st.sets(st.integers(0, 19)))
 def test_an_incremental_layout_equals_a_rebuilt_one(
     steps: list[NodeSpec | str | Charge], looks: set[int]
 ) -> None:
-    arrays, there, held = NodeArrays(), dict[str, NodeSpec](), list[Charge]()
+    arrays, present, holding = NodeArrays(), dict[str, NodeSpec](), list[Charge]()
     for number, step in enumerate(steps):
         if isinstance(step, NodeSpec):
-            there[step.name] = step
-            arrays.set_node(step, [charge for charge in held if charge.node == step.name])
+            present[step.name] = step
+            arrays.set_node(step, [charge for charge in holding if charge.node == step.name])
         elif isinstance(step, Charge):
-            held.append(step)
+            holding.append(step)
             arrays.add(step)
-        elif step in there:
-            del there[step]
+        elif step in present:
+            del present[step]
             arrays.remove_node(step)
         if number in looks:
             _ = arrays.snapshot({}).cards  # as somebody may have asked
     view, rebuilt = arrays.snapshot({}), NodeArrays()
-    for spec in there.values():
-        rebuilt.set_node(spec, [charge for charge in held if charge.node == spec.name])
+    for spec in present.values():
+        rebuilt.set_node(spec, [charge for charge in holding if charge.node == spec.name])
     assert as_rebuilt(view) == as_rebuilt(rebuilt.snapshot({}))
     for row, name in enumerate(view.names):
         if not name:
@@ -118,8 +118,8 @@ FIRST = node("a", 16, 16, cpu=1000, memory=1 << 40, uuids=("GPU-1", "GPU-2"))
 )
 def test_what_has_not_changed_is_shared(spec: NodeSpec | None, shapes: bool, names: bool) -> None:
     arrays = NodeArrays()
-    for there in (FIRST, replace(FIRST, name="b")):
-        arrays.set_node(there, ())
+    for item in (FIRST, replace(FIRST, name="b")):
+        arrays.set_node(item, ())
     before = arrays.snapshot({})
     if spec is None:
         arrays.remove_node("a")

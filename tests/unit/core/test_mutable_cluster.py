@@ -23,18 +23,18 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
     books = CLUSTER.snapshot()
     view = mutable(books, np.arange(3), empty=True)
     cluster = MutableCluster(view, ranking(POLICIES[policy], 3))
-    there: list[Placement] = []
+    present: list[Placement] = []
     for number, request in enumerate(asked):
         placement = cluster.place(request)
         if placement is not None:
-            there.append(placement)
-        if number < len(leave) and there:
-            cluster.release(there.pop(leave[number] % len(there)))
+            present.append(placement)
+        if number < len(leave) and present:
+            cluster.release(present.pop(leave[number] % len(present)))
         used, cores = np.zeros_like(view.used), np.zeros_like(view.cores_used)
-        for row, shares, held in there:
+        for row, shares, entry in present:
             for device, units in shares:
                 used[row, device] += units
-                cores[row, device] += held.cores
+                cores[row, device] += entry.cores
         assert view.used.tolist() == used.tolist()
         assert view.cores_used.tolist() == cores.tolist()
         assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
@@ -43,6 +43,6 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
         assert (used <= view.capacity).all()
         assert (cores <= 100).all()
-        for row, shares, held in there:
-            if held.alone:
+        for row, shares, element in present:
+            if element.alone:
                 assert all(used[row, device] == units for device, units in shares)

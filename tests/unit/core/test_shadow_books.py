@@ -44,15 +44,15 @@ def test_its_books_are_those_of_the_simulator_fed_the_pods_that_were_bound(
 ) -> None:
     traffic = Traffic([_spec(node) for node in NODES], real, policy)
     engine = Cluster(NODES, ranking(POLICIES[policy], len(NODES)))
-    placements, there, rng = {}, [], random.Random(7)
+    placements, present, rng = {}, [], random.Random(7)
     for number in range(300):
         uid, request = f"p{number}", _request(rng)
         among = np.isin(engine.view.names, traffic.named(request))
         if traffic.come(uid, request) is not None:
-            there.append(uid)
+            present.append(uid)
             placements[uid] = engine.place(request, among)
-        if there and rng.random() < 0.35:
-            leaver = there.pop(rng.randrange(len(there)))
+        if present and rng.random() < 0.35:
+            leaver = present.pop(rng.randrange(len(present)))
             traffic.go(leaver)
             traffic.shadow.work()
             if (placement := placements.pop(leaver)) is not None:
@@ -61,27 +61,27 @@ def test_its_books_are_those_of_the_simulator_fed_the_pods_that_were_bound(
             traffic.now += 61.0  # the real nodes are taken over again, which changes nothing
         view = engine.view
         assert traffic.used() == dict(zip(view.names, view.used.tolist(), strict=True))
-    shown = traffic.books.snapshot
-    assert shown.names == view.names
+    displayed = traffic.books.snapshot
+    assert displayed.names == view.names
     for values in ("free", "cpu_free", "memory_free", "kinds", "cores_used"):
-        assert (getattr(shown, values) == getattr(view, values)).all(), values
-    assert traffic.books.refused == {uid for uid in there if placements[uid] is None}
+        assert (getattr(displayed, values) == getattr(view, values)).all(), values
+    assert traffic.books.refused == {uid for uid in present if placements[uid] is None}
     assert sum(traffic.counts.pods.values()) > 0
 
 
 def test_equal_policies_keep_equal_books_and_never_differ() -> None:
     traffic = Traffic([_spec(node) for node in NODES], "fgd", "fgd")
-    rng, there = random.Random(3), []
+    rng, present = random.Random(3), []
     for number in range(200):
         if traffic.come(f"p{number}", _request(rng)):
-            there.append(f"p{number}")
-        if number % 3 == 2 and there:
-            traffic.go(there.pop(rng.randrange(len(there))))
+            present.append(f"p{number}")
+        if number % 3 == 2 and present:
+            traffic.go(present.pop(rng.randrange(len(present))))
             traffic.shadow.work()
         assert traffic.used() == traffic.really_used()
-    asked = traffic.counts.choices
-    assert asked["same"] > 100
-    assert asked["node"] == asked["device"] == 0
+    request = traffic.counts.choices
+    assert request["same"] > 100
+    assert request["node"] == request["device"] == 0
     assert traffic.counts.pods["real"] == traffic.counts.pods["shadow"] == 0
 
 
@@ -150,14 +150,14 @@ def test_a_pod_whose_devices_are_not_known_any_more_counts_as_in_the_real_books(
 def test_nodes_that_come_between_filter_and_bind_change_no_pod_s_nodes() -> None:
     traffic = Traffic([make_node(name, 8) for name in ("b", "d", "e")], "binpack", "spread")
     request = Request(2, 1)
-    taken = traffic.ask("one", request, ["d", "e"])
-    assert taken is not None
+    allocation = traffic.ask("one", request, ["d", "e"])
+    assert allocation is not None
     traffic.shadow.work()
     traffic.ledger.node_changed(make_node("a", 8))
     traffic.ledger.node_changed(make_node("c", 8))
     traffic.ledger.node_gone("b")
     traffic.shadow.work()
-    traffic.bind("one", request, taken)
+    traffic.bind("one", request, allocation)
     traffic.shadow.work()
     assert traffic.used() == {"a": [0], "c": [0], "d": [2], "e": [0]}
     # And one that comes before filter is among the nodes that it is asked about.

@@ -43,12 +43,12 @@ def test_a_card_is_on_every_node_that_claims_it() -> None:
     for specs in ((honest, liar), (liar, honest)):
         view = Cluster(specs, {}).snapshot()
         rows = np.arange(2)
-        wanted = has_cards(view, rows, Cards(uuids=("GPU-a",)))
-        assert wanted[view.row["honest"]].tolist() == [True, False]
-        assert wanted[view.row["liar"]].tolist()[0]
-        refused = has_cards(view, rows, Cards(not_uuids=("GPU-a",)))
-        assert refused[view.row["honest"]].tolist() == [False, True]
-        assert not refused[view.row["liar"]].tolist()[0]
+        expected = has_cards(view, rows, Cards(uuids=("GPU-a",)))
+        assert expected[view.row["honest"]].tolist() == [True, False]
+        assert expected[view.row["liar"]].tolist()[0]
+        refusals = has_cards(view, rows, Cards(not_uuids=("GPU-a",)))
+        assert refusals[view.row["honest"]].tolist() == [False, True]
+        assert not refusals[view.row["liar"]].tolist()[0]
         assert contested_cards(view) == {
             "honest": {"GPU-a": "liar"},
             "liar": {"GPU-a": "honest"},
@@ -68,12 +68,12 @@ def test_a_view_does_not_follow_the_books() -> None:
     tally = CLUSTER.tally()
     view = tally.snapshot({})
     arrays = _arrays(view)
-    held = {name: array.copy() for name, array in arrays.items()}
+    holding = {name: array.copy() for name, array in arrays.items()}
     tally.add(Charge("a", Request(1, 1, cpu=1), ((0, 1),)))
     tally.set_node(node("a", 1, 2, 3, unhealthy=[0], closed=Reason.UNEVEN, cpu=1, memory=1), ())
     tally.remove_node("shut")
     tally.set_node(node("new", 1, 1, 1, 1), ())
-    assert all(np.array_equal(array, held[name]) for name, array in arrays.items())
+    assert all(np.array_equal(array, holding[name]) for name, array in arrays.items())
     assert view.row == {"a": 0, "shut": 1, "over": 2}
 
 

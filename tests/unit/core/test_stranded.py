@@ -1,4 +1,4 @@
-"""What counts as stranded, and by which size."""
+"""The stranded memory, and the size that decides."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""When policies are remade and tried, for which pods, and the influence of a namespace."""
+"""When policies are remade and tried, the pods that count, and the influence of a namespace."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Years of a cluster whose nodes and pods never have a name twice: the kept state does not grow.
+"""Years of a cluster with nodes and pods that never have a name twice: kept state does not grow.
 
 An autoscaler's nodes have a new name each time, and so have pods. State that is kept by name must
 go with the name, or be bounded by count; here all such bounds are small.

@@ -172,5 +172,5 @@ def test_never_two_leaders_and_never_a_bind_into_anothers_time(seeds: range) -> 
             world.step()
             landing_is_kept_small(world)
         led += world.led
-    # Histories in which nobody ever leads would prove nothing.
+    # Histories without any leader would prove nothing.
     assert led > 10 * 1200 / 20

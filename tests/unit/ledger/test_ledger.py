@@ -31,11 +31,11 @@ SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))
 @pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
 def test_scenario_shows_what_it_says(path: Path, pytestconfig: pytest.Config) -> None:
     text = path.read_text()
-    shown = run(text)
+    displayed = run(text)
     if pytestconfig.getoption("--regenerate-scenarios"):
-        path.write_text(shown)
+        path.write_text(displayed)
     else:
-        assert shown == text
+        assert displayed == text
 
 
 def _pod(name: str, request: Request, place: str = "gpu-a", device: int = 0) -> ObservedPod:
@@ -287,10 +287,10 @@ def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edit
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
-    bound = _pod("p", Request(4, 1), device=1)._replace(stamp="7")
-    ledger.settle("p", ledger.token("p"), bound._replace(placement=None, stamp="soon"), 4)
+    bound_pod = _pod("p", Request(4, 1), device=1)._replace(stamp="7")
+    ledger.settle("p", ledger.token("p"), bound_pod._replace(placement=None, stamp="soon"), 4)
     assert ledger.snapshot().used.tolist() == [[4, 4]]
-    ledger.pod_changed(bound)
+    ledger.pod_changed(bound_pod)
     assert ledger.snapshot().used.tolist() == [[0, 4]]
 
 
@@ -302,11 +302,11 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
-    bound = _pod("p", Request(4, 1), place="gpu-b")._replace(placement=None, stamp="other")
-    ledger.settle("p", ledger.token("p"), bound._replace(placement=((1, 4),)), 4)
+    bound_pod = _pod("p", Request(4, 1), place="gpu-b")._replace(placement=None, stamp="other")
+    ledger.settle("p", ledger.token("p"), bound_pod._replace(placement=((1, 4),)), 4)
     assert ledger.snapshot().used.tolist() == [[0, 0], [0, 4]]
     assert ledger.counts()["bound_by_another"] == 1
-    ledger.pod_changed(bound)
+    ledger.pod_changed(bound_pod)
     assert ledger.snapshot().used.tolist() == [[0, 0], [4, 4]]
 
 
@@ -364,9 +364,9 @@ def test_a_pod_without_gpu_waits_no_more_once_it_is_bound_whatever_is_repeated(
     ledger: Ledger,
 ) -> None:
     waits = _pod("p", Request(cpu=500), place="")
-    for pod, waiting in ((waits, 1), (_pod("p", Request(cpu=500)), 0), (waits, 0)):
+    for pod, entry in ((waits, 1), (_pod("p", Request(cpu=500)), 0), (waits, 0)):
         ledger.pod_changed(pod)
-        assert ledger.counts()["waiting"] == waiting
+        assert ledger.counts()["waiting"] == entry
 
 
 def test_auto_holds_equals_back_from_the_first_pod_on(ledger: Ledger) -> None:
@@ -407,8 +407,8 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
         ledger.node_changed(node(name, 16, serves_by_identity=True))
         ledger.set_unhealthy(name, frozenset([0]))
         ledger.set_unhealthy(name, frozenset())
-        waiting = PodRef("default", f"waits-{number}", f"waits-{number}")
-        ledger.pod_changed(ObservedPod(waiting, Request(4, 1)))
+        pod_ref = PodRef("default", f"waits-{number}", f"waits-{number}")
+        ledger.pod_changed(ObservedPod(pod_ref, Request(4, 1)))
         late, plain = (
             _pod(f"late-{number}", Request(4, 1), name),
             _pod(f"{number}", Request(), name),
@@ -420,23 +420,25 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
         ledger.pod_changed(late)
         ledger.node_gone(name)
         ledger.pod_changed(late._replace(assigned=True))
-        for uid in (waiting.uid, assumed.uid, late.ref.uid, plain.ref.uid):
+        for uid in (pod_ref.uid, assumed.uid, late.ref.uid, plain.ref.uid):
             ledger.pod_gone(uid)
     store = ledger._store  # noqa: SLF001 -- what is kept is private
     parts = {**vars(ledger), **vars(store), **vars(store.pins)}
     parts |= {phase.value: records for phase, records in parts.pop("by_phase").items()}
-    kept = {name: part for name, part in parts.items() if isinstance(part, dict | set | deque)}
-    del kept["alarm_counts"]
-    assert len(kept) > 13
-    assert not any(kept.values()), kept
+    kept_items = {
+        name: part for name, part in parts.items() if isinstance(part, dict | set | deque)
+    }
+    del kept_items["alarm_counts"]
+    assert len(kept_items) > 13
+    assert not any(kept_items.values()), kept_items
     assert len(ledger.snapshot().names) == 1
 
 
 def test_a_bind_in_doubt_whose_card_has_gone_keeps_its_pod_to_no_node(ledger: Ledger) -> None:
     two = replace(node("gpu-a", 16, 16), uuids=("a", "b"), serves_by_identity=True)
     ledger.node_changed(two)
-    ref, bound = PodRef("default", "p", "p"), Allocation("gpu-a", (1,), (4,), ("b",))
-    ledger.assume(ref, Request(4, 1), bound, 0.0, stamp="1")
+    ref, allocation = PodRef("default", "p", "p"), Allocation("gpu-a", (1,), (4,), ("b",))
+    ledger.assume(ref, Request(4, 1), allocation, 0.0, stamp="1")
     ledger.doubt("p", 1.0, "1")
     assert ledger.can_still_bind("p")
     ledger.node_changed(replace(node("gpu-a", 16), uuids=("a",), serves_by_identity=True))
@@ -453,12 +455,12 @@ def test_a_node_that_is_lent_takes_nothing_new_and_keeps_what_it_has(
     ledger.node_changed(node("gpu-a", 16))
     ledger.pod_changed(_pod("p", Request(4, 1)))
     ledger.lend("gpu-a")
-    asked = PodRef("default", "q", "q"), Request(4, 1), Allocation("gpu-a", (0,), (4,))
+    request = PodRef("default", "q", "q"), Request(4, 1), Allocation("gpu-a", (0,), (4,))
     with pytest.raises(InsufficientMemory):
-        ledger.assume(*asked, 0.0)
+        ledger.assume(*request, 0.0)
     ledger.node_changed(node("gpu-a", 32))
     with pytest.raises(InsufficientMemory):
-        ledger.assume(*asked, 0.0)
+        ledger.assume(*request, 0.0)
     assert ledger.dump("gpu-a")[0].used == (4,)
     ledger.node_changed(NodeSpec("gpu-a"))
     assert ledger.serves("gpu-a")
@@ -493,5 +495,5 @@ def test_the_pins_of_a_snapshot_are_those_of_the_books(steps: list[tuple[str, in
         elif step == "leave":
             ledger.node_gone(name)
         view, pins = ledger.snapshot(), ledger._store.pins.by_node  # noqa: SLF001
-        shown = {view.names[row]: pins for row, pins in view.pinned.items()}
-        assert shown == {name: own for name, own in pins.items() if name in view.row}
+        result = {view.names[row]: pins for row, pins in view.pinned.items()}
+        assert result == {name: entry for name, entry in pins.items() if name in view.row}

@@ -56,12 +56,12 @@ class BooksAndWorld(RuleBasedStateMachine):
         self.life.create_and_bind(request, name)
 
     @rule(n=numbers, name=names, told=st.booleans())
-    def another_binds(self, n: int, name: str, told: bool) -> None:
-        self.life.another_binds(n, name, told)
+    def another_binds(self, n: int, name: str, output: bool) -> None:
+        self.life.another_binds(n, name, output)
 
     @rule(n=numbers, what=st.sampled_from(["delete", "end", "serve", "admit", "run", "resize"]))
-    def change_a_pod(self, n: int, what: str) -> None:
-        self.life.change_a_pod(n, what)
+    def change_a_pod(self, n: int, subject: str) -> None:
+        self.life.change_a_pod(n, subject)
 
     @rule(n=numbers, name=names)
     def bind(self, n: int, name: str) -> None:

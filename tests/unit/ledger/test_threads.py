@@ -41,15 +41,15 @@ def _bind_and_end(ledger: Ledger, uid: str, chance: Random) -> bool:
     ref = PodRef("default", uid, uid)
     request = Request(chance.randint(1, 6), chance.choice([1, 1, 2]))
     try:
-        where = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
-        ledger.assume(ref, request, where, time.monotonic())
+        place_result = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
+        ledger.assume(ref, request, place_result, time.monotonic())
     except RequestRefused:
         return False
     if chance.random() < 0.5:
         ledger.forget(uid)
         return False
     ledger.landed(uid, time.monotonic())
-    ledger.pod_changed(ObservedPod(ref, request, "gpu-a", where.shares))
+    ledger.pod_changed(ObservedPod(ref, request, "gpu-a", place_result.shares))
     ledger.pod_gone(uid)
     return True
 
@@ -58,14 +58,14 @@ def test_no_device_is_overfull_while_threads_bind_on_one_node(ledger: Ledger) ->
     ledger.node_changed(node("gpu-a", *CAPACITY))
     end = time.monotonic() + SECONDS
     overfull: list[object] = []
-    bound: list[int] = []
+    bound_pod: list[int] = []
 
     def bind(number: int) -> None:
         chance, turn = Random(number), 0
         while time.monotonic() < end:
             turn += 1
             if _bind_and_end(ledger, f"p{number}-{turn}", chance):
-                bound.append(number)
+                bound_pod.append(number)
 
     def read() -> None:
         while time.monotonic() < end:
@@ -78,7 +78,7 @@ def test_no_device_is_overfull_while_threads_bind_on_one_node(ledger: Ledger) ->
     binders = [threading.Thread(target=bind, args=(number,)) for number in range(THREADS)]
     _together(*binders, threading.Thread(target=read))
     assert overfull == []
-    assert len(bound) > THREADS
+    assert len(bound_pod) > THREADS
     assert ledger.snapshot().used.tolist() == [[0, 0, 0]]
 
 
@@ -105,8 +105,8 @@ def _is_whole_view(ledger: Ledger) -> bool:
 
 
 def _is_whole_dump(ledger: Ledger) -> bool:
-    held = [(2 * len(books.entries), books.used) for books in ledger.dump()]
-    return all(used == (units, units) for units, used in held)
+    holding = [(2 * len(books.entries), books.used) for books in ledger.dump()]
+    return all(used == (units, units) for units, used in holding)
 
 
 def _is_whole_copy(ledger: Ledger) -> bool:
@@ -129,7 +129,7 @@ def test_the_books_are_read_whole_while_everything_in_them_changes(ledger: Ledge
     for number in range(200):
         ledger.pod_changed(_both(f"stays-{number}", f"n{number % 4}"))
     end = time.monotonic() + SECONDS
-    found: list[bool] = []
+    result: list[bool] = []
 
     def change(number: int) -> None:
         turn = 0
@@ -141,11 +141,11 @@ def test_the_books_are_read_whole_while_everything_in_them_changes(ledger: Ledge
         looks = [look(ledger)]
         while time.monotonic() < end:
             looks.append(look(ledger))
-        found.append(all(looks))
+        result.append(all(looks))
 
     changers = [threading.Thread(target=change, args=(number,)) for number in range(12)]
     _together(*changers, *(threading.Thread(target=read, args=(look,)) for look in _LOOKS))
-    assert found == [True] * len(_LOOKS)
+    assert result == [True] * len(_LOOKS)
 
 
 def test_binds_of_one_pod_charge_it_once(ledger: Ledger) -> None:
@@ -157,10 +157,10 @@ def test_binds_of_one_pod_charge_it_once(ledger: Ledger) -> None:
 
         def bind(uid: str = uid, start: threading.Barrier = start, turn: int = turn) -> None:
             request = Request(2, 1)
-            where = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
+            place_result = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
             start.wait()
             try:
-                ledger.assume(PodRef("default", uid, uid), request, where, 0)
+                ledger.assume(PodRef("default", uid, uid), request, place_result, 0)
             except RequestRefused:
                 return
             won.append(turn)
@@ -194,9 +194,11 @@ def test_a_ranking_may_be_asked_by_many_threads_for_more_kinds_than_it_keeps(
         chance = Random(0)
         while time.monotonic() < end:
             uid = f"p{chance.randrange(30)}"
-            placed = ((chance.randrange(2), 1),)
+            placements = ((chance.randrange(2), 1),)
             ref = PodRef("default", uid, uid)
-            ledger.pod_changed(ObservedPod(ref, Request(1, 1), f"n{chance.randrange(20)}", placed))
+            ledger.pod_changed(
+                ObservedPod(ref, Request(1, 1), f"n{chance.randrange(20)}", placements)
+            )
             ledger.pod_gone(f"p{chance.randrange(30)}")
 
     askers = [threading.Thread(target=ask, args=(number,)) for number in range(8)]

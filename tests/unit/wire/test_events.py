@@ -85,9 +85,9 @@ def test_names_are_valid_and_differ_by_their_time(name: str) -> None:
     about = ObjectReference("Pod", "team", name, "uid")
     names = {event_name(about, STAMP + more) for more in range(3)}
     assert len(names) == 3
-    for each in names:
-        assert len(each) <= 253
-        assert all(LABEL.fullmatch(part) for part in each.split("."))
+    for item in names:
+        assert len(item) <= 253
+        assert all(LABEL.fullmatch(part) for part in item.split("."))
 
 
 def test_a_series_says_how_often_and_when_last() -> None:

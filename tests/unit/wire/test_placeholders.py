@@ -42,8 +42,8 @@ def made(document: dict[str, Any], *nodes: str) -> dict[str, Any] | None:
 
 def terms(document: dict[str, Any]) -> list[dict[str, Any]]:
     affinity = document["spec"]["affinity"]["nodeAffinity"][REQUIRED]
-    found: list[dict[str, Any]] = affinity["nodeSelectorTerms"]
-    return found
+    result: list[dict[str, Any]] = affinity["nodeSelectorTerms"]
+    return result
 
 
 def test_it_asks_for_the_same_on_other_nodes_and_is_served_by_nobody() -> None:
@@ -138,10 +138,14 @@ def test_it_is_read_as_it_was_written_and_asks_nobody_here_for_anything() -> Non
     document = made(pod(), "n1", "n2")
     assert document is not None
     view = PODS.decode(json.dumps(document | {"status": {"phase": "Pending"}}).encode())
-    found = placeholder_of(view)
-    assert found is not None
-    assert (found.name, found.uid, found.unschedulable) == ("for-uid-web", "uid-web", False)
-    assert found.nodes == {"n1", "n2"}
+    placeholder_of_result = placeholder_of(view)
+    assert placeholder_of_result is not None
+    assert (
+        placeholder_of_result.name,
+        placeholder_of_result.uid,
+        placeholder_of_result.unschedulable,
+    ) == ("for-uid-web", "uid-web", False)
+    assert placeholder_of_result.nodes == {"n1", "n2"}
     patch = document | json.loads(status_patch("2026-01-01T00:00:00Z"))
     after = placeholder_of(PODS.decode(json.dumps(patch).encode()))
     assert after is not None

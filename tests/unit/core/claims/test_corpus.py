@@ -17,9 +17,9 @@ def test_the_model_takes_the_devices_that_kube_scheduler_took() -> None:
     counts: Counter[str] = Counter()
     for number, line in enumerate(CORPUS.read_bytes().splitlines()):
         case = msgspec.json.decode(line)
-        for node, ours in modelled(case["cluster"], selectors).items():
-            how = comparison(ours, case["answers"][node])
-            assert how != "different", f"line {number + 1}, node {node}: {ours}"
+        for node, entry in modelled(case["cluster"], selectors).items():
+            how = comparison(entry, case["answers"][node])
+            assert how != "different", f"line {number + 1}, node {node}: {entry}"
             counts[how] += 1
     assert counts["same devices"] >= 40, counts
     assert counts["given up"] == 0

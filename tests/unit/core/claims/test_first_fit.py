@@ -42,8 +42,8 @@ from tests.unit.core.claims.values import (
 FEW = NoFit.TOO_FEW_DEVICES
 
 
-def fit_of(devices: NodeDevices, wanted: PodClaims, use: Use | None = None) -> Fit:
-    fit = first_fit(devices, wanted, use or Use(), matcher({}), Steps(1000))
+def fit_of(devices: NodeDevices, pod_claims: PodClaims, use: Use | None = None) -> Fit:
+    fit = first_fit(devices, pod_claims, use or Use(), matcher({}), Steps(1000))
     assert isinstance(fit, Fit)
     return fit
 
@@ -132,8 +132,8 @@ def test_amounts_of_one_pod_add_up() -> None:
 def test_a_share_that_is_given_back_leaves_the_other_shares() -> None:
     one = node(shared("a", 80))
     parts = [request(name, memory=40) for name in "rs"]
-    wanted = claims(*parts, choice("t", wish("t/a", amounts=(("memory", 1),))))
-    assert names(one, wanted) is FEW
+    expected = claims(*parts, choice("t", wish("t/a", amounts=(("memory", 1),))))
+    assert names(one, expected) is FEW
 
 
 def test_an_exclusive_device_has_to_have_the_amount() -> None:
@@ -161,10 +161,10 @@ def test_a_shared_device_that_a_claim_holds_whole_is_in_use() -> None:
 def test_a_request_for_all_takes_all_that_match() -> None:
     verdicts = {"big": {"a": True, "b": False, "c": True}}
     three = node(device("a"), device("b"), device("c"))
-    every = claims(request(count=None, selectors=("big",)))
-    assert names(three, every, verdicts=verdicts) == "a c"
-    assert names(three, every, Use({key("c")}), verdicts) is FEW
-    assert names(three, every, Use({key("b")}), verdicts) == "a c"
+    all_items = claims(request(count=None, selectors=("big",)))
+    assert names(three, all_items, verdicts=verdicts) == "a c"
+    assert names(three, all_items, Use({key("c")}), verdicts) is FEW
+    assert names(three, all_items, Use({key("b")}), verdicts) == "a c"
 
 
 def test_a_request_for_all_needs_one_device_and_complete_pools() -> None:
@@ -177,9 +177,9 @@ def test_a_request_for_all_needs_one_device_and_complete_pools() -> None:
 
 def test_all_are_those_whose_capacity_is_enough_even_if_it_is_not_left() -> None:
     two = node(shared("a", 80), shared("b", 20))
-    every = claims(request(count=None, memory=30))
-    assert names(two, every) == "a"
-    assert names(two, every, held(a=60)) is FEW
+    all_items = claims(request(count=None, memory=30))
+    assert names(two, all_items) == "a"
+    assert names(two, all_items, held(a=60)) is FEW
 
 
 def test_all_devices_have_to_be_tolerated_and_free() -> None:
@@ -190,21 +190,21 @@ def test_all_devices_have_to_be_tolerated_and_free() -> None:
 
 def test_a_later_request_that_does_not_fit_gives_all_devices_back() -> None:
     two = node(device("a"), device("b"))
-    wanted = claims(
+    expected = claims(
         choice("r", wish("r/all", count=None), wish("r/one", count=1)), request("s", count=1)
     )
-    assert names(two, wanted) == "a b"
-    assert [taken.request for taken in fit_of(two, wanted).taken] == ["r/one", "s"]
+    assert names(two, expected) == "a b"
+    assert [item.request for item in fit_of(two, expected).taken] == ["r/one", "s"]
 
 
 # -- alternatives ---------------------------------------------------------------------------------
 
 
 def test_the_first_alternative_that_works_is_taken() -> None:
-    wanted = claims(choice("r", wish("r/many", count=3), wish("r/few", count=2)))
-    assert names(node(device("a"), device("b"), device("c")), wanted) == "a b c"
-    assert names(node(device("a"), device("b")), wanted) == "a b"
-    assert names(node(device("a")), wanted) is FEW
+    expected = claims(choice("r", wish("r/many", count=3), wish("r/few", count=2)))
+    assert names(node(device("a"), device("b"), device("c")), expected) == "a b c"
+    assert names(node(device("a"), device("b")), expected) == "a b"
+    assert names(node(device("a")), expected) is FEW
 
 
 def test_more_results_than_a_claim_can_have_are_an_error() -> None:
@@ -222,10 +222,12 @@ def test_more_results_than_a_claim_can_have_are_an_error() -> None:
 
 def test_no_other_devices_are_tried_for_a_request_that_leaves_too_few_results() -> None:
     forty = node(*(device(f"d{i:02}") for i in range(40)))
-    wanted = claims(
+    expected = claims(
         choice("r", wish("r/a", count=20), wish("r/b", count=19)), request("s", count=13)
     )
-    assert names(forty, wanted, steps=20 + 19 + 19 + 13) == " ".join(f"d{i:02}" for i in range(32))
+    assert names(forty, expected, steps=20 + 19 + 19 + 13) == " ".join(
+        f"d{i:02}" for i in range(32)
+    )
 
 
 # -- constraints ----------------------------------------------------------------------------------
@@ -260,20 +262,20 @@ def test_a_value_of_an_unknown_kind_stands_alone(constraint: Constraint) -> None
 def test_a_constraint_can_be_for_some_requests_alone() -> None:
     three = node(valued("a", root="1"), valued("b", root="2"), valued("c", root="1"))
     some = Constraint("gpu/root", requests=frozenset({"r", "t/one"}))
-    wanted = claims(
+    expected = claims(
         request("r"), request("s"), choice("t", wish("t/one"), wish("t/two")), constraints=(some,)
     )
-    assert names(three, wanted) == "a b c"
-    other = Constraint("gpu/root", requests=frozenset({"t"}))
-    assert names(three, claims(request("r"), choice("t", wish("t/one")), constraints=(other,))) == (
-        "a b"
-    )
+    assert names(three, expected) == "a b c"
+    constraint = Constraint("gpu/root", requests=frozenset({"t"}))
+    assert names(
+        three, claims(request("r"), choice("t", wish("t/one")), constraints=(constraint,))
+    ) == ("a b")
 
 
 def test_a_constraint_that_refuses_one_of_all_devices_is_an_error() -> None:
     two = node(valued("a", root="1"), valued("b", root="2"))
-    wanted = claims(choice("r", wish("r/all", count=None), wish("r/one")), constraints=(SAME,))
-    assert names(two, wanted) is NoFit.ERROR
+    expected = claims(choice("r", wish("r/all", count=None), wish("r/one")), constraints=(SAME,))
+    assert names(two, expected) is NoFit.ERROR
 
 
 def test_refused_devices_leave_no_value_behind() -> None:
@@ -307,16 +309,16 @@ def test_admin_access_takes_devices_in_use_but_none_twice_in_a_claim() -> None:
     admin = request("r", has_admin_access=True)
     assert names(two, claims(admin), Use({key("a"), key("b")})) == "a"
     assert names(two, claims(admin, request("s", has_admin_access=True))) == "a b"
-    every = claims(admin, request("s", count=None, has_admin_access=True))
-    assert names(two, every) is FEW
+    all_items = claims(admin, request("s", count=None, has_admin_access=True))
+    assert names(two, all_items) is FEW
     twice = PodClaims((ClaimRequest((admin,)), ClaimRequest((admin,))))
     assert names(two, twice) == "a a"
     assert fit_of(two, claims(admin)).taken[0].has_admin_access
 
 
 def test_a_device_with_admin_access_is_not_given_to_the_same_pod_again() -> None:
-    wanted = claims(request("r", has_admin_access=True), request("s"))
-    assert names(node(device("a"), device("b")), wanted) == "a b"
+    expected = claims(request("r", has_admin_access=True), request("s"))
+    assert names(node(device("a"), device("b")), expected) == "a b"
 
 
 # -- counters -------------------------------------------------------------------------------------
@@ -364,8 +366,8 @@ def test_a_further_share_of_a_device_takes_no_more_of_the_counters() -> None:
 def test_counters_are_given_back_when_the_search_turns() -> None:
     verdicts = {"whole": {"half": False, "whole": True}}
     card = node(counted("half", 4), counted("whole", 7), counters={"set": {"slices": 7}})
-    wanted = claims(request("r"), request("s", selectors=("whole",)))
-    assert names(card, wanted, verdicts=verdicts) is FEW
+    expected = claims(request("r"), request("s", selectors=("whole",)))
+    assert names(card, expected, verdicts=verdicts) is FEW
     either = claims(choice("r", wish("r/two", count=2), wish("r/one", selectors=("whole",))))
     assert names(card, either, verdicts=verdicts) == "whole"
 
@@ -375,9 +377,9 @@ def test_counters_are_given_back_when_the_search_turns() -> None:
 
 def test_the_search_ends_after_the_steps_it_may_take() -> None:
     twenty = node(*(valued(f"d{i:02}", root=str(i % 3)) for i in range(20)))
-    wanted = claims(request(count=10), constraints=(SAME,))
+    expected = claims(request(count=10), constraints=(SAME,))
     steps = Steps(500)
-    assert first_fit(twenty, wanted, Use(), matcher({}), steps) is NoFit.NOT_MODELLED
+    assert first_fit(twenty, expected, Use(), matcher({}), steps) is NoFit.NOT_MODELLED
     assert steps.left < 0
     steps = Steps(500)
     first_fit(twenty, claims(request(count=3)), Use(), matcher({}), steps)
@@ -392,9 +394,9 @@ def test_the_search_of_all_devices_counts_steps_too() -> None:
 
 def test_a_pod_with_very_many_devices_is_not_modelled() -> None:
     many = node(*(device(f"d{i:03}") for i in range(640)))
-    each = ClaimRequest((request(count=32),))
-    assert names(many, PodClaims(tuple(repeat(each, 20)))) is NoFit.NOT_MODELLED
-    assert isinstance(names(many, PodClaims(tuple(repeat(each, 12)))), str)
+    claim_request = ClaimRequest((request(count=32),))
+    assert names(many, PodClaims(tuple(repeat(claim_request, 20)))) is NoFit.NOT_MODELLED
+    assert isinstance(names(many, PodClaims(tuple(repeat(claim_request, 12)))), str)
 
 
 # -- afterwards -----------------------------------------------------------------------------------
@@ -404,14 +406,14 @@ def test_the_use_after_a_fit_holds_its_devices() -> None:
     devices = node(
         device("a"), shared("b"), shared("c", 10, attributes={"gpu/x": Attribute("int", 1)})
     )
-    wanted = claims(request("r"), request("s", memory=30), request("t", memory=20))
+    expected = claims(request("r"), request("s", memory=30), request("t", memory=20))
     before = Use({key("z")}, {key("b"): {"memory": 10}})
-    after = before.plus(fit_of(devices, wanted, before).holdings())
+    after = before.plus(fit_of(devices, expected, before).holdings())
     assert after.exclusive == {key("a"), key("z")}
     assert after.shares == {key("b"): {"memory": 60}}
     assert before == Use({key("z")}, {key("b"): {"memory": 10}})
 
 
 def test_admin_access_holds_nothing_afterwards() -> None:
-    wanted = claims(request(has_admin_access=True))
-    assert not [*fit_of(node(device("a")), wanted).holdings()]
+    expected = claims(request(has_admin_access=True))
+    assert not [*fit_of(node(device("a")), expected).holdings()]

@@ -61,26 +61,26 @@ def test_a_slice_is_for_the_node_it_names_for_all_or_for_those_that_it_selects()
 
 def test_a_taint_rule_applies_to_the_devices_that_match_all_it_names() -> None:
     taint = Taint("a", "", "NoSchedule")
-    here = DeviceKey("gpu", "pool", "d")
-    assert TaintRule(taint).applies_to(here)
-    assert TaintRule(taint, "gpu", "pool", "d").applies_to(here)
+    device_key = DeviceKey("gpu", "pool", "d")
+    assert TaintRule(taint).applies_to(device_key)
+    assert TaintRule(taint, "gpu", "pool", "d").applies_to(device_key)
     for rule in (
         TaintRule(taint, driver="nic"),
         TaintRule(taint, pool="other"),
         TaintRule(taint, device="e"),
     ):
-        assert not rule.applies_to(here)
+        assert not rule.applies_to(device_key)
 
 
 def test_the_selectors_of_the_class_come_before_those_of_the_request() -> None:
     one = request(device_class="c", selectors=("mine",))
-    wanted = ClaimRequest((one, choice("s", wish("s/a", device_class="d"))))
-    known = {"c": ClassRecord("c", ("ours",)), "d": ClassRecord("d", ("theirs",))}
-    whole = wanted.with_classes(known)
+    claim_request = ClaimRequest((one, choice("s", wish("s/a", device_class="d"))))
+    known_items = {"c": ClassRecord("c", ("ours",)), "d": ClassRecord("d", ("theirs",))}
+    whole = claim_request.with_classes(known_items)
     assert whole is not None
     assert [r.alternatives[0].selectors for r in whole.requests] == [("ours", "mine"), ("theirs",)]
     assert whole.requests[1].is_choice
-    assert wanted.with_classes({"c": known["c"]}) is None
+    assert claim_request.with_classes({"c": known_items["c"]}) is None
 
 
 def test_claims_that_ask_for_the_same_are_one_key() -> None:

@@ -1,4 +1,4 @@
-"""Pools of a node: which slices count, in which order, and which pools are broken."""
+"""Pools of a node: the slices that count, their order, and broken pools."""
 
 from collections import defaultdict
 from typing import Any
@@ -22,7 +22,7 @@ HERE, THERE = NodeChoice("n"), NodeChoice("m")
 
 def part(name: str, *devices: str | Device, **fields: Any) -> Slice:
     pool = fields.get("pool", "pool")
-    known: dict[str, Any] = {
+    known_items: dict[str, Any] = {
         "name": name,
         "driver": "gpu",
         "pool": pool,
@@ -30,10 +30,10 @@ def part(name: str, *devices: str | Device, **fields: Any) -> Slice:
         "slice_count": 1,
         "nodes": HERE,
     }
-    made = [
+    created = [
         Device(key=DeviceKey("gpu", pool, one)) if isinstance(one, str) else one for one in devices
     ]
-    return Slice(**(known | fields), devices=tuple(made))
+    return Slice(**(known_items | fields), devices=tuple(created))
 
 
 def counted(name: str, counter_set: str = "set", counter: str = "slices", **fields: Any) -> Device:
@@ -116,11 +116,11 @@ def test_a_pool_that_contradicts_itself_is_invalid() -> None:
     two = (part("a", counters=sets, slice_count=2), part("b", counters=sets, slice_count=2))
     assert shown(*two) == ["pool invalid"]
     assert shown(part("a", counted("d"))) == ["pool invalid"]
-    other = (
+    second = (
         part("a", counted("d", counter="other"), slice_count=2),
         part("b", counters=sets, slice_count=2),
     )
-    assert shown(*other) == ["pool invalid"]
+    assert shown(*second) == ["pool invalid"]
     far = (
         part("a", counters=sets, slice_count=2),
         part("b", counted("d", "absent"), nodes=THERE, slice_count=2),
@@ -129,14 +129,14 @@ def test_a_pool_that_contradicts_itself_is_invalid() -> None:
 
 
 def test_counters_come_from_slices_of_their_own() -> None:
-    found = pools(
+    result = pools(
         part("a", counted("d"), slice_count=3),
         part("b", counted("e"), "f", nodes=THERE, slice_count=3),
         part("c", counters={"set": {"slices": 1}}, nodes=THERE, slice_count=3),
     ).pools[0]
-    assert [device.key.device for device in found.devices] == ["d"]
-    assert [device.key.device for device in found.devices_elsewhere] == ["e"]
-    assert found.counters == {"set": {"slices": 1}}
+    assert [device.key.device for device in result.devices] == ["d"]
+    assert [device.key.device for device in result.devices_elsewhere] == ["e"]
+    assert result.counters == {"set": {"slices": 1}}
 
 
 def test_devices_can_say_themselves_for_which_nodes_they_are() -> None:
@@ -149,9 +149,9 @@ def test_devices_can_say_themselves_for_which_nodes_they_are() -> None:
         slice_count=2,
     )
     counters = part("b", counters={"set": {"slices": 1}}, slice_count=2)
-    found = pools(item, counters).pools[0]
-    assert [device.key.device for device in found.devices] == ["d", "f"]
-    assert [device.key.device for device in found.devices_elsewhere] == ["e"]
+    result = pools(item, counters).pools[0]
+    assert [device.key.device for device in result.devices] == ["d", "f"]
+    assert [device.key.device for device in result.devices_elsewhere] == ["e"]
     far = part("a", counted("e", nodes=THERE), nodes=None)
     assert shown(far) == []
 
@@ -160,7 +160,7 @@ def test_rules_taint_devices() -> None:
     old, new = Taint("old", "", "NoSchedule"), Taint("new", "", "NoExecute")
     tainted = Device(key=DeviceKey("gpu", "pool", "d"), taints=(old,))
     item = part("a", tainted, "e")
-    found = pools(item, rules=(TaintRule(new, device="d"), TaintRule(new, device="x")))
-    assert [device.taints for device in found.devices] == [(old, new), ()]
-    assert found.devices[1] is item.devices[1]
+    result = pools(item, rules=(TaintRule(new, device="d"), TaintRule(new, device="x")))
+    assert [device.taints for device in result.devices] == [(old, new), ()]
+    assert result.devices[1] is item.devices[1]
     assert tainted.taints == (old,)

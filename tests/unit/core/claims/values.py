@@ -60,7 +60,7 @@ def node(*devices: Device, **fields: Any) -> NodeDevices:
 
 
 def broken(state: PoolState) -> Pool:
-    """Return a pool from which nothing is allocated."""
+    """Return a pool without any allocation."""
     return Pool(driver="gpu", name="broken", state=state)
 
 
@@ -99,11 +99,11 @@ def names(
     verdicts: of each selector, for which devices it is true, by name.
     """
     fit = first_fit(devices, wanted, use, matcher(verdicts or {}), Steps(steps))
-    return " ".join(taken.device.key.device for taken in fit.taken) if isinstance(fit, Fit) else fit
+    return " ".join(item.device.key.device for item in fit.taken) if isinstance(fit, Fit) else fit
 
 
 def matcher(verdicts: Mapping[str, Mapping[str, bool]]) -> Any:
-    """Return a function that looks up what selectors are true of which devices."""
+    """Return a function that looks up the selectors that are true of a device."""
 
     def matches(selectors: tuple[str, ...], one: Device) -> bool:
         return all(verdicts[selector][one.key.device] for selector in selectors)

@@ -19,7 +19,7 @@ CLOSING = REQUEST.replace(b"Host: a", b"Host: a\r\nConnection: close")
 
 
 class World:
-    """A worker in this process whose application answers later, and one connection to it."""
+    """A worker in this process with an application that answers later, and one connection to it."""
 
     def __init__(self) -> None:
         config = Config()

@@ -29,7 +29,7 @@ def request(body: bytes, head: bytes = HEAD) -> bytes:
 
 
 class World:
-    """A worker in this process, whose application answers with the body of the request."""
+    """A worker in this process, with an application that answers with the body of the request."""
 
     def __init__(self) -> None:
         config = Config()

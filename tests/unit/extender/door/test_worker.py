@@ -21,7 +21,7 @@ THREADS = 4
 
 
 class World:
-    """A worker in this process with one connection to it, whose first request is there."""
+    """A worker in this process with one connection to it and its first request."""
 
     def __init__(self) -> None:
         config = Config()

@@ -44,7 +44,7 @@ class World:
         self.now += AFTER_JOIN
 
     def start(self, namespace: str) -> None:
-        """Another process, to which the watch shows all objects."""
+        """Another process; the watch shows it all objects."""
         self.known = Shown[Placeholder]()
         self.handler = PodEventHandler(self.resources, placeholders=self.known)
         self.under_test = Placeholders(

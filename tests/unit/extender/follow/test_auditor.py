@@ -1,4 +1,4 @@
-"""The audit finds every way in which books can be wrong, and heals towards less free memory."""
+"""The audit finds every mistake that books can have, and heals towards less free memory."""
 
 import json
 from collections.abc import Callable

@@ -31,7 +31,7 @@ Following = ListWatch[Decoded[Pod], WatchEvent[Pod]]
 
 
 class Nobody:
-    """A sink for whom nothing matters."""
+    """A sink that nothing matters to."""
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         pass
@@ -41,7 +41,7 @@ class Nobody:
 
 
 class SilentApi(ScriptedApi):
-    """A server whose lists are empty and whose watches say nothing until they are closed."""
+    """A server with empty lists and watches that say nothing until they are closed."""
 
     def __init__(self) -> None:
         super().__init__(forever=self._answer, now=-math.inf)
@@ -80,7 +80,7 @@ class SilentLines:
 
 
 class World:
-    """A gate whose clock, collections and Lease are in the test's hand; no thread runs."""
+    """A gate with clock, collections and Lease in the test's hand; no thread runs."""
 
     def __init__(self, leads: bool = False, names: Sequence[str] = NAMES) -> None:
         self.now = 1000.0

@@ -78,7 +78,7 @@ class World:
         self.restart(on=on)
 
     def restart(self, *, on: bool, claims: ClaimsView | None = None) -> None:
-        """Another process, whose watch shows all objects."""
+        """Another process; its watch shows all objects."""
         self.running = Shown[ObservedPod]() if on else None
         self.pods = PodEventHandler(self.resources, running=self.running)
         self.guard = ScaleDownGuard(

@@ -77,7 +77,7 @@ class World:
 
 
 def started(*nodes: NodeSpec) -> World:
-    """A world whose process has answered for long."""
+    """A world with a process that has answered for long."""
     world = World(*nodes)
     world.later()
     assert world.later(AFTER_START) == []

@@ -1,4 +1,4 @@
-"""When policies are made anew, for which pods, and what follows a failure."""
+"""When policies are made anew, the pods that count, and the end of a failure."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A small cluster in which pods are moved, step by step, and an oracle that looks at each eviction.
+"""A small cluster with moves of pods, step by step, and an oracle that looks at each eviction.
 
 Filter, the holds, the books and the plan are the real ones. The API server, the controllers, the
 scheduler and the kubelets are played.

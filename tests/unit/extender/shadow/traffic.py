@@ -18,7 +18,7 @@ from tests.unit.extender.kit import managed_resources
 
 
 class Traffic:
-    """A cluster whose pods `policy` places, and a shadow of it that has no thread."""
+    """A cluster with pods placed by `policy`, and a shadow of it that has no thread."""
 
     def __init__(
         self,

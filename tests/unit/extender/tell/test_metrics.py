@@ -52,7 +52,7 @@ def metrics(resources: ManagedResources) -> Metrics:
 
 
 def standing() -> float:
-    """A clock by which nothing takes time, so that each text is made anew."""
+    """A clock that stands still, so that each text is made anew."""
     return 0.0
 
 

@@ -165,9 +165,9 @@ def test_devices_that_are_alike_share_one_mapping_of_capacities() -> None:
     devices = [
         {"name": f"d{i}", "capacity": {"memory": {"value": size}}} for i, size in enumerate(sizes)
     ]
-    one, same, other = (device.capacities for device in read(devices=devices).devices)
+    one, same, second = (device.capacities for device in read(devices=devices).devices)
     assert one is same
-    assert one != other
+    assert one != second
 
 
 def test_counters_are_of_the_slice_and_of_devices() -> None:

@@ -1,4 +1,4 @@
-"""A claim of which something cannot be read still says what it has, and hides no other."""
+"""A claim with an unreadable part still says the rest, and hides no other."""
 
 import json
 
@@ -41,11 +41,11 @@ PARAMETERS = {
 
 def body(parameters: bytes, result: Json | None = None, **allocation: object) -> bytes:
     """A claim with these parameters for its driver, in the spec and in the allocation."""
-    given = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", "shareID": "x", **(result or {})}
+    inputs = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", "shareID": "x", **(result or {})}
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     status = {
         "allocation": {
-            "devices": {"results": [given], "config": ["PARAMETERS"]},
+            "devices": {"results": [inputs], "config": ["PARAMETERS"]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
             **allocation,
         }
@@ -78,8 +78,8 @@ def test_what_a_claim_has_is_read_whatever_its_parameters_are(parameters: bytes)
     assert event.resource_version == "7"
     answer = RESOURCE_CLAIMS.decode_answer(bad, "d", "bad")
     first, second, third = page.items
-    for found in (second, event.object, answer, RESOURCE_CLAIMS.decode(bad)):
-        assert counted(found) == (Holding(KEY, {"memory": 9000 * GIB}),)
+    for item in (second, event.object, answer, RESOURCE_CLAIMS.decode(bad)):
+        assert counted(item) == (Holding(KEY, {"memory": 9000 * GIB}),)
     for whole in (*page.items, event.object, answer):
         assert whole.spec
         assert len(claim_request(whole.spec).requests) == 1
@@ -89,9 +89,11 @@ def test_what_a_claim_has_is_read_whatever_its_parameters_are(parameters: bytes)
 @pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
 def test_a_class_is_read_whatever_its_parameters_are(parameters: bytes) -> None:
     whole = {"metadata": {"name": "c"}, "spec": {"config": ["PARAMETERS"], "selectors": []}}
-    found = DEVICE_CLASSES.decode(json.dumps(whole).encode().replace(b'"PARAMETERS"', parameters))
-    assert found.metadata
-    assert found.metadata.name == "c"
+    decode_result = DEVICE_CLASSES.decode(
+        json.dumps(whole).encode().replace(b'"PARAMETERS"', parameters)
+    )
+    assert decode_result.metadata
+    assert decode_result.metadata.name == "c"
 
 
 @pytest.mark.parametrize("odd", [{"driver": 5}, {"pool": []}, {"device": {}}])
@@ -101,9 +103,9 @@ def test_a_claim_that_does_not_say_which_device_it_has_cannot_be_read(odd: Json)
 
 
 def test_a_claim_without_an_allocation_has_nothing() -> None:
-    found = claim(status={"devices": "?"})
-    assert found.allocation is None
-    assert found.reserved == ()
+    claim_result = claim(status={"devices": "?"})
+    assert claim_result.allocation is None
+    assert claim_result.reserved == ()
     assert ResourceClaim().allocation is None
     assert claim(status={"reservedFor": [{"name": "p"}]}).reserved[0].name == "p"
 
@@ -111,7 +113,7 @@ def test_a_claim_without_an_allocation_has_nothing() -> None:
 def test_a_template_makes_claims_without_a_name() -> None:
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly()}]}}
     body = json.dumps({"metadata": {"name": "t"}, "spec": {"spec": spec}}).encode()
-    made = CLAIM_TEMPLATES.decode(body).claim()
-    assert made.metadata is None
-    assert made.spec == claim().spec
+    claim_result = CLAIM_TEMPLATES.decode(body).claim()
+    assert claim_result.metadata is None
+    assert claim_result.spec == claim().spec
     assert CLAIM_TEMPLATES.decode(b"{}").claim().spec == ClaimSpec()

@@ -138,9 +138,9 @@ def test_of_classes_for_one_resource_the_newest_counts_then_the_first_name() -> 
     same = ClassRecord("c", extended_resource="x.com/gpu", created_at="2026-01-02T00:00:00Z")
     implicit = "deviceclass.resource.kubernetes.io/"
     for order in ([old, new, same], [same, new, old]):
-        found = classes_by_resource(order)
-        assert found["x.com/gpu"] is new
-        assert found[f"{implicit}a"] is old
+        classes_by_resource_result = classes_by_resource(order)
+        assert classes_by_resource_result["x.com/gpu"] is new
+        assert classes_by_resource_result[f"{implicit}a"] is old
     assert classes_by_resource([ClassRecord("d")]) == {f"{implicit}d": ClassRecord("d")}
 
 
@@ -162,8 +162,8 @@ def extended(
 
 
 def needs(**amounts: Any) -> dict[str, Any]:
-    named = {("cpu" if name == "cpu" else f"x.com/{name}"): a for name, a in amounts.items()}
-    return {"resources": {"requests": named}}
+    names = {("cpu" if name == "cpu" else f"x.com/{name}"): a for name, a in amounts.items()}
+    return {"resources": {"requests": names}}
 
 
 def test_each_container_has_a_request_for_each_resource() -> None:

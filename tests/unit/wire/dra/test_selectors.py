@@ -33,9 +33,9 @@ def gpu(name: str = "d", driver: str = DRIVER, memory: int = 80, **more: Attribu
 
 def evaluate(text: str, device: Device | None = None) -> bool | None:
     """The result; None if it cannot be evaluated."""
-    known = Selectors(time.thread_time)
-    verdict = known.matches((text,), device or gpu())
-    return None if sum(known.unevaluated.values()) else verdict
+    selectors = Selectors(time.thread_time)
+    verdict = selectors.matches((text,), device or gpu())
+    return None if sum(selectors.unevaluated.values()) else verdict
 
 
 A = f'device.attributes["{DRIVER}"]'
@@ -137,17 +137,17 @@ def test_an_expression_is_false(text: str) -> None:
     ],
 )
 def test_an_expression_that_cannot_be_evaluated_is_taken_as_true(text: str) -> None:
-    known = Selectors(time.thread_time)
-    assert known.matches((text,), gpu())
-    assert sum(known.unevaluated.values()) == 1
+    selectors = Selectors(time.thread_time)
+    assert selectors.matches((text,), gpu())
+    assert sum(selectors.unevaluated.values()) == 1
 
 
 def test_all_selectors_have_to_be_true() -> None:
-    known = Selectors(time.thread_time)
+    selectors = Selectors(time.thread_time)
     true, false = f'{A}.model == "A100"', f"{A}.index == 4"
-    assert known.matches((), gpu())
-    assert known.matches((true, true), gpu())
-    assert not known.matches((true, false), gpu())
+    assert selectors.matches((), gpu())
+    assert selectors.matches((true, true), gpu())
+    assert not selectors.matches((true, false), gpu())
 
 
 class Evaluations:
@@ -167,17 +167,19 @@ class Evaluations:
 
 def test_devices_that_are_alike_in_all_that_is_named_are_evaluated_once() -> None:
     evaluations = Evaluations()
-    known = Selectors(evaluations)
+    selectors = Selectors(evaluations)
     devices = [gpu(f"d{i}", uuid=Attribute("string", f"GPU-{i}")) for i in range(8)]
     for _ in range(2):
-        assert all(known.matches((f'{A}.model == "A100"',), device) for device in devices)
+        assert all(selectors.matches((f'{A}.model == "A100"',), device) for device in devices)
     assert evaluations.number == 1
-    assert [known.matches((f'{A}.uuid == "GPU-3"',), device) for device in devices].count(True) == 1
+    assert [selectors.matches((f'{A}.uuid == "GPU-3"',), device) for device in devices].count(
+        True
+    ) == 1
     assert evaluations.number == 9
     small = gpu(memory=40)
     text = f'{C}.memory.isGreaterThan(quantity("50Gi"))'
-    assert known.matches((text,), devices[0])
-    assert not known.matches((text,), small)
+    assert selectors.matches((text,), devices[0])
+    assert not selectors.matches((text,), small)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,9 @@ def test_devices_that_are_alike_in_all_that_is_named_are_evaluated_once() -> Non
 )
 def test_an_expression_that_may_look_at_anything_is_evaluated_for_each(text: str) -> None:
     evaluations = Evaluations()
-    known = Selectors(evaluations)
+    selectors = Selectors(evaluations)
     for i in range(3):
-        known.matches((text,), gpu(uuid=Attribute("string", f"GPU-{i}")))
+        selectors.matches((text,), gpu(uuid=Attribute("string", f"GPU-{i}")))
     assert evaluations.number == 3
 
 
@@ -197,28 +199,28 @@ def test_an_expression_that_takes_too_long_is_taken_as_true() -> None:
         yield from (i * 0.04 for i in count())
 
     clock = ticks()
-    known = Selectors(lambda: next(clock))
+    selectors = Selectors(lambda: next(clock))
     text = f"{A}.uuid == 0"
-    verdicts = [known.matches((text,), gpu(uuid=Attribute("int", i))) for i in range(1, 5)]
+    verdicts = [selectors.matches((text,), gpu(uuid=Attribute("int", i))) for i in range(1, 5)]
     assert verdicts == [False, False, True, True]
-    assert known.unevaluated == {"compile": 0, "evaluate": 0, "time": 2}
+    assert selectors.unevaluated == {"compile": 0, "evaluate": 0, "time": 2}
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_MAX_EXPRESSIONS", "_MAX_RESULTS", "_MAX_VERDICTS", "_MAX_NAMES"):
         monkeypatch.setattr(module, name, 4)
-    known = Selectors(time.thread_time)
+    selectors = Selectors(time.thread_time)
     device = gpu()
     for i in range(20):
-        assert known.matches((f"{A}.index == {i}",), device) == (i == 3)
+        assert selectors.matches((f"{A}.index == {i}",), device) == (i == 3)
         assert len(device.verdicts) <= 4
-        assert len(known._expressions) <= 4  # noqa: SLF001
-        assert len(known._results) <= 4  # noqa: SLF001
+        assert len(selectors._expressions) <= 4  # noqa: SLF001
+        assert len(selectors._results) <= 4  # noqa: SLF001
     for i in range(20):
         attributes = {**device.attributes, f"{DRIVER}/x{i}": Attribute("int", 1)}
         odd = replace(device, attributes=attributes, verdicts={})
-        assert known.matches((f"{A}.index == 3",), odd)
-    expression = known._expressions[f"{A}.index == 3"]  # noqa: SLF001
+        assert selectors.matches((f"{A}.index == 3",), odd)
+    expression = selectors._expressions[f"{A}.index == 3"]  # noqa: SLF001
     assert expression is not None
     assert len(expression._named) <= 4  # noqa: SLF001
 

@@ -60,10 +60,12 @@ def test_the_originals_policy_is_read() -> None:
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1beta3", "v1"])
 def test_every_version_of_component_config_is_read(version: str) -> None:
-    found = decode_scheduler_config(component(ORIGINAL | {"enableHTTPS": False}, version=version))
-    assert found.extenders == (EXPECTED,)
-    assert found.warnings == ()
-    assert found.api_version.endswith(version)
+    scheduler_config = decode_scheduler_config(
+        component(ORIGINAL | {"enableHTTPS": False}, version=version)
+    )
+    assert scheduler_config.extenders == (EXPECTED,)
+    assert scheduler_config.warnings == ()
+    assert scheduler_config.api_version.endswith(version)
 
 
 def test_every_field_is_read() -> None:
@@ -80,7 +82,7 @@ def test_every_field_is_read() -> None:
         "nodeCacheCapable": True,
         "managedResources": [{"name": "x.io/y", "ignoredByScheduler": True}],
     }
-    found = decode_scheduler_config(
+    scheduler_config = decode_scheduler_config(
         component(
             entry,
             percentageOfNodesToScore=50,
@@ -91,7 +93,7 @@ def test_every_field_is_read() -> None:
         )
     )
     resources = (ExtenderManagedResource("x.io/y", ignored_by_scheduler=True),)
-    assert found == SchedulerConfig(
+    assert scheduler_config == SchedulerConfig(
         "kubescheduler.config.k8s.io/v1",
         (
             ExtenderConfig(
@@ -134,34 +136,34 @@ def test_a_policy_matches_keys_in_any_case_and_ignores_unknown_ones() -> None:
     loud = {key.upper(): value for key, value in ORIGINAL.items()} | {"FUTURE": 1}
     loud["MANAGEDRESOURCES"] = [{"NAME": "aliyun.com/gpu-mem"}]
     document = {"Extenders": [loud], "kind": "Policy", "apiVersion": "v1", "Priorities": []}
-    found = decode_scheduler_config(document)
-    assert found.extenders == (EXPECTED,)
-    inside, top = found.warnings
+    scheduler_config = decode_scheduler_config(document)
+    assert scheduler_config.extenders == (EXPECTED,)
+    inside, top = scheduler_config.warnings
     assert inside == "extenders[0].FUTURE: unknown, and not read"
     assert top.startswith("Extenders, Priorities: kube-scheduler 1.22 does not start")
 
 
 @pytest.mark.parametrize("spelling", ["enableHttps", "enableHTTPS"])
 def test_both_spellings_of_the_tls_key_are_read_in_a_policy(spelling: str) -> None:
-    found = decode_scheduler_config(
+    scheduler_config = decode_scheduler_config(
         policy(ORIGINAL | {spelling: True, "tlsConfig": {"caFile": "c"}})
     )
-    assert found.extenders[0].enable_https
-    assert found.warnings == ()
+    assert scheduler_config.extenders[0].enable_https
+    assert scheduler_config.warnings == ()
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"), [(5_000_000_000, 5.0), ("2s", 2.0), (0, DEFAULT_TIMEOUT), (None, 5.0)]
 )
 def test_a_policy_counts_nanoseconds(value: Any, seconds: float) -> None:
-    found = decode_scheduler_config(policy(ORIGINAL | {"httpTimeout": value}))
-    assert found.extenders[0].http_timeout == seconds
+    scheduler_config = decode_scheduler_config(policy(ORIGINAL | {"httpTimeout": value}))
+    assert scheduler_config.extenders[0].http_timeout == seconds
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("500ms", 0.5), ("0", 5.0), ("0s", 5.0)])
 def test_component_config_writes_durations(value: str, seconds: float) -> None:
-    found = decode_scheduler_config(component(ORIGINAL | {"httpTimeout": value}))
-    assert found.extenders[0].http_timeout == seconds
+    scheduler_config = decode_scheduler_config(component(ORIGINAL | {"httpTimeout": value}))
+    assert scheduler_config.extenders[0].http_timeout == seconds
 
 
 def test_a_file_without_extenders_is_read() -> None:
@@ -323,8 +325,8 @@ def test_many_unknown_keys_are_one_warning_of_bounded_length() -> None:
 def test_the_times_of_leader_election_are_read_and_checked() -> None:
     assert decode_scheduler_config(component()).lease_times == (15.0, 10.0, 2.0)
     election = {"leaseDuration": "1m", "renewDeadline": "40s", "retryPeriod": "0s"}
-    found = decode_scheduler_config(component(leaderElection=election))
-    assert found.lease_times == (60.0, 40.0, 2.0)
+    scheduler_config = decode_scheduler_config(component(leaderElection=election))
+    assert scheduler_config.lease_times == (60.0, 40.0, 2.0)
     for wrong in ({"leaseDuration": "5s"}, {"renewDeadline": "2s"}, {"retryPeriod": "9s"}):
         with pytest.raises(SettingsError, match="leaseDuration must be greater than renewDead"):
             decode_scheduler_config(component(leaderElection=wrong))

@@ -72,8 +72,8 @@ def test_of_several_the_one_with_the_port_asked_for_is_us() -> None:
 
 
 def test_of_several_the_one_with_our_path_is_us() -> None:
-    moved = "http://127.0.0.1:4000/gpushare-scheduler/"
-    assert found(entry(OTHER, bind_verb="bind"), entry(moved)) == moved
+    moves = "http://127.0.0.1:4000/gpushare-scheduler/"
+    assert found(entry(OTHER, bind_verb="bind"), entry(moves)) == moves
 
 
 def test_of_several_without_our_address_the_one_that_binds_is_us() -> None:

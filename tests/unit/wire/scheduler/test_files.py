@@ -30,21 +30,26 @@ MOST_IN_TREE = 1400
     ("release", "form"), [(release, "") for release in RELEASES] + [("1.22", "config")]
 )
 def test_every_file_is_read_back_without_a_warning(release: str, form: str, order: str) -> None:
-    asked = default_options(release, form, order)
-    texts = [render_file(asked, style) for style in STYLES]
+    request = default_options(release, form, order)
+    texts = [render_file(request, style) for style in STYLES]
     documents = [yaml.safe_load(texts[0]), json.loads(texts[1])]
     assert documents[0] == documents[1]
     config = decode_scheduler_config(documents[0])
     assert config.warnings == ()
-    ours = our_entry(config, None)
-    assert listening_warning(ours, None, tls=False) == ""
-    verbs = (ours.filter_verb, ours.prioritize_verb, ours.bind_verb, ours.preempt_verb)
+    our_entry_result = our_entry(config, None)
+    assert listening_warning(our_entry_result, None, tls=False) == ""
+    verbs = (
+        our_entry_result.filter_verb,
+        our_entry_result.prioritize_verb,
+        our_entry_result.bind_verb,
+        our_entry_result.preempt_verb,
+    )
     assert verbs == ("filter", "prioritize", "bind", "preempt")
-    assert ours.node_cache_capable
-    assert not ours.ignorable
-    assert ours.http_timeout == 30
-    named = [item.name for item in ours.managed_resources]
-    assert named == ["aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"]
+    assert our_entry_result.node_cache_capable
+    assert not our_entry_result.ignorable
+    assert our_entry_result.http_timeout == 30
+    names = [item.name for item in our_entry_result.managed_resources]
+    assert names == ["aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -110,8 +115,8 @@ def test_address_and_resources_are_those_asked_for() -> None:
     names = ("a.io/b", "yes.no/1")
     for release in ("1.22", "1.37"):
         plain = default_options(release, "", "ours")
-        asked = replace(plain, url="https://127.0.0.1:1/x", resources=names)
-        config = decode_scheduler_config(yaml.safe_load(render_file(asked, "yaml")))
+        request = replace(plain, url="https://127.0.0.1:1/x", resources=names)
+        config = decode_scheduler_config(yaml.safe_load(render_file(request, "yaml")))
         assert config.warnings == ()
         assert config.extenders[0].url_prefix == "https://127.0.0.1:1/x"
         assert config.extenders[0].enable_https

@@ -151,19 +151,19 @@ def document(name: str) -> object:
 
 @pytest.mark.parametrize("name", READ)
 def test_what_kube_scheduler_starts_from_is_read(name: str) -> None:
-    found, expected = decode_scheduler_config(document(name)), READ[name]
-    assert len(found.warnings) == len(expected.warnings), found.warnings
-    for warning, part in zip(found.warnings, expected.warnings, strict=True):
+    scheduler_config, expected = decode_scheduler_config(document(name)), READ[name]
+    assert len(scheduler_config.warnings) == len(expected.warnings), scheduler_config.warnings
+    for warning, part in zip(scheduler_config.warnings, expected.warnings, strict=True):
         assert re.search(part, warning), warning
-    assert found == SchedulerConfig(
-        found.api_version,
+    assert scheduler_config == SchedulerConfig(
+        scheduler_config.api_version,
         expected.extenders,
-        profiles=found.profiles,
-        warnings=found.warnings,
+        profiles=scheduler_config.profiles,
+        warnings=scheduler_config.warnings,
         **expected.more,  # type: ignore[arg-type]  # fields of several types
     )
-    assert found.scheduler_names == expected.names
-    assert found.percentage_of_nodes_to_score == expected.percentage
+    assert scheduler_config.scheduler_names == expected.names
+    assert scheduler_config.percentage_of_nodes_to_score == expected.percentage
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -45,8 +45,8 @@ def test_an_empty_list_leaves_the_two_mandatory_filters() -> None:
 
 
 def test_predicates_run_in_their_own_order_each_plug_in_once() -> None:
-    listed = ("MatchInterPodAffinity", "PodFitsPorts", "GeneralPredicates", "HostName")
-    profile = read(predicates=[{"name": name} for name in listed], priorities=[])
+    listing = ("MatchInterPodAffinity", "PodFitsPorts", "GeneralPredicates", "HostName")
+    profile = read(predicates=[{"name": name} for name in listing], priorities=[])
     assert names(profile, "filter") == [
         *("NodeUnschedulable", "NodeResourcesFit", "NodeName", "NodePorts", "NodeAffinity"),
         *("TaintToleration", "InterPodAffinity"),

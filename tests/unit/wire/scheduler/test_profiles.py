@@ -18,7 +18,7 @@ def read(*profiles: dict[str, Any], version: str = "v1", **fields: Any) -> Sched
 
 def test_plug_ins_weights_and_arguments_are_read() -> None:
     args = {"scoringStrategy": {"type": "MostAllocated"}}
-    found = read(
+    result = read(
         {
             "schedulerName": "packing",
             "percentageOfNodesToScore": 70,
@@ -30,7 +30,7 @@ def test_plug_ins_weights_and_arguments_are_read() -> None:
         },
         percentageOfNodesToScore=50,
     )
-    assert found.profiles == (
+    assert result.profiles == (
         Profile(
             "packing",
             70,
@@ -41,7 +41,7 @@ def test_plug_ins_weights_and_arguments_are_read() -> None:
             {"NodeResourcesFit": args},
         ),
     )
-    assert not found.warnings
+    assert not result.warnings
 
 
 def test_without_profiles_there_is_one_with_the_defaults_of_the_version() -> None:
@@ -49,8 +49,8 @@ def test_without_profiles_there_is_one_with_the_defaults_of_the_version() -> Non
 
 
 def test_each_profile_has_its_own_percentage_or_the_files() -> None:
-    found = read({"schedulerName": "a"}, {"schedulerName": "b", "percentageOfNodesToScore": 10})
-    assert [profile.percentage for profile in found.profiles] == [0, 10]
+    result = read({"schedulerName": "a"}, {"schedulerName": "b", "percentageOfNodesToScore": 10})
+    assert [profile.percentage for profile in result.profiles] == [0, 10]
 
 
 @pytest.mark.parametrize(

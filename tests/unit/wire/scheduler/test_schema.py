@@ -56,19 +56,19 @@ def test_null_is_like_a_key_that_is_missing() -> None:
 def test_a_key_that_a_newer_kube_scheduler_may_have_is_noted_where_the_release_is_not_known() -> (
     None
 ):
-    found = strict({"nosuch": 1, "extenders": [{"x\ny": 1}]}, "v1")
-    assert found.unknown == ["nosuch", r"extenders[0].'x\ny'"]
-    assert found.fields == {"extenders": [{}]}
+    strict_result = strict({"nosuch": 1, "extenders": [{"x\ny": 1}]}, "v1")
+    assert strict_result.unknown == ["nosuch", r"extenders[0].'x\ny'"]
+    assert strict_result.fields == {"extenders": [{}]}
 
 
 def test_a_policy_takes_any_case_within_its_extenders_and_counts_nanoseconds() -> None:
     entry = {"URLPREFIX": "http://a", "httptimeout": 2_000_000_000, "other": 1}
-    found = lenient({"extenders": [entry, {"httpTimeout": "3s"}, {"httpTimeout": None}]})
-    assert found.fields["extenders"] == [
+    lenient_result = lenient({"extenders": [entry, {"httpTimeout": "3s"}, {"httpTimeout": None}]})
+    assert lenient_result.fields["extenders"] == [
         {"urlPrefix": "http://a", "httpTimeout": 2.0},
         {"httpTimeout": 3.0},
         {},
     ]
-    assert found.unknown == ["extenders[0].other"]
-    (remark,) = found.remarks
+    assert lenient_result.unknown == ["extenders[0].other"]
+    (remark,) = lenient_result.remarks
     assert "write 3000000000" in remark
