@@ -76,10 +76,10 @@ def test_few_sizes_count_those_of_most_nodes() -> None:
     ),
 )
 def test_the_cards_of_one_node_do_not_change_the_order_of_the_others(
-    name: str, held: list[int], lie: tuple[int, ...], request: Request
+    name: str, shares: list[int], lie: tuple[int, ...], request: Request
 ) -> None:
     honest = tuple(host(f"n{at}", units, units) for at, units in enumerate(HONEST * 2))
-    used = {spec.name: (held[at], 0) for at, spec in enumerate(honest)}
+    used = {spec.name: (shares[at], 0) for at, spec in enumerate(honest)}
     liar = host("liar", *lie)
     sizes = common_sizes(array(*[(units, units) for units in HONEST * 2]))
     loaded = load_policy(name, workload_of(COUNTS, sizes))

@@ -35,13 +35,13 @@ class BooksAndWorld(RuleBasedStateMachine):
         self.life = Life(pairing, shape)
 
     @rule(
-        what=st.sampled_from(["set", "remove", "list", "unhealthy"]),
+        change=st.sampled_from(["set", "remove", "list", "unhealthy"]),
         name=names,
         shape=shapes,
         sick=st.frozensets(st.integers(0, 2), max_size=1),
     )
-    def change_nodes(self, what: str, name: str, shape: list[int], sick: frozenset[int]) -> None:
-        self.life.change_nodes(what, name, shape, sick)
+    def change_nodes(self, change: str, name: str, shape: list[int], sick: frozenset[int]) -> None:
+        self.life.change_nodes(change, name, shape, sick)
 
     @rule(name=names, order=orders, identity=st.booleans())
     def change_cards(self, name: str, order: list[int], identity: bool) -> None:
@@ -55,13 +55,13 @@ class BooksAndWorld(RuleBasedStateMachine):
     def create_and_bind(self, request: Request, name: str) -> None:
         self.life.create_and_bind(request, name)
 
-    @rule(n=numbers, name=names, told=st.booleans())
-    def another_binds(self, n: int, name: str, output: bool) -> None:
-        self.life.another_binds(n, name, output)
+    @rule(n=numbers, name=names, has_text=st.booleans())
+    def another_binds(self, n: int, name: str, has_text: bool) -> None:
+        self.life.another_binds(n, name, has_text)
 
-    @rule(n=numbers, what=st.sampled_from(["delete", "end", "serve", "admit", "run", "resize"]))
-    def change_a_pod(self, n: int, subject: str) -> None:
-        self.life.change_a_pod(n, subject)
+    @rule(n=numbers, change=st.sampled_from(["delete", "end", "serve", "admit", "run", "resize"]))
+    def change_a_pod(self, n: int, change: str) -> None:
+        self.life.change_a_pod(n, change)
 
     @rule(n=numbers, name=names)
     def bind(self, n: int, name: str) -> None:
