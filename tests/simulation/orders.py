@@ -83,7 +83,7 @@ class CrashWorld(OrderWorld):
     def moves(self) -> list[Move]:
         """Every step possible now."""
         if not self.synced:
-            return [("listed",)] if self.listed is not None else [("list",)]
+            return [("listed",)] if self.list_page is not None else [("list",)]
         moves = super().moves()
         if self.crashes:
             flying = [
@@ -100,7 +100,7 @@ class CrashWorld(OrderWorld):
             self.do(("serve", index))
         for body in self.late:
             self._late_apply(body)
-        self.late, self.listed, self.asked = [], None, None
+        self.late, self.list_page, self.query = [], None, None
         self.actors = [actor for actor in self.actors if actor.bind is None]
         self.settle_in(Ledger(Pairing.OFF))
         for name, capacity in self.nodes.items():
