@@ -48,6 +48,8 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     identity,
     "may_be_another",
     ((CandidateFinder, "read_again", _reads_nothing_anew),),
+    test="tests/unit/device_plugin/test_allocator.py::"
+    "test_a_pod_that_came_again_is_not_given_the_device_of_the_former",
 )
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original
