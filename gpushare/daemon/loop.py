@@ -12,10 +12,10 @@ from gpushare.logline import Line
 class Loop:
     """Calls `step` in a thread, from `start` to `stop`.
 
-    step: returns the seconds until the next step, or None for `every`. After a step that failed the
-    pause is `every`. failed: the message of the log line about a failed step. at_once: the first
-    step begins at once, instead of after `every`. clock: seconds, monotonic. event: makes the
-    events by which the thread waits.
+    step: returns the seconds until the next step, or None for `interval`. interval: seconds; also
+    the pause after a failed step. failed: the message of the log line about a failed step. at_once:
+    the first step begins at once, instead of after `interval`. clock: seconds, monotonic. event:
+    makes the events that the thread waits with.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Loop:
         event: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._step = step
-        self._every = interval
+        self._interval = interval
         self._log = log
         self._failed = failed
         self._at_once = at_once
@@ -82,7 +82,7 @@ class Loop:
 
     def run(self) -> None:
         """Repeat the step in this thread, until `stop`."""
-        pause = 0.0 if self._at_once else self._every
+        pause = 0.0 if self._at_once else self._interval
         while True:
             self._woken.wait(pause)
             self._woken.clear()
@@ -96,4 +96,4 @@ class Loop:
                 self._log.warning(Line(self._failed, error=error))
             except Exception:  # the thread must go on
                 self._log.exception(self._failed)
-            pause = self._every if next_pause is None else next_pause
+            pause = self._interval if next_pause is None else next_pause
