@@ -79,7 +79,7 @@ class NodeWriter(Loop):
         except (ApiError, WireError) as error:
             self._failures += 1
             log.warning(Line("node not written", node=self._node, error=error))
-            return min(self._every, 0.5 * 2.0 ** min(self._failures, 6))
+            return min(self._interval, 0.5 * 2.0 ** min(self._failures, 6))
         self.written.set()
         self._failures = 0
         return None
