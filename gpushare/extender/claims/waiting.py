@@ -12,16 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-import msgspec
-
 from gpushare.core.model import PodRef
 from gpushare.errors import WireError
 from gpushare.explain.text import last_words
 from gpushare.extender.follow.shown import Shown
 from gpushare.turns import in_turns
 from gpushare.wire.conditions import scheduler_view
-from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec, ClaimsPodStatus
-from gpushare.wire.objects import Container, Metadata, seconds_of
+from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec
+from gpushare.wire.objects import Metadata, seconds_of
 from gpushare.wire.pods import names_any, pod_ref
 
 MAX_PODS = 2048
@@ -54,12 +52,10 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
     """Return the record of a pod without a node; None for a pod that can have no claims, or asks
     for a managed resource.
     """
-    metadata, status = pod.metadata or Metadata(), pod.status or ClaimsPodStatus()
-    spec = pod.spec or ClaimsPodSpec()
-    containers, inits = _amounts_alone(spec.containers), _amounts_alone(spec.init_containers)
+    metadata, spec = pod.metadata or Metadata(), pod.spec or ClaimsPodSpec()
     resources = frozenset(
         name
-        for container in (*containers, *inits)
+        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
         if container.resources is not None
         for amounts in (container.resources.limits or {}, container.resources.requests or {})
         for name in amounts
@@ -71,21 +67,7 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
         ref = pod_ref(pod)
     except WireError:
         return None
-    needed_fields = ClaimsPod(
-        metadata=Metadata(name=ref.name, namespace=ref.namespace, uid=ref.uid),
-        spec=ClaimsPodSpec(
-            node_selector=spec.node_selector,
-            affinity=spec.affinity,
-            containers=containers,
-            init_containers=inits,
-            overhead=spec.overhead,
-            resources=spec.resources,
-            tolerations=spec.tolerations,
-            resource_claims=spec.resource_claims,
-        ),
-        status=ClaimsPodStatus(resource_claim_statuses=status.resource_claim_statuses),
-    )
-    needs = msgspec.json.encode(needed_fields)
+    needs = pod.needs()
     is_small = len(needs) <= MAX_NEEDS
     view = scheduler_view(pod)
     return WaitingPod(
@@ -97,13 +79,6 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
         scheduler=last_words(view),
         needs=needs if is_small else b"",
     )
-
-
-def _amounts_alone(containers: Collection[Container] | None) -> list[Container]:
-    return [
-        Container(resources=container.resources, restart_policy=container.restart_policy)
-        for container in containers or ()
-    ]
 
 
 class WaitingPods(Shown[WaitingPod]):
