@@ -20,6 +20,10 @@ class Taint:
     value: str
     effect: str
 
+    def __str__(self) -> str:
+        """Return the taint as kubectl writes it."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
@@ -136,6 +140,15 @@ class Demands:
             self.gated or second.gated,
             self.is_complete and second.is_complete,
         )
+
+
+def tolerating(taints: Iterable[Taint]) -> Demands:
+    """Return the demands of pods that tolerate these taints."""
+    return Demands(
+        tolerations=tuple(
+            Toleration(taint.key, value=taint.value, effect=taint.effect) for taint in taints
+        )
+    )
 
 
 NO_DEMANDS = Demands()
