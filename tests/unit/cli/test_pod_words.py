@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.pod_words import pod_named
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -44,6 +46,21 @@ def lists(kubectl: FakeKubectl, labels: str, *pods: dict[str, Any]) -> None:
     """Answer for the pods with these labels."""
     text = json.dumps({"kind": "PodList", "items": pods})
     kubectl.answers(f"{PODS}{labels}", text)
+
+
+@pytest.mark.parametrize(
+    ("word", "namespace", "expected"),
+    [
+        ("web-0", "team", ("team", "web-0")),
+        ("pod/web-0", "team", ("team", "web-0")),
+        ("other/web-0", "team", ("other", "web-0")),
+        ("=web-0", "", ("default", "web-0")),
+    ],
+)
+def test_a_pod_may_be_named_in_three_ways(
+    web: FakeKubectl, word: str, namespace: str, expected: tuple[str, str]
+) -> None:
+    assert pod_named(word, namespace, Kubectl(str(web.path), environ=web.environ)) == expected
 
 
 @pytest.mark.parametrize("word", ["deploy/web", "deployment/web", "Deployments.apps/web"])

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from gpushare.cli.defrag import main as defrag
+from gpushare.cli.explain import main as explain
+from gpushare.cli.inspect import main as inspect_pods
 from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
@@ -97,6 +99,14 @@ def test_a_bound_pod_is_explained_by_its_annotations(tenant: FakeKubectl, inspec
         "Pod:        team/runs is bound to gpu-1: 4 units on device 0 (aliyun.com/gpu-mem)",
         f"Judged:     by the pod and its condition PodScheduled alone: {LACKS}",
     ]
+
+
+def test_both_programs_answer_alike(
+    tenant: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (explain(["late"]), inspect_pods(["explain", "late"])) == (0, 0)
+    first, second = capsys.readouterr().out.split("Pod:")[1:]
+    assert first == second
 
 
 def test_other_errors_are_told_as_they_are(tenant: FakeKubectl, inspect: Inspect) -> None:
