@@ -60,9 +60,7 @@ def _fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     return fits_devices(snapshot, rows, request)
 
 
-def _host_fits(
-    snapshot: Snapshot, request: Request, rows: Rows | slice = slice(None)
-) -> Bools:
+def _host_fits(snapshot: Snapshot, request: Request, rows: Rows | slice = slice(None)) -> Bools:
     """Return bool (K,): where the request fits by CPU, memory and model."""
     enough = snapshot.cpu_free[rows] >= request.cpu
     enough &= snapshot.memory_free[rows] >= request.memory

@@ -36,13 +36,14 @@ from gpushare.daemon.representations import Representations
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.tell.written_metrics import device_metrics
+from gpushare.extender.tell.node_values import NodeValues
+from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.extender import NameLists
-from gpushare.wire.inspect import encode_inspect
+from gpushare.wire.inspect import encode_node, inspect_of
 from gpushare.wire.objects import NODES
 
 LANDED = Path(__file__).with_suffix(".json")
@@ -235,15 +236,19 @@ def of_heartbeats() -> dict[str, float]:
 
 def of_documents(nodes: int) -> dict[str, float]:
     """Return the bytes of documents with gzip, as a ratio to those without; and the CPU of reading
-    each document once a second, as a share of a core.
+    each document once a second, as a share of a core, while ten pods a second are bound.
     """
     side = CliffSide("binpack", nodes)
+    texts, metrics = NodeValues(partial(encode_node, None)), DeviceMetrics(1 << 30)
     makers: dict[str, Callable[[], bytes]] = {
-        "inspect": lambda: encode_inspect(side.ledger.dump(), None, {}).encode(),
-        "metrics": lambda: device_metrics((side.managed,), 1 << 30),
+        "inspect": lambda: inspect_of(texts.all(side.ledger, "")).encode(),
+        "metrics": lambda: metrics.text((side.managed,)),
     }
     rows = {}
     for name, make in makers.items():
+        make()
+        for _ in range(10):
+            side.call()
         began = time.thread_time()
         body = make()
         made = time.thread_time()
