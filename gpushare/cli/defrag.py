@@ -362,10 +362,11 @@ def lines_of_run(outcome: RunOutcome) -> Iterator[str]:
     """Yield the lines about the outcome of a run."""
     for move, name in outcome.finished:
         yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
-    if outcome.evicted:
-        yield f"Evicted:  {outcome.evicted.entry.ref}; what comes in its stead was not seen to run"
-    if outcome.unsettled:
-        yield f"Unknown:  whether {outcome.unsettled.entry.ref} was evicted"
+    evicted, unsettled = outcome.run.evicted, outcome.run.sent
+    if evicted:
+        yield f"Evicted:  {evicted.entry.ref}; what comes in its stead was not seen to run"
+    if unsettled:
+        yield f"Unknown:  whether {unsettled.entry.ref} was evicted"
     if outcome.untouched:
         yield f"Left:     {', '.join(str(move.entry.ref) for move in outcome.untouched)}"
     if outcome.stopped:
@@ -384,8 +385,8 @@ def document_of_run(outcome: RunOutcome) -> dict[str, Any]:
 
     return {
         "moved": [short(move) | {"as": name} for move, name in outcome.finished],
-        "evicted": short(outcome.evicted) if outcome.evicted else None,
-        "unknown": short(outcome.unsettled) if outcome.unsettled else None,
+        "evicted": short(outcome.run.evicted) if outcome.run.evicted else None,
+        "unknown": short(outcome.run.sent) if outcome.run.sent else None,
         "left": [short(move) for move in outcome.untouched],
         "boundTo": outcome.bound_node or None,
         "stopped": outcome.stopped or None,

@@ -30,7 +30,7 @@ pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
         8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
-        FILE            manifests of Pods, Deployments, StatefulSets, Jobs, with their claims and
+        FILE            manifests of any objects with pod templates, with their claims and claim
                         templates; or a table of pods, as of `gpushare simulate`
 group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
@@ -111,6 +111,19 @@ def whatif_parser(prog: str) -> argparse.ArgumentParser:
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
     add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
     add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
+    add(
+        "--tolerate",
+        action="append",
+        default=[],
+        metavar="KEY[=VALUE][:EFFECT]",
+        help="a taint that pods in words tolerate, or all, or none (default: taints of GPU nodes,"
+        " and those that running GPU pods tolerate); can be repeated",
+    )
+    add(
+        "--as-shared",
+        action="store_true",
+        help="count nodes with labels of GPU feature discovery alone as if they shared their GPUs",
+    )
     add("--need", action="store_true", help="how many more nodes take all pods: see below")
     add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
     add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")

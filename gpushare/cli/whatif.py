@@ -23,12 +23,13 @@ from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
-from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
+from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.commandline import USAGE
 from gpushare.core.policy import Policy, load_policy
+from gpushare.core.selectors import tolerating
 from gpushare.errors import ApiError, SettingsError
 from gpushare.explain.need import NodeNeed, more_of, need
 from gpushare.explain.text import NO_UNIT
@@ -72,17 +73,23 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     offline = options.snapshot or options.nodes
     kubectl = connection(vars(options), os.environ)
     priorities = partial(listed_cluster.list_priorities, kubectl, books.notes)
+    tolerated = tolerated_taints(books, options.tolerate)
     reader = PodReader(
         books,
         resource_names,
         claims,
         options.priority,
         listed_cluster.Priorities if offline else priorities,
+        demands=tolerating(tolerated),
+        nodes=plans.nodes(),
     )
     for word in options.pods:
         plans.add_pods(reader.wanted("--pods", word))
     for word in options.gang:
         plans.add_gang(reader.wanted("--gang", word), word)
+    plans.leave_out(tolerated if reader.has_words else ())
+    if reader.passed_over:
+        print(f"Passed over: {printable('; '.join(reader.passed_over))}", file=sys.stderr)
     requested_plans = [
         plan
         for plan in plans.every
@@ -139,6 +146,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.nodes and options.snapshot:
         raise SettingsError("--nodes and --snapshot both say which nodes there are: leave one out")
+    if options.as_shared and (options.nodes or options.snapshot):
+        raise SettingsError("--as-shared goes with a live cluster, whose nodes have labels")
     if options.unit:
         check_unit(options.unit)
 
@@ -173,6 +182,7 @@ def _plans(
         driver_cards,
         policy=options.policy,
         namespace=options.extender_namespace,
+        as_shared=options.as_shared,
     )
     why_not = driver_cards.why_not
     if not why_not:
@@ -250,6 +260,7 @@ def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> No
             added=plan.added,
             current=current,
             progress=progress,
+            demands=tolerating(plan.tolerated),
         )
 
 

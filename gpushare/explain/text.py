@@ -18,9 +18,15 @@ from gpushare.explain.pod import (
     Outstanding,
     PodExplanation,
 )
+from gpushare.wire.conditions import SchedulerView
 
 _MOST_NAMES = 5
 """The most names in a line; the document has all."""
+
+_MOST_REQUESTS = 300
+"""Characters of the requests of claims in a sentence."""
+
+_GATED = "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
 
 
 NO_UNIT = "units"
@@ -74,6 +80,34 @@ def sentence(
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts += [f"free now: {free}", _remedies(explanation, unit, reader)]
     return "; ".join(parts)
+
+
+def claims_sentence(
+    requests: Iterable[str], reading: DeviceReading | None, *, is_gated: bool
+) -> str:
+    """Return why a pod with claims waits, by the devices, in one sentence.
+
+    requests: of its claims without devices, in words. reading: None: all its claims have devices.
+    """
+    if reading is None:
+        return "its claims have devices"
+    requested = _some(dict.fromkeys(requests)) if requests else ""
+    parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
+    if reading.detail:
+        return "; ".join([*parts, f"not judged: {reading.detail}"])
+    for label, text in _reading(reading, gated=is_gated):
+        is_place = label == "Would fit" and bool(reading.fit)
+        parts.append(f"it would fit {text}" if is_place else text)
+    return "; ".join(parts)
+
+
+def last_words(view: SchedulerView) -> str:
+    """Return the last words of a scheduler about a pod that asks by claims."""
+    if view.gates:
+        return _GATED
+    if view.message:  # the condition has the reason
+        return f"{view.name} says: {view.message}"
+    return f"{view.name} has said nothing yet"
 
 
 def lines(pod: PodExplanation) -> list[str]:
@@ -444,10 +478,8 @@ def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
 def _scheduler(pod: PodExplanation) -> str:
     """Return kube-scheduler's message about the pod, and whether the extender was called."""
     view = pod.scheduler
-    if view.gates:
-        return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-    if pod.asks_by_claims:  # the condition has the reason
-        return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
+    if view.gates or pod.asks_by_claims:
+        return last_words(view)
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
     if view.message is None:
