@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.model import ObservedPod, PodRef, Request
+from gpushare.core.states.entry import NodeBooks
 from gpushare.extender.tell.node_values import NodeValues
 from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.ledger import Ledger
@@ -25,10 +26,13 @@ def bind(ledger: Ledger, name: str, on: str, request: Request, device: int = 0) 
 
 def test_only_a_node_that_changed_is_made_again() -> None:
     ledger, made = Ledger(), list[str]()
+
+    def make(books: NodeBooks, more: str) -> str:
+        made.append(books.spec.name)
+        return f"{books.used}{more}"
+
     ledger.replace_nodes([node("b", 8), node("a", 8), node("cpu")])
-    values = NodeValues[str, str](
-        lambda books, more: made.append(books.spec.name) or f"{books.used}{more}"
-    )
+    values = NodeValues(make)
     assert values.all(ledger, "") == ["(0,)", "(0,)"]
     bind(ledger, "p", "b", Request(3, 1))
     assert values.all(ledger, "") == ["(0,)", "(3,)"]
