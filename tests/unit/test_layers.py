@@ -60,14 +60,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "trace": ("errors", "core"),
     "sim": ("errors", "commandline", "core", "trace"),
     # A distribution of its own, which no part of gpushare knows. Its kubelet speaks the device
-    # plug-in's protocol, and has it run on its nodes; its scheduler elects a leader and calls
-    # extenders by https. Its demo has no time for how long the extender waits beside autoscalers.
+    # plug-in's protocol, and has it run on its nodes. Its demo has no time for how long the
+    # extender waits beside autoscalers.
     "gpushare_localcluster": (
         *("errors", "commandline", "yamlfile", "core.claims", "core.model"),
         *("core.selectors", "wire", "trace"),
         *("device_plugin.kubelet", "device_plugin.kubelet_pb2"),
         *("device_plugin.options", "device_plugin.plugin"),
-        *("kube.election", "kube.lease_runner", "kube.trust"),
         *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),
 }
