@@ -27,6 +27,7 @@ from gpushare.settings import address
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
+from gpushare.wire.printable import columns_of
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str], prog: str = "gpushare doctor") -> int:
         print(as_document(findings, options.output), end="")
     else:
         colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(as_text(findings, colours=colours), end="")
+        print(as_text(findings, colours=colours, columns=columns_of(sys.stdout)), end="")
     return 1 if failed(findings) else 0
 
 
