@@ -327,9 +327,14 @@ def _wanted(
                 priority = _priority(template.pod, priorities, source)
                 wanted.append(replace(user, name=label, count=template.count, priority=priority))
         elif names_and_request is not None and names_and_request[0] is resource_names[0]:
-            priority = _priority(template.pod, priorities, source)
-            demands = demands_of(decoded)
-            wanted.append(PodBatch(label, names_and_request[1], template.count, demands, priority))
+            batch = PodBatch(
+                label,
+                names_and_request[1],
+                template.count,
+                demands=demands_of(decoded),
+                priority=_priority(template.pod, priorities, source),
+            )
+            wanted.append(batch)
     return wanted
 
 
