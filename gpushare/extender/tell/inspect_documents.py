@@ -1,0 +1,52 @@
+"""The documents of `inspect`: the books of one node, or of all nodes.
+
+Tested in `tests/unit/extender/test_service.py`.
+"""
+
+from collections.abc import Callable, Mapping
+
+from gpushare.errors import UnknownNode
+from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.door.document_cache import DocumentCache
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.wire.inspect import encode_inspect
+
+
+class InspectDocuments:
+    """The documents, made when somebody asks.
+
+    claims: the view of claims, None if claims are not followed. kept_nodes: returns why autoscalers
+    leave nodes alone, by name.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        claims: ClaimsView | None = None,
+        kept_nodes: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._resources = resources
+        self._claims = claims
+        self._kept_nodes = kept_nodes
+        self._documents = DocumentCache()
+
+    def document(self, node: str | None, resource: str | None) -> bytes:
+        """Return the document of one node, or of all nodes, a few seconds old at most.
+
+        Raises UnknownNode for an unknown node or resource, NotReady if too many requests wait.
+        """
+        managed_resource = (
+            self._resources.find(resource) if resource else next(iter(self._resources))
+        )
+        users = None
+        if self._claims is not None and resource == self._claims.source.names.resource:
+            managed_resource, users = self._claims.source, self._claims.users()
+        if managed_resource is None:
+            raise UnknownNode(f"resource {resource!r} is not managed here")
+        ledger = managed_resource.ledger
+        if node is not None:
+            return encode_inspect(ledger.dump(node), users, self._kept_nodes()).encode()
+        return self._documents.get(
+            managed_resource.names.resource,
+            lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
+        )
