@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from gpushare.cli import listed_cluster
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
-from gpushare.cli.documents import dumped
+from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
 from gpushare.cli.pod_specs import PodReader
+from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.commandline import USAGE
@@ -52,7 +52,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
     words = sys.argv[1:] if argv is None else argv
 
     def answer() -> int:
-        text, fits = _answer(whatif_parser(prog).parse_args(words))
+        try:
+            text, fits = _answer(whatif_parser(prog).parse_args(words))
+        except ApiError as error:
+            raise without_cluster(error, "whatif") from error
         print(text, end="")
         return 0 if fits else _DOES_NOT_FIT
 
@@ -119,18 +122,12 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     fits = all(outcome.all_fit for outcome, _ in outcomes)
     if options.output:
         documents = [document_of(outcome, plan, options.policy) for outcome, plan in outcomes]
-        return dumped(_as_one(documents), options.output), fits
+        return dumped(as_one(documents), options.output), fits
     texts = [
         [printable(line) for line in lines_of(outcome, plan, options.policy)]
         for outcome, plan in outcomes
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts), fits
-
-
-def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first document, with the following documents in it."""
-    first, *following = documents
-    return first | ({"others": following} if following else {})
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -225,7 +222,7 @@ def _needed(
         return overlay_text(first, plan.books.names, plan.books.unit), fits
     if options.output:
         documents = [need_document(plan_need, plan, options.policy) for plan_need, plan in needs]
-        return dumped(_as_one(documents), options.output), fits
+        return dumped(as_one(documents), options.output), fits
     style = style_of(sys.stdout, os.environ)
     texts = (need_lines(plan_need, plan, options.policy, style) for plan_need, plan in needs)
     return "\n".join(texts), fits

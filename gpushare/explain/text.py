@@ -129,7 +129,7 @@ def lines(pod: PodExplanation) -> list[str]:
     if pod.node_ask is not None:
         at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
         if at is not None:
-            text = f"asked for at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            text = f"asked for at {_moment(at)}"
         rows.append(("New node", text))
     rows += _outstanding(pod)
     if scored is not None:
@@ -138,9 +138,17 @@ def lines(pod: PodExplanation) -> list[str]:
         rows.append(("Mistake", pod.mistake))
     if pod.shares and pod.detail:
         rows.append(("Note", pod.detail))
+    rows += _without_books(pod)
     if pod.state == "pending":
         rows.append(("Scheduler", _scheduler(pod)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
+
+
+def _without_books(pod: PodExplanation) -> list[tuple[str, str]]:
+    """Return the rows of a pod that is judged without books."""
+    times = [f"{_moment(event.at)}: " if event.at else "" for event in pod.events]
+    rows = [("Event", f"{at}{event.note}") for at, event in zip(times, pod.events, strict=True)]
+    return [*rows, ("Judged", pod.basis)] if pod.basis else rows
 
 
 _AS_OF_NOW = "as the books are now without this pod; those of the time of its bind are gone"
@@ -444,11 +452,15 @@ def _held(entry: Entry, unit: str) -> str:
     if entry.terminating:
         ending = ", being deleted"
         if entry.ends_by:
-            until = datetime.fromtimestamp(entry.ends_by, UTC)
-            ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
+            ending += f" with a grace until {_moment(entry.ends_by)}"
     percents = percents_text(entry.largest_percents)
     percents = f" with {percents}" if percents else ""
     return f"{amount(entry.request.total, unit)}{percents}{ending}"
+
+
+def _moment(at: float) -> str:
+    """Return a time as text. at: seconds since the epoch."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -478,7 +490,7 @@ def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
 def _scheduler(pod: PodExplanation) -> str:
     """Return kube-scheduler's message about the pod, and whether the extender was called."""
     view = pod.scheduler
-    if view.gates or pod.asks_by_claims:
+    if view.gates or pod.asks_by_claims or pod.basis:
         return last_words(view)
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"

@@ -4,12 +4,14 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpushare.errors import UnknownNode
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.wire.inspect import encode_inspect
+from gpushare.extender.tell.node_values import NodeValues
+from gpushare.wire.inspect import encode_inspect, encode_node, inspect_of
 
 
 class InspectDocuments:
@@ -29,6 +31,10 @@ class InspectDocuments:
         self._claims = claims
         self._kept_nodes = kept_nodes
         self._documents = DocumentCache()
+        self._node_texts = {
+            resource.names.resource: NodeValues(partial(encode_node, None))
+            for resource in resources
+        }
 
     def document(self, node: str | None, resource: str | None) -> bytes:
         """Return the document of one node, or of all nodes, a few seconds old at most.
@@ -43,10 +49,14 @@ class InspectDocuments:
             managed_resource, users = self._claims.source, self._claims.users()
         if managed_resource is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
-        ledger = managed_resource.ledger
+        ledger, name = managed_resource.ledger, managed_resource.names.resource
         if node is not None:
             return encode_inspect(ledger.dump(node), users, self._kept_nodes()).encode()
-        return self._documents.get(
-            managed_resource.names.resource,
-            lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
-        )
+
+        def make() -> bytes:
+            kept_nodes = self._kept_nodes()
+            if users is not None:
+                return encode_inspect(ledger.dump(), users, kept_nodes).encode()
+            return inspect_of(self._node_texts[name].all(ledger, "", kept_nodes)).encode()
+
+        return self._documents.get(name, make)
