@@ -199,7 +199,7 @@ class Extender:
                 watch_version=readiness.last_resource_version,
                 report=messages.books_wrong,
             ),
-            ScaleDownGuard(client, resources, marks, running, claims=view, not_ready=not_ready),
+            ScaleDownGuard(client, resources, marks, running, not_ready=not_ready),
             placeholders,
             mover,
             policy_refresher,
