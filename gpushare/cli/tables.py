@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, Report
+from gpushare.commandline import columns_of
 from gpushare.core.model import ALL_CORES
-from gpushare.wire.printable import columns_of, printable
+from gpushare.wire.printable import printable
 
 if TYPE_CHECKING:  # this module takes longer to load than the command
     from gpushare.cli.claims import ClaimsReport

@@ -27,7 +27,7 @@ from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
-from gpushare.commandline import USAGE
+from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating
 from gpushare.errors import ApiError, SettingsError
@@ -38,7 +38,7 @@ from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.printable import columns_of, printable, wrapped
+from gpushare.wire.printable import printable, wrapped
 from gpushare.yamlfile import read_documents
 
 _DOES_NOT_FIT = 1

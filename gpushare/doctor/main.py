@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpushare.commandline import columns_of
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.autoscalers import placeholders_namespace
 from gpushare.doctor.checks.scheduler_file import entry_of
@@ -27,7 +28,6 @@ from gpushare.settings import address
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
-from gpushare.wire.printable import columns_of
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 

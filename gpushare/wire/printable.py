@@ -5,10 +5,8 @@ Standard library only. Tested in `tests/unit/cli/test_inspect_parts.py`,
 `tests/unit/wire/test_printable.py` and `tests/unit/wire/test_events.py`.
 """
 
-import os
 import re
 from textwrap import fill
-from typing import TextIO
 
 _LABEL = re.compile(r"(?:[A-Z][A-Za-z ]{0,12}:)? +")
 _LEAST = 40
@@ -26,16 +24,6 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
-
-
-def columns_of(out: TextIO) -> int:
-    """Return the columns of a terminal; 0 for another output, or if unknown."""
-    if not out.isatty():
-        return 0
-    try:
-        return os.get_terminal_size(out.fileno()).columns
-    except (OSError, ValueError):  # a terminal of a test
-        return 0
 
 
 def wrapped(text: str, columns: int) -> str:

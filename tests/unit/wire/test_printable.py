@@ -2,7 +2,8 @@
 
 import io
 
-from gpushare.wire.printable import columns_of, folded, wrapped
+from gpushare.commandline import columns_of
+from gpushare.wire.printable import folded, wrapped
 
 FACT = "Nodes:      0 of 8 have room: 3 Insufficient GPU Memory in one device, 5 cordoned"
 ROW = "NODE   " + "GPU0  " * 20
