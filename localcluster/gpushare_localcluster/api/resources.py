@@ -134,15 +134,7 @@ def _core() -> Iterable[Resource]:
             "status.nominatedNodeName",
         ),
     )
-    yield Resource(
-        "replicationcontrollers",
-        "ReplicationController",
-        short_names=("rc",),
-        categories=("all",),
-        status=True,
-        generation=True,
-        scale=True,
-    )
+    yield Resource("replicationcontrollers", "ReplicationController", short_names=("rc",))
     yield Resource("secrets", "Secret", fields=("type",))
     yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
     yield Resource(

@@ -27,7 +27,6 @@ ROOTS = {
     "Node": "/api/v1",
     "Pod": "/api/v1",
     "ReplicaSet": "/apis/apps/v1",
-    "ReplicationController": "/api/v1",
     "ResourceClaim": "/apis/resource.k8s.io/v1",
     "ResourceClaimTemplate": "/apis/resource.k8s.io/v1",
     "StatefulSet": "/apis/apps/v1",
@@ -68,8 +67,6 @@ class Cluster:
         """
         meta = owner["metadata"]
         selector = owner["spec"].get("selector") or {}
-        if owner["kind"] == "ReplicationController":
-            selector = {"matchLabels": selector}
         claimed_items = []
         for item in self.items(kind, meta["namespace"]):
             controller = controller_of(item)

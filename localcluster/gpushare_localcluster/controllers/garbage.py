@@ -18,7 +18,6 @@ _OWNERS = (
     "LeaderWorkerSet",
     "Node",
     "ReplicaSet",
-    "ReplicationController",
     "StatefulSet",
 )
 

@@ -1,7 +1,5 @@
 """StatefulSets and plain ReplicaSets through kubectl."""
 
-import json
-
 import pytest
 
 from tests.contract.apiserver.client import Api, Json
@@ -149,19 +147,6 @@ def test_a_replica_set_of_its_own_has_its_pods(kubectl: Kubectl, pods: Pods) -> 
     kubectl("scale", "rs/bare", "--replicas=3")
     pods.become(lambda items: len(items) == 3, "there are three")
     kubectl("delete", "rs", "bare")
-    pods.gone()
-
-
-def test_a_replication_controller_has_its_pods(kubectl: Kubectl, pods: Pods) -> None:
-    manifest = json.loads(workload("ReplicaSet", "old", replicas=2))
-    manifest |= {"apiVersion": "v1", "kind": "ReplicationController"}
-    del manifest["spec"]["selector"]
-    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-    pods.become(lambda items: len(items) == 2, "there are two")
-    assert kubectl("get", "rc", "-o", "wide", "--no-headers").split()[-1] == "app=old"
-    kubectl("scale", "rc/old", "--replicas=1")
-    pods.become(lambda items: len(items) == 1, "there is one")
-    kubectl("delete", "rc", "old")
     pods.gone()
 
 
