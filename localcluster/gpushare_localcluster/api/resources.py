@@ -161,7 +161,6 @@ def _workload(plural: str, kind: str, group: str, *short_names: str, scale: bool
 
 
 def _workloads() -> Iterable[Resource]:
-    yield Resource("controllerrevisions", "ControllerRevision", "apps")
     yield _workload("daemonsets", "DaemonSet", "apps", "ds", scale=False)
     yield _workload("deployments", "Deployment", "apps", "deploy", scale=True)
     yield _workload("replicasets", "ReplicaSet", "apps", "rs", scale=True)
