@@ -305,7 +305,7 @@ def explain_pod(
 def _rollout(pod: Pod, ref: PodRef, explanation: Explanation) -> Rollout | None:
     """Return the rolling update that a pending pod is part of, if old pods have to end for it."""
     deployment, revision = _deployment(ref, (pod.metadata and pod.metadata.labels) or {})
-    old_pods = {}
+    old_pods: dict[PodRef, None] = {}
     for entry in chain.from_iterable(remedy.ends for remedy in explanation.remedies):
         owner, of_entry = _deployment(entry.ref, dict(entry.labels))
         is_same = (owner, entry.ref.namespace) == (deployment, ref.namespace)

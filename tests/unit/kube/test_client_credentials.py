@@ -119,7 +119,7 @@ def test_who_started_without_credentials_finds_them_later(
 def test_a_plug_in_that_is_not_there_is_an_error(
     guarded: Guarded, plug_in: ExecPlugin, tmp_path: Path, command: str
 ) -> None:
-    user = {"exec": {**plug_in.user["exec"], "command": command}}
+    user: dict[str, object] = {"exec": {**plug_in.user["exec"], "command": command}}
     with pytest.raises(SettingsError, match=f"program for credentials is not found: {command}"):
         client_with(guarded, tmp_path, user)
     assert guarded.server.seen == []
