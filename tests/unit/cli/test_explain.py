@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.cli.explain import main
+from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
 from tests.unit.wire.dra.objects import device
@@ -83,6 +86,17 @@ def test_a_pod_is_explained_from_lists(cluster: FakeKubectl, inspect: Inspect, n
         "Would fit:  on a once default/half (10 GiB) ends; or on a once closed device 1 returns",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
+    ]
+
+
+def test_a_terminal_breaks_long_lines_at_blanks(cluster: FakeKubectl) -> None:
+    code = "import sys; from gpushare.cli.explain import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", code, "late"]
+    output = on_terminal(words, {**os.environ, **cluster.environ}, 60)
+    assert output.splitlines()[:3] == [
+        "Pod:        default/late is pending and asks for 8 GiB on",
+        "            one device (aliyun.com/gpu-mem)",
+        "Free now:   at most 6 GiB on a device 0",
     ]
 
 

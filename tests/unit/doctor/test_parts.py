@@ -220,6 +220,16 @@ def test_a_line_for_each_finding_that_moves_no_cursor() -> None:
     )
 
 
+def test_a_long_line_goes_on_below_its_text() -> None:
+    text = as_text(
+        [fail("bee", "one two three four five six seven", "mend it")], colours=False, columns=40
+    )
+    assert text.splitlines()[:2] == [
+        "fail  bee  one two three four five six",
+        "           seven -> mend it",
+    ]
+
+
 def test_colours_are_around_the_level_alone() -> None:
     first = as_text(FINDINGS, colours=True).splitlines()[0]
     assert first == "\033[32mok  \033[0m  a    fine"
