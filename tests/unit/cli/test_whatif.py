@@ -588,7 +588,7 @@ def test_mistakes_of_pods_that_count_are_warned_of(
     code, out, err = whatif(capsys, "--pods", str(file))
     assert code == 1
     assert "0 of 1 fit; then: 1 too little aliyun.com/gpu-core even if empty" in out
-    assert err.startswith("Warning: pod/web: aliyun.com/gpu-core is no resource of any node here")
+    assert err.startswith("Warning: pod/web: aliyun.com/gpu-core is none of gpushare's resources")
 
 
 def labelled(name: str) -> dict[str, Any]:
