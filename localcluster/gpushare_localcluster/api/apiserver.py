@@ -74,7 +74,6 @@ class ApiServer:
         """End all watches, close all connections, and return when all threads have ended."""
         self._server.closing.set()
         self.store.wake()
-        self.logs.wake()
         self._server.stop()
 
     def kubeconfig(self) -> str:
