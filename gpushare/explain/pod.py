@@ -4,7 +4,7 @@ The extender explains by its own books, the command line by books that it fills 
 is changed; no I/O.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -27,7 +27,7 @@ from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.placeholders import Placeholder
 from gpushare.wire.pods import has_ended, pod_ref, request_among
-from gpushare.wire.request_mistakes import misplaced, resources_of, without_request
+from gpushare.wire.request_mistakes import is_whole, misplaced, resources_of, without_request
 
 _NO_DEVICES = "its devices are not known, so its memory counts on every device of the node"
 _NO_CARD = "the card that it was given is not on the node any more"
@@ -282,9 +282,13 @@ def explain_pod(
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
     if resolved is None:
-        mistake = _stray(pod, sources)
-        why_not = f": {mistake}" if mistake else ": gpushare has no say in it"
-        raise MessageError(f"pod {ref} asks for no {resources}{why_not}")
+        offered = {
+            name
+            for books in sources
+            for state in books.filters.states.values()
+            for name in state.allocatable or ()
+        }
+        raise asks_for_none(pod, [books.names for books in sources], offered)
     books, request = resolved
     answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
@@ -327,17 +331,21 @@ def _deployment(ref: PodRef, labels: Mapping[str, str]) -> tuple[str, str]:
     return replica_set.removesuffix(f"-{revision}"), revision
 
 
-def _stray(pod: Pod, sources: Sequence[ExplainSource]) -> str:
-    """Return the mistake of a pod that asks for none of the resources; "" without one."""
-    offered = {
-        name
-        for books in sources
-        for state in books.filters.states.values()
-        for name in state.allocatable or ()
-    }
-    offered.update(books.names.resource for books in sources)
+def asks_for_none(
+    pod: Pod, managed_names: Sequence[Names], offered: Collection[str] | None
+) -> MessageError:
+    """Return the error about a pod that asks for none of the resources, with its mistake if any.
+
+    offered: the resources that nodes offer; None if unknown.
+    """
+    managed = [names.resource for names in managed_names]
+    resources = resources_of(pod)
+    if offered is None:  # nodes may offer whole cards
+        offered = [name for name in resources if is_whole(name)]
     annotations = (pod.metadata and pod.metadata.annotations) or {}
-    return without_request(resources_of(pod) - offered, annotations, sources[0].names)
+    mistake = without_request(resources.difference(managed, offered), annotations, managed_names[0])
+    why = mistake or "gpushare has no say in it"
+    return MessageError(f"pod {pod_ref(pod)} asks for no {', '.join(managed)}: {why}")
 
 
 def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | None:

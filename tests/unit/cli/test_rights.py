@@ -104,6 +104,26 @@ def test_a_bound_pod_is_explained_by_its_annotations(tenant: FakeKubectl, inspec
     ]
 
 
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [
+        ("aliyun.com/gpu-memory", "aliyun.com/gpu-mem is probably meant"),
+        ("nvidia.com/gpumem", "nvidia.com/gpumem is HAMi's"),
+        ("nvidia.com/gpu", "gpushare has no say in it"),  # nodes may offer it
+    ],
+)
+def test_a_pod_with_another_resource_is_told_of_a_mistake(
+    tenant: FakeKubectl, inspect: Inspect, resource: str, words: str
+) -> None:
+    item = pending("stray", 0, namespace=NAMESPACE)
+    item["spec"]["containers"] = [{"name": "main", "resources": {"limits": {resource: "1"}}}]
+    path = f"get --raw /api/v1/namespaces/{NAMESPACE}/pods/stray"
+    tenant.answers(path, json.dumps({"kind": "Pod", **item}))
+    code, out, err = inspect("explain", "stray")
+    assert (code, out) == (1, "")
+    assert words in err
+
+
 def test_both_programs_answer_alike(
     tenant: FakeKubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:
