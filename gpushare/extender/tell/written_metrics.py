@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.node_filters import Availability
+from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
@@ -40,7 +42,8 @@ OTHERS = "_others"
 
 
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
-    """Return the gauges of all devices, and of the typical request that stranded memory is for.
+    """Return the gauges of all devices and nodes, and of the typical request that stranded memory
+    is for.
 
     The gauges of an amount in percent exist for a resource if a pod has a part of the amount.
     unit_bytes: bytes of a memory unit.
@@ -54,6 +57,8 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
     percents: list[list[str]] = [[] for _ in PERCENT_AMOUNTS]
     stranded_by: list[list[str]] = [[] for _ in PERCENT_AMOUNTS]
     typical: list[str] = []
+    states: list[str] = []
+    unavailable: list[str] = []
 
     @cache
     def as_bytes(units: int) -> str:
@@ -69,12 +74,17 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
         ]
         resource = managed_resource.names.resource.translate(_ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
-        for node in nodes:
+        availabilities = [managed_resource.judge(node.spec)[0] for node in nodes]
+        for node, availability in zip(nodes, availabilities, strict=True):
             name = node.spec.name.translate(_ESCAPES)
+            if node.spec.capacity or node.spec.closed:
+                of_node = f'node="{name}",resource="{resource}",state="{availability}"'
+                states.append(f"{{{of_node}}} 1.0")
             for device, units in enumerate(node.spec.capacity):
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
-                unused = max(units - node.used[device], 0) if usable else 0
+                is_open = usable and availability.takes_pods
+                unused = max(units - node.used[device], 0) if is_open else 0
                 for index, amount in used_amounts:
                     percent = node.percents_used[index][device]
                     percents[index].append(f"{of}{float(percent)}")
@@ -87,6 +97,8 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
                 free.append(of + as_bytes(unused))
                 stranded.append(of + as_bytes(stranded_units(unused, typical_request)))
                 healthy.append(of + ("1.0" if usable else "0.0"))
+        for state, units in _unavailable_units(nodes, availabilities).items():
+            unavailable.append(f'{{resource="{resource}",state="{state}"}} {as_bytes(units)}')
     families = [
         _gauge(
             "gpushare_device_memory_bytes",
@@ -100,7 +112,7 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
         ),
         _gauge(
             "gpushare_device_memory_free_bytes",
-            "Memory that can be given out; 0 where the device is closed",
+            "Memory that can be given out; 0 where the device is closed or its node takes no pods",
             free,
         ),
         _gauge(
@@ -110,8 +122,18 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
         ),
         _gauge(
             "gpushare_device_healthy",
-            "1 where pods may be placed; 0: closed, kubectl inspect gpushare shows which",
+            "1 for a device in order; 0: closed, kubectl inspect gpushare shows which",
             healthy,
+        ),
+        _gauge(
+            "gpushare_node_state",
+            "1 for the state of a node; no pod comes to one that is not open or tainted",
+            states,
+        ),
+        _gauge(
+            "gpushare_memory_unavailable_bytes",
+            "Unused memory that no pod can get, by the state of its node; closed: or of its device",
+            unavailable,
         ),
         _gauge(
             "gpushare_typical_request_bytes",
@@ -139,6 +161,25 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
                 )
             )
     return "".join(families).encode()
+
+
+def _unavailable_units(
+    nodes: Iterable[NodeBooks], availabilities: Iterable[Availability]
+) -> dict[Availability, int]:
+    """Return the unused units that no pod can get, by the state of the node; those of closed
+    devices on nodes that take pods are in CLOSED.
+    """
+    units_by_state = {state: 0 for state in Availability if not state.takes_pods}
+    for node, availability in zip(nodes, availabilities, strict=True):
+        is_open = availability.takes_pods
+        state = Availability.CLOSED if is_open else availability
+        devices = zip(node.spec.capacity, node.used, node.spec.healthy, strict=True)
+        units_by_state[state] += sum(
+            max(units - used, 0)
+            for units, used, is_healthy in devices
+            if not (is_open and is_healthy)
+        )
+    return units_by_state
 
 
 def usage_metrics(
