@@ -80,21 +80,21 @@ class NodeState:
         # Without an inventory, nothing allocatable is all that a node shows of its devices.
         is_readable = spec.closed is None and (any(spec.healthy) or (spec.counted and not usable))
         is_away = is_readable and usable == 0 < capacity
-        found: dict[Availability, Iterable[str]] = {}
+        by_state: dict[Availability, Iterable[str]] = {}
         if self.cordoned:
-            found[Availability.CORDONED] = ["cordoned"]
+            by_state[Availability.CORDONED] = ["cordoned"]
         if not self.ready:
-            found[Availability.NOT_READY] = ["not ready"]
+            by_state[Availability.NOT_READY] = ["not ready"]
         if not is_readable:
-            found[Availability.CLOSED] = []
+            by_state[Availability.CLOSED] = []
         if is_away:
-            found[Availability.PLUGIN_AWAY] = ["plug-in away"]
+            by_state[Availability.PLUGIN_AWAY] = ["plug-in away"]
         if hard:
-            found[Availability.TAINTED] = [f"taint {key}" for key in sorted(hard)[:_MAX_TAINTS]]
-        reasons = [reason for reasons in found.values() for reason in reasons]
+            by_state[Availability.TAINTED] = [f"taint {key}" for key in sorted(hard)[:_MAX_TAINTS]]
+        reasons = [reason for texts in by_state.values() for reason in texts]
         if usable < capacity and not is_away:
             reasons.append(f"allocatable {usable} of {capacity}")
-        return next(iter(found), Availability.OPEN), ", ".join(reasons)
+        return next(iter(by_state), Availability.OPEN), ", ".join(reasons)
 
 
 class NodeStates(Mapping[str, NodeState]):
