@@ -16,7 +16,9 @@ from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.options import complete as completions
 from gpushare.cli.report import Report, make_report
+from gpushare.cli.rights import FORBIDDEN
 from gpushare.cli.tables import PLAIN, Style, as_tables, style_of
+from gpushare.errors import ApiError
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.printable import printable
 
@@ -60,15 +62,23 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
 
 
 def _run(options: Options) -> None:
-    if not options.top:
-        _show(options)
-        return
-    from gpushare.cli.top import read_uses, use_table
+    try:
+        if not options.top:
+            _show(options)
+            return
+        from gpushare.cli.top import read_uses, use_table
 
-    observed, _ = observe(options.kubectl, options.scope, options.names)
-    uses, warnings = read_uses(options.kubectl, observed.nodes)
-    of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
-    print(use_table(of_namespace, headers=options.headers), end="", flush=True)
+        observed, _ = observe(options.kubectl, options.scope, options.names)
+        uses, warnings = read_uses(options.kubectl, observed.nodes)
+        of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
+        text = use_table(of_namespace, headers=options.headers)
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        from gpushare.cli.own_pods import own_pods
+
+        text, warnings = own_pods(options, style_of(sys.stdout, os.environ), error)
+    print(text, end="", flush=True)
     for warning in warnings:
         print(f"Warning: {printable(warning)}", file=sys.stderr)
 

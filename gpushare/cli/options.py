@@ -39,7 +39,7 @@ PASSED_ON = {
 """Flags that are passed on to kubectl."""
 
 _EPILOG = """\
-exit codes: 0 shown, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+exit codes: 0 shown, 1 an error, 2 wrong usage (one line on stderr), 130 ended by Ctrl-C.
 environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as always.
 """
 
@@ -89,16 +89,15 @@ class Options:
 
 
 class _OptionParser(Parser):
-    """Prints an error and exits as kubectl does for a wrong command line."""
+    """Prints the error of a wrong command line as kubectl does."""
 
     prefix = "error"
-    code = 1
 
 
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
     """Return the options of a command line.
 
-    Raises SettingsError for a wrong value; a wrong flag ends the process with 1.
+    Raises SettingsError for a wrong value; a wrong flag ends the process with 2.
     """
     flag_values = vars(_parser(prog).parse_intermixed_args(words))
     # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
@@ -150,19 +149,15 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
     )
 
 
-def make_parser(
-    prog: str, description: str, epilog: str, code: int = _OptionParser.code
-) -> argparse.ArgumentParser:
-    """Return a parser in kubectl's manner, without options. code: of a wrong command line."""
-    parser = _OptionParser(
+def make_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser in kubectl's manner, without options."""
+    return _OptionParser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
-    parser.code = code
-    return parser
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

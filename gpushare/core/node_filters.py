@@ -9,9 +9,10 @@ Tested in `tests/unit/core/test_node_filters.py`.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Self
 
 from gpushare.core.model import Amounts, NodeSpec, Request
 from gpushare.core.selectors import HARD_EFFECTS, NO_DEMANDS, Demands, Taint, untolerated
@@ -63,6 +64,11 @@ class NodeState:
     """False if the condition Ready is False or Unknown."""
     allocatable: Mapping[str, int] | None = None
     """By name of the resource; None if there were too many to keep."""
+
+    def without(self, tolerated: Collection[Taint]) -> Self:
+        """Return the state without these taints."""
+        taints = tuple(taint for taint in self.taints if taint not in tolerated)
+        return self if taints == self.taints else replace(self, taints=taints)
 
     def judge(
         self, resource: str, spec: NodeSpec, *, is_counted: bool = True

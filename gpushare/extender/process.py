@@ -103,6 +103,7 @@ class Extender:
                 messages.mistaken_pods,
                 running=running,
                 placeholders=placeholder_pods,
+                waiting=view.waiting if view is not None and settings.ui_listen else None,
                 moved=shadow.moved if shadow is not None else lambda *_: None,
                 gone=ranker.pod_gone if ranker is not None else lambda _: None,
             ),

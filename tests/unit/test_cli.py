@@ -190,10 +190,9 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, *NEEDED.get(command, []), "--high"])
-    # Commands of `kubectl inspect gpushare` have kubectl's prefix and exit code; whatif needs 1 for
-    # pods that do not fit.
+    # Commands of `kubectl inspect gpushare` have kubectl's prefix.
     first = "error" if command in ("explain", "inspect", "whatif") else f"gpushare {command}"
-    assert end.value.code == (1 if command in ("explain", "inspect") else 2)
+    assert end.value.code == 2
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"
     )
