@@ -49,19 +49,29 @@ class MutableSnapshot(Snapshot):
 
 def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): where the request fits by devices, CPU, memory and model."""
+    mask: Bools = _fits_devices(snapshot, rows, request)
+    return mask & _host_fits(snapshot, request, rows)[:, None]
+
+
+def _fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): where the request fits by devices; everywhere if it asks for none."""
+    if not request.devices:
+        return np.ones((len(rows), snapshot.used.shape[1]), dtype=bool)
+    return fits_devices(snapshot, rows, request)
+
+
+def _host_fits(snapshot: Snapshot, request: Request, rows: Rows | slice = slice(None)) -> Bools:
+    """Return bool (K,): where the request fits by CPU, memory and model."""
     enough = snapshot.cpu_free[rows] >= request.cpu
     enough &= snapshot.memory_free[rows] >= request.memory
     if request.models:
         enough &= has_accepted_model(snapshot, rows, request)
-    if not request.devices:
-        return np.repeat(enough[:, None], snapshot.used.shape[1], axis=1)
-    mask: Bools = fits_devices(snapshot, rows, request) & enough[:, None]
-    return mask
+    return enough
 
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
     """Return a ranking by the policy, with the fits of kube-scheduler and of the extender."""
-    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
+    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), _fits_devices, _host_fits)
 
 
 class MutableCluster:

@@ -127,8 +127,13 @@ class NodeStates(Mapping[str, NodeState]):
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
         """Replace all states; a node of `keep` that is not in `states` keeps the old state."""
-        before = {name: self._states[name] for name in keep if name in self._states}
-        self._states = before | {state.name: state for state in states}
+        last = self._states
+        # An equal state stays the same object, so that others compare it at once.
+        listed = {
+            state.name: last[state.name] if last.get(state.name) == state else state
+            for state in states
+        }
+        self._states = {name: last[name] for name in keep if name in last} | listed
         self.version += 1
 
     def put(self, state: NodeState) -> None:

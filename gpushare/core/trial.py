@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpushare.core.mutable_cluster import fits
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.node_shape import common_nodes
 from gpushare.core.policy import Policy, load_policy
-from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial_streams import streams
 from gpushare.core.workload import Workload
@@ -137,17 +137,13 @@ def safe_policy(workload: Workload) -> Policy:
     return load_policy(FALLBACK_POLICY, workload)
 
 
-def _ranking(policy: Policy, _nodes: int) -> Ranking:
-    return Ranking(policy, kinds=1 << 16, fits=fits)
-
-
 def run_trial(
     snapshot: Snapshot,
     workload: Workload,
     names: Sequence[str],
     seed: int,
     *,
-    make_scorer: MakeScorer = _ranking,
+    make_scorer: MakeScorer = ranking,
     timer: PolicyTimer = nullcontext,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Trial | None:

@@ -17,6 +17,7 @@ from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.node_values import NodeValues
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.bind.binder import Binder, BindVerb
@@ -28,7 +29,7 @@ from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.logline import Line
 from gpushare.wire.extender import NameLists
-from gpushare.wire.inspect import encode_inspect
+from gpushare.wire.inspect import encode_inspect, encode_node, inspect_of
 
 log = logging.getLogger("gpushare.decision")
 
@@ -90,6 +91,10 @@ class Service:
         self._kept_nodes = kept_nodes
         self._tickets = Tickets(clock)
         self._documents = DocumentCache()
+        self._node_texts = {
+            resource.names.resource: NodeValues(partial(encode_node, None))
+            for resource in resources
+        }
         lists, ready = NameLists(), self._why_not_ready
         filter_verb = FilterVerb(
             resources,
@@ -177,15 +182,17 @@ class Service:
             managed_resource, users = self._claims.source, self._claims.users()
         if managed_resource is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
+        ledger, name = managed_resource.ledger, managed_resource.names.resource
         if node is not None:
-            return encode_inspect(
-                managed_resource.ledger.dump(node), users, self._kept_nodes()
-            ).encode()
-        ledger = managed_resource.ledger
-        return self._documents.get(
-            managed_resource.names.resource,
-            lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
-        )
+            return encode_inspect(ledger.dump(node), users, self._kept_nodes()).encode()
+
+        def make() -> bytes:
+            kept_nodes = self._kept_nodes()
+            if users is not None:
+                return encode_inspect(ledger.dump(), users, kept_nodes).encode()
+            return inspect_of(self._node_texts[name].all(ledger, "", kept_nodes)).encode()
+
+        return self._documents.get(name, make)
 
     def called(self, uid: str) -> bool:
         """Return whether filter was called for the pod and no bind has succeeded since."""

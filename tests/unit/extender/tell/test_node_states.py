@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpushare.cli.documents import report_document
 from gpushare.cli.facts import read_node
 from gpushare.cli.report import make_report
-from gpushare.core.model import ObservedPod, PodRef, Request
+from gpushare.core.model import ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import Availability
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
@@ -163,3 +163,13 @@ def test_a_change_of_the_state_alone_makes_the_page_anew() -> None:
         (0, "cordoned"),
         (0, "cordoned, plug-in away"),
     ]
+
+
+def test_a_node_that_cannot_be_read_is_closed() -> None:
+    extender = ScriptedExtender()
+    handler = NodeEventHandler(extender.resources, "GiB")
+    handler.apply(WatchEvent("ADDED", typed_node(node_json("x", inventory="nonsense"))))
+    states = samples(Metrics(extender.resources, GIB, dict).text(), "node_state")
+    assert states["x", "closed"] == 1
+    x = json.loads(documents_of(extender).body())["resources"][0]["nodes"][-1]
+    assert (x["state"], x["unavailable"]) == ("closed", Reason.BROKEN_INVENTORY.value)
