@@ -178,7 +178,7 @@ def tolerated_taints(books: ListedResource, words: Sequence[str]) -> tuple[Taint
     else:
         tolerations = [
             toleration
-            for demands in {*books.demands.values()}
+            for demands in {pod.demands for pods in books.current_pods.on.values() for pod in pods}
             for toleration in demands.tolerations
             if toleration.key
         ]

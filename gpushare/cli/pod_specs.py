@@ -17,7 +17,7 @@ from typing import Any
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.facts import mapping
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
-from gpushare.cli.pod_templates import pod_templates
+from gpushare.cli.pod_templates import PodTemplate, pod_templates
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CORDON, CPU, NodeState
@@ -44,8 +44,10 @@ from gpushare.wire.dra.objects import (
     ClaimsPod,
 )
 from gpushare.wire.inventory import units_of
+from gpushare.wire.near_misses import near_miss
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
+from gpushare.wire.request_mistakes import foreign_name, resources_of
 from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 
 _PODS = re.compile(
@@ -224,8 +226,10 @@ def pods_of_documents(
         specs.users.extend(pod for pod in wanted if not isinstance(pod, PodBatch))
         if not wanted:
             name = str(mapping(item.get("metadata")).get("name") or "")[:253]
-            makes = f"asks for no {resource_names[0].resource}, and by no claim"
-            why_not = makes if pod_templates(item) else "makes no pods"
+            templates = pod_templates(item)
+            why_not = (
+                _without_request(templates, resource_names[0]) if templates else "makes no pods"
+            )
             specs.passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
     if not (specs.pods or specs.users):
         passed_over = f": {'; '.join(specs.passed_over)}" if specs.passed_over else ""
@@ -323,10 +327,28 @@ def _wanted(
                 priority = _priority(template.pod, priorities, source)
                 wanted.append(replace(user, name=label, count=template.count, priority=priority))
         elif names_and_request is not None and names_and_request[0] is resource_names[0]:
-            priority = _priority(template.pod, priorities, source)
-            demands = demands_of(decoded)
-            wanted.append(PodBatch(label, names_and_request[1], template.count, demands, priority))
+            batch = PodBatch(
+                label,
+                names_and_request[1],
+                template.count,
+                demands=demands_of(decoded),
+                priority=_priority(template.pod, priorities, source),
+            )
+            wanted.append(batch)
     return wanted
+
+
+def _without_request(templates: Iterable[PodTemplate], names: Names) -> str:
+    """Return that pods ask for nothing that counts, with names of resources that are mistakes."""
+    text = f"asks for no {names.resource}, and by no claim"
+    for template in templates:
+        pod = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+        annotations = (pod.metadata and pod.metadata.annotations) or {}
+        resources = resources_of(pod)
+        mistake = near_miss(resources, annotations, names)
+        if mistake := mistake or foreign_name(resources, annotations, names):
+            return f"{text} ({mistake})"
+    return text
 
 
 def _of_daemons(

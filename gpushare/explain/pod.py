@@ -26,7 +26,7 @@ from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.placeholders import Placeholder
 from gpushare.wire.pods import has_ended, pod_ref, request_among
-from gpushare.wire.request_mistakes import misplaced
+from gpushare.wire.request_mistakes import misplaced, resources_of, without_request
 
 _NO_DEVICES = "its devices are not known, so its memory counts on every device of the node"
 _NO_CARD = "the card that it was given is not on the node any more"
@@ -270,7 +270,9 @@ def explain_pod(
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
     if resolved is None:
-        raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
+        mistake = _stray(pod, sources)
+        why_not = f": {mistake}" if mistake else ": gpushare has no say in it"
+        raise MessageError(f"pod {ref} asks for no {resources}{why_not}")
     books, request = resolved
     answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
@@ -281,6 +283,19 @@ def explain_pod(
     explanation = explanation_of(books, request, demands_of(pod), now)
     mistake = misplaced(pod, request, books.names)
     return replace(answer, state="pending", explanation=explanation, mistake=mistake)
+
+
+def _stray(pod: Pod, sources: Sequence[ExplainSource]) -> str:
+    """Return the mistake of a pod that asks for none of the resources; "" without one."""
+    offered = {
+        name
+        for books in sources
+        for state in books.filters.states.values()
+        for name in state.allocatable or ()
+    }
+    offered.update(books.names.resource for books in sources)
+    annotations = (pod.metadata and pod.metadata.annotations) or {}
+    return without_request(resources_of(pod) - offered, annotations, sources[0].names)
 
 
 def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | None:

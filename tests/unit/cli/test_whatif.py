@@ -89,6 +89,7 @@ def test_pods_of_manifests() -> None:
         ({"kind": "Service", "metadata": {"name": "s"}}, "Service s makes no pods"),
         (pod_json("plain"), "asks for no aliyun.com/gpu-mem"),
         (pod_json("npu", 4, resource=NPU.resource), "asks for no aliyun.com/gpu-mem"),
+        (pod_json("hami", limits={"nvidia.com/gpumem": 4096}), "claim .nvidia.com/gpumem is HAMi"),
         (pod_json("odd", "5Gi"), "Pod odd: "),
         (
             {
