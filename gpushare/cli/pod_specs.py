@@ -47,7 +47,7 @@ from gpushare.wire.inventory import units_of
 from gpushare.wire.near_misses import near_miss
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
-from gpushare.wire.request_mistakes import foreign_name, resources_of
+from gpushare.wire.request_mistakes import foreign_name, misplaced, resources_of
 from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 
 _PODS = re.compile(
@@ -91,8 +91,8 @@ class PodReader:
         self._nodes = nodes
         self.has_words = False
         """Whether pods in words or of tables were read."""
-        self.passed_over: list[str] = []
-        """Objects of manifests without pods that count, with the reason."""
+        self.warnings: list[str] = []
+        """Objects of manifests without pods that count, and mistakes of pods that count."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
@@ -125,7 +125,9 @@ class PodReader:
         specs = pods_of_documents(
             documents, word, self._every, self._priorities(), self._claims, nodes=self._nodes
         )
-        self.passed_over += specs.passed_over
+        if specs.passed_over:
+            self.warnings.append(f"Passed over: {'; '.join(specs.passed_over)}")
+        self.warnings += [f"Warning: {mistake}" for mistake in specs.mistakes]
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
@@ -178,6 +180,8 @@ class Specs:
     users: list[ClaimsUser] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     """Objects without pods that count, with the reason."""
+    mistakes: list[str] = field(default_factory=list)
+    """Mistakes of pods that count."""
 
 
 def pods_of_documents(
@@ -219,7 +223,7 @@ def pods_of_documents(
         except WireError as error:
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
-        wanted = _wanted(item, at, resource_names, priorities, claims)
+        wanted = _wanted(item, at, resource_names, priorities, claims, mistakes=specs.mistakes)
         if item.get("kind") == "DaemonSet":
             wanted = [pod for batch in wanted for pod in _of_daemons(batch, nodes)]
         specs.pods.extend(pod for pod in wanted if isinstance(pod, PodBatch))
@@ -302,8 +306,13 @@ def _wanted(
     resource_names: Sequence[Names],
     priorities: Priorities,
     claims: Claims,
+    *,
+    mistakes: list[str],
 ) -> list[PodBatch | ClaimsUser]:
-    """Return the pods of an object that ask for devices, a batch for each template."""
+    """Return the pods of an object that ask for devices, a batch for each template.
+
+    Mistakes in requests that count are added to `mistakes`.
+    """
     kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
     source = f"{source}: {kind} {name}"
@@ -335,6 +344,8 @@ def _wanted(
                 priority=_priority(template.pod, priorities, source),
             )
             wanted.append(batch)
+            if mistake := misplaced(decoded, batch.request, resource_names[0]):
+                mistakes.append(f"{label}: {mistake}")
     return wanted
 
 
@@ -360,7 +371,7 @@ def _of_daemons(
     """
     tolerations = (*batch.demands.tolerations, *_OF_DAEMONS)
     for node in nodes:
-        is_selected = node.labels is None or batch.demands.selects(node.name, node.labels)
+        is_selected = batch.demands.selects(node.name, node.labels)
         if is_selected and untolerated(node.taints, tolerations) is None:
             only = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", (node.name,)),))
             demands = replace(batch.demands, terms=(only,), tolerations=tolerations)

@@ -93,8 +93,8 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     for word in options.gang:
         plans.add_gang(reader.wanted("--gang", word), word)
     plans.leave_out(tolerated if reader.has_words else ())
-    if reader.passed_over:
-        print(f"Passed over: {printable('; '.join(reader.passed_over))}", file=sys.stderr)
+    for warning in reader.warnings:
+        print(printable(warning), file=sys.stderr)
     requested_plans = [
         plan
         for plan in plans.every

@@ -35,7 +35,7 @@ def near_miss(
     """
     candidates = (names.resource, *(of_amount.resource for of_amount in names.percents))
     texts = [
-        f"{name} is no resource of any node here: {probable} is probably meant"
+        f"{name} is none of gpushare's resources: {probable} is probably meant"
         for name in sorted(resources)
         if name not in other_resources and name != names.count
         if (probable := _nearest(name, candidates))

@@ -47,6 +47,7 @@ class ForeignName(NamedTuple):
 
 _MIB, _SHARE = "it counts MiB", "a share of a card's memory cannot be asked for: write units"
 RESOURCES = {
+    "aliyun.com/gpu-core.tflops": ForeignName("ACK", "cores", "in percent of a card"),
     "nvidia.com/gpumem": ForeignName("HAMi", "resource", _MIB),
     "nvidia.com/gpumem-percentage": ForeignName("HAMi", "", _SHARE),
     "nvidia.com/gpucores": ForeignName("HAMi", "cores"),

@@ -64,6 +64,15 @@ def test_a_container_that_chooses_gpus_itself_is_warned_of() -> None:
     assert warnings(init) == [text]
 
 
+def test_a_privileged_container_with_gpu_memory_is_warned_of() -> None:
+    privileged = {"securityContext": {"privileged": True}}
+    (text,) = warnings(pod({MEM: "4"}, **privileged))
+    assert "is privileged, so it sees all GPUs" in text
+    assert not warnings(pod({"cpu": "1"}, **privileged))
+    assert not warnings(pod({MEM: "4"}, securityContext={"privileged": False}))
+    assert not warnings(pod({MEM: "4"}, securityContext={"runAsUser": 1}))
+
+
 @pytest.mark.parametrize("resource", ["deployments", "statefulsets", "jobs"])
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 def test_templates_are_warned_of_when_they_are_applied(resource: str, operation: str) -> None:

@@ -25,7 +25,7 @@ NPU = Names.for_resource("example.com/npu-mem")
 )
 def test_a_misspelt_resource_is_told(name: str, probable: str) -> None:
     text = near_miss([name, "cpu"], [], ALIYUN)
-    assert text == f"{name} is no resource of any node here: {probable} is probably meant"
+    assert text == f"{name} is none of gpushare's resources: {probable} is probably meant"
     assert near_miss([name], [], ALIYUN, [name]) == ""
 
 

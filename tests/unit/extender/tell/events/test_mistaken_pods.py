@@ -95,7 +95,7 @@ def test_a_pod_with_a_misspelt_resource_is_told_the_name(watch: Watch) -> None:
     assert watch.told() == [
         (
             "Pod web",
-            "aliyun.com/gpu-memory is no resource of any node here: aliyun.com/gpu-mem is probably"
+            "aliyun.com/gpu-memory is none of gpushare's resources: aliyun.com/gpu-mem is probably"
             " meant",
         )
     ]
