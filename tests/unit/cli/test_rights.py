@@ -17,9 +17,9 @@ from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
-from tests.unit.cli.test_inspect_claims import DRIVER, claim, slice_on
+from tests.unit.cli.test_inspect_claims import claim, slice_on
 from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
-from tests.unit.wire.dra.objects import device
+from tests.unit.wire.dra.objects import DRIVER, device
 
 Inspect = Callable[..., tuple[int, str, str]]
 
