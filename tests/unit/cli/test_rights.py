@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from gpushare.cli.defrag import main as defrag
 from gpushare.cli.explain import main as explain
 from gpushare.cli.inspect import main as inspect_pods
+from gpushare.cli.main import main as gpushare
 from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
 from tests.unit.cli.fake_kubectl import FakeKubectl, pending, pod
+from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -189,6 +192,19 @@ def test_what_needs_the_whole_cluster_says_so_and_what_is_left(
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"{prefix}{LACKS}: {command.__module__.rpartition('.')[2]} needs all")
     assert "--snapshot FILE" in err
+
+
+def test_the_simulator_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": NODES}
+    body = json.dumps({**status, "reason": "Forbidden", "code": 403}).encode()
+    words = ["simulate", "churn", "--from-cluster", "--kubeconfig"]
+    with scripted_server() as server:
+        server.script = reply(403, body)
+        user = {"token": "of-a-tenant"}
+        assert gpushare([*words, write_kubeconfig(tmp_path / "config", server.url, user)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{LACKS}: simulate --from-cluster needs all nodes and pods; --nodes FILE" in err
 
 
 def test_the_missing_right_is_named() -> None:
