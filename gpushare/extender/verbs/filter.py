@@ -15,6 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
@@ -345,15 +347,20 @@ class FilterVerb:
     ) -> tuple[NodeNames, str]:
         """Return the nodes to answer, and the best of these nodes to hold; "" for no hold."""
         resource, request, pod = transaction.resource, transaction.request, transaction.pod
-        snapshot, fit = look.snapshot, transaction.names.part(look.judgement.fits)
+        snapshot, names, fits = look.snapshot, transaction.names, look.judgement.fits
         reserved = ""
         if pod is not None and isinstance(snapshot, HeldSnapshot):  # otherwise there are no holds
             reserved = resource.holds.reserved_for(pod)
-        if reserved and reserved in fit:  # a plan of moves relies on this node
+        fit = None
+        if reserved and reserved in names.part(fits):  # a plan of moves relies on this node
             fit = NodeNames((reserved,))
         elif self._best_only:
-            place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
-            fit = fit if place is None else NodeNames(fit[place : place + 1])
+            places = np.flatnonzero(fits)
+            rows = names.rows(snapshot.row)[places]
+            best = best_row(snapshot, rows, request, resource.scorer(request))
+            fit = None if best is None else NodeNames((names[places[best]],))
+        if fit is None:
+            fit = names.part(fits)
         if pod is None or not finds_best:
             return fit, ""
         if len(fit) == 1:
