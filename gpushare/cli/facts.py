@@ -21,7 +21,7 @@ from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.inventory import MAX_DEVICES, InventoryDevice, decode_inventory
+from gpushare.wire.inventory import InventoryDevice, decode_inventory, devices_of_totals
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
@@ -47,8 +47,6 @@ class NodeFacts:
     """Details of this reason, or ""."""
     serves_by_identity: bool = False
     gone_uuids: tuple[str, ...] = ()
-    left_out: str = ""
-    """Why kube-scheduler's filters keep all pods out, by `state`, or ""."""
     state: NodeState | None = None
     """The state for kube-scheduler's own filters."""
     kept_reason: str = ""
@@ -138,12 +136,7 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         if usable is None
         else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
-    # A node with an inventory need not advertise its memory to the kubelet.
-    advertised = names.resource in (state.allocatable or {})
-    judged_state = state if advertised else replace(state, allocatable=None)
-    label = judged_state.label(names.resource, sum(device.mem for device in facts.devices))
-    kept_reason = mark_of(_annotations(metadata)).kept
-    return replace(facts, left_out=label, state=state, kept_reason=kept_reason)
+    return replace(facts, state=state, kept_reason=mark_of(_annotations(metadata)).kept)
 
 
 def _amount(resource: str, quantity: object) -> int:
@@ -280,21 +273,11 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
 def _from_totals(
     capacity: Fields, allocatable: Fields, names: Names
 ) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
-    """Return the devices of a node without inventory, and why the node is closed or None.
-
-    The kubelet subtracts unhealthy devices from allocatable: 0 means that all are unhealthy.
-    """
+    """Return the devices of a node without inventory, and why the node is closed or None."""
     total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
     count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))
     usable = _units(allocatable.get(names.resource, total))
-    if not total:
-        return (), None
-    if not count:
-        return (), Reason.NO_COUNT
-    if count > MAX_DEVICES:
-        return (), Reason.BROKEN_CAPACITY
-    devices = (InventoryDevice(total // count, healthy=usable > 0),) * count
-    return devices, Reason.UNEVEN if total % count else None
+    return devices_of_totals(total, count, usable)
 
 
 def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:

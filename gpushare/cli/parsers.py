@@ -70,7 +70,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add_connection(parser)
 
 
-def explain_parser(prog: str) -> argparse.ArgumentParser:
+def explain_parser(prog: str) -> Parser:
     """Return the parser of `explain`."""
     text = "Say why a pod is pending and what would help, or why it is where it is."
     parser = make_parser(prog, text, _EXPLAIN_EPILOG)
@@ -102,7 +102,7 @@ def explain_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def whatif_parser(prog: str) -> argparse.ArgumentParser:
+def whatif_parser(prog: str) -> Parser:
     """Return the parser of `whatif`."""
     parser = make_parser(
         prog,
@@ -153,7 +153,7 @@ def whatif_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def defrag_parser(prog: str) -> argparse.ArgumentParser:
+def defrag_parser(prog: str) -> Parser:
     """Return the parser of `defrag`."""
     parser = Parser(
         prog=prog,

@@ -58,6 +58,11 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "group": pod.outstanding.group and _group(pod.outstanding.group),
         "groupProgress": pod.group and progress_document(pod.group),
         "held": [held_document(place) for place in pod.outstanding.holds],
+        "rollout": pod.rollout
+        and {
+            "deployment": pod.rollout.deployment,
+            "oldPods": [asdict(ref) for ref in pod.rollout.old_pods],
+        },
         "moves": pod.moves or None,
         "newNode": ask
         and {
@@ -65,18 +70,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             "whyNot": ask.why_not or None,
         },
         "judgement": pod.judgement and _judgement(pod.judgement),
-        "claims": [
-            asdict(claim.ref)
-            | {
-                "state": claim.state,
-                "requests": list(claim.requests),
-                "node": claim.node or None,
-                "devices": given_documents(claim),
-                "pods": list(claim.pods),
-            }
-            for claim in pod.claims
-        ]
-        or None,
+        "claims": [claim_document(claim) for claim in pod.claims] or None,
         "claimDevices": pod.reading and _reading(pod.reading),
         "basis": pod.basis or None,
         "events": [
@@ -87,18 +81,24 @@ def document(pod: PodExplanation) -> dict[str, Any]:
     }
 
 
-def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
-    """Return the devices of the claim for programs."""
-    return [
-        {
-            "driver": card.driver,
-            "pool": card.pool,
-            "device": card.device,
-            "uuid": card.uuid or None,
-            "allocated": card.units,
-        }
-        for card in claim.cards
-    ]
+def claim_document(claim: ClaimExplanation) -> dict[str, Any]:
+    """Return a claim for programs."""
+    return asdict(claim.ref) | {
+        "state": claim.state,
+        "requests": list(claim.requests),
+        "node": claim.node or None,
+        "devices": [
+            {
+                "driver": card.driver,
+                "pool": card.pool,
+                "device": card.device,
+                "uuid": card.uuid or None,
+                "allocated": card.units,
+            }
+            for card in claim.cards
+        ],
+        "pods": list(claim.pods),
+    }
 
 
 def _reading(reading: DeviceReading) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.node_values import NodeValues
 from gpushare.extender.tell.written_metrics import DeviceMetrics
-from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -94,8 +94,8 @@ class CliffSide:
         self.verb = FilterVerb(
             ManagedResources((self.managed,)),
             Tickets(),
+            FilterOptions(best_only=True),
             not_ready=str,
-            best_only=True,
             bind_slots=BindSlots(8),
             lists=NameLists(),
         )

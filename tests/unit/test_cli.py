@@ -15,13 +15,14 @@ from gpushare import __version__
 from gpushare.cli.main import main
 
 COMMANDS = (
-    "defrag",
+    *("completion", "defrag"),
     *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config"),
     "serve",
     "simulate",
     "whatif",
 )
 NEEDED = {
+    "completion": ["bash"],
     "simulate": ["churn"],
     "explain": ["p"],
     "defrag": ["--for=8GiB"],

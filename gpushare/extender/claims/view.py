@@ -66,12 +66,3 @@ class ClaimsView:
             uid: tuple(name for name, _ in claim.users)
             for uid, claim in self.books.allocated().items()
         }
-
-    def reserved(self) -> dict[str, tuple[str, ...]]:
-        """Return the uids of the pods for which each claim with devices is reserved, by the claim's
-        uid.
-        """
-        return {
-            uid: tuple(pod_uid for _, pod_uid in claim.users)
-            for uid, claim in self.books.allocated().items()
-        }

@@ -138,8 +138,8 @@ class SeenPod:
     """The mistake in the spec of the pod."""
 
     running: ObservedPod | None = None
-    """The pod with its demands on nodes, if the pod is on a node and has devices or claims, and
-    the handler has to collect such pods."""
+    """The pod with its demands on nodes, if the pod is on a node and has devices, and the handler
+    has to collect such pods."""
 
     placeholder: Placeholder | None = None
     """The placeholder, if the pod is one: no scheduler serves a placeholder."""
@@ -280,11 +280,8 @@ class PodEventHandler:
             )
             asks = may_hold and view.request.devices
             claims.append(claimant(pod, view.request) if asks else None)
-        claims_some = bool(pod.spec and pod.spec.resource_claims)
-        on_node = [pod_on_node for pod_on_node in observed if pod_on_node and pod_on_node.node]
         running = next(
-            (pod_on_node for pod_on_node in on_node if claims_some or pod_on_node.request.devices),
-            None,
+            (view for view in observed if view and view.node and view.request.devices), None
         )
         return SeenPod(
             uid=(pod.metadata and pod.metadata.uid) or "",

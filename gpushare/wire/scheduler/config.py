@@ -44,13 +44,10 @@ class TlsConfig:
     """An extender's `tlsConfig`: paths of PEM files, or their content, which comes first."""
 
     insecure: bool = False
-    server_name: str = ""
     ca_file: str = ""
     cert_file: str = ""
-    key_file: str = ""
     ca_data: str = ""
     cert_data: str = ""
-    key_data: str = ""
 
     @property
     def has_ca(self) -> bool:
@@ -249,8 +246,7 @@ def _extender(entry: Fields, where: str) -> ExtenderConfig:
         ),
         tls=TlsConfig(
             flag(tls, "insecure"),
-            *(text(tls, key) for key in ("serverName", "caFile", "certFile", "keyFile")),
-            *(text(tls, key) for key in ("caData", "certData", "keyData")),
+            *(text(tls, key) for key in ("caFile", "certFile", "caData", "certData")),
         )
         if tls
         else None,

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.cli import main as verbs
+from gpushare.cli.commands import OF_PLUGIN
 from gpushare.cli.kubectl import PROMPT_AFTER
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
@@ -297,6 +298,22 @@ def test_nodes_that_do_not_exist_are_an_error(cluster: FakeKubectl, inspect: Ins
     assert inspect("nosuch", "gone") == (1, "", text)
 
 
+@pytest.mark.parametrize("command", OF_PLUGIN)
+def test_the_plugin_has_the_commands_about_pods(inspect: Inspect, command: str) -> None:
+    code, out, _ = inspect(command, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: kubectl inspect gpushare {command} ")
+
+
+def test_the_plugin_as_one_file_says_what_it_lacks(
+    inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gpushare.cli.whatif", None)
+    code, out, err = inspect("whatif", "--pods", "8GiB")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "install the package gpushare" in err
+
+
 def test_a_wrong_flag_is_told_as_kubectls(inspect: Inspect) -> None:
     code, out, err = inspect("--nope")
     assert (code, out) == (2, "")
@@ -398,7 +415,7 @@ def test_it_is_a_verb_of_gpushare_too(
 
 
 def test_it_needs_the_standard_library_alone(cluster: FakeKubectl) -> None:
-    modules = "inspect documents facts lister kubectl options report tables"
+    modules = "inspect documents facts lister kubectl options own_pods report rights tables"
     imports = ", ".join(f"gpushare.cli.{name}" for name in modules.split())
     code = f"import sys, {imports}; print([name for name in {HEAVY} if name in sys.modules])"
     process = subprocess.run(

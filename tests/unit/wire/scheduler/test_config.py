@@ -77,7 +77,7 @@ def test_every_field_is_read() -> None:
         "preemptVerb": "e",
         "weight": 20,
         "enableHTTPS": True,
-        "tlsConfig": {"caFile": "/ca", "keyData": "a2V5"},
+        "tlsConfig": {"caFile": "/ca", "certData": "a2V5"},
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "managedResources": [{"name": "x.io/y", "ignoredByScheduler": True}],
@@ -98,7 +98,7 @@ def test_every_field_is_read() -> None:
         (
             ExtenderConfig(
                 *("https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources),
-                tls=TlsConfig(ca_file="/ca", key_data="key"),
+                tls=TlsConfig(ca_file="/ca", cert_data="key"),
             ),
         ),
         (Profile("a", 50), Profile("b", 50)),
