@@ -15,8 +15,6 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from gpushare.core.amounts import by_name
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
@@ -361,10 +359,9 @@ class FilterVerb:
         if reserved and reserved in names.part(fits):  # a plan of moves relies on this node
             fit = NodeNames((reserved,))
         elif self._options.best_only:
-            places = np.flatnonzero(fits)
-            rows = names.rows(snapshot.row)[places]
-            best = best_row(snapshot, rows, request, resource.scorer(request))
-            fit = None if best is None else NodeNames((names[places[best]],))
+            rows, scorer = names.rows(snapshot.row), resource.scorer(request)
+            place = best_row(snapshot, rows, request, scorer, among=fits)
+            fit = None if place is None else NodeNames((names[place],))
         if fit is None:
             fit = names.part(fits)
         if pod is None or not finds_best:
