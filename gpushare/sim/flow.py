@@ -319,9 +319,10 @@ class Flow:
         units = span * self._cluster.capacity
         record: Record = {"alloc": 100 * self._held / units}
         if self._interference is not None:
-            for number, pod in self._running.items():
-                if pod.placement.devices:
-                    self._stayed(pod, self._interference.end(number, self._end)[0], self._end)
+            for number, running in self._running.items():
+                if running.placement.devices:
+                    slowdown, _ = self._interference.end(number, self._end)
+                    self._stayed(running, slowdown, self._end)
             record["slowdown"] = float(np.mean(self._slowdowns or [1.0]))
             record["completion"] = {
                 size: float(np.mean(times)) for size, times in self._completions.items()
