@@ -13,19 +13,18 @@ USAGE = 2
 class Parser(argparse.ArgumentParser):
     """A parser that accepts no abbreviated options.
 
-    A wrong command line ends the process with exit code `code`; the message begins with `prefix`,
-    by default the name of the command.
+    A wrong command line ends the process with 2; the message begins with `prefix`, by default the
+    name of the command.
     """
 
     prefix = ""
-    code = USAGE
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 -- as argparse takes them
         super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         """End the process with the message and a hint at --help."""
-        self.exit(self.code, f"{self.prefix or self.prog}: {message}\n{hint(self.prog)}\n")
+        self.exit(USAGE, f"{self.prefix or self.prog}: {message}\n{hint(self.prog)}\n")
 
 
 def hint(command: str) -> str:

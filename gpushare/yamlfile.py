@@ -26,6 +26,12 @@ _MAX_NUMBER = 256
 """Upper bound of the characters of a number or a time: the time to parse grows with the square."""
 
 
+def yaml_of(document: object) -> str:
+    """Return a JSON document as YAML; mappings keep their order."""
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return text
+
+
 def read_yaml(path: str) -> object:
     """Return the document of a file; None for an empty file. Raises SettingsError."""
     return parse_yaml(read_text(path, MAX_YAML), path)

@@ -23,17 +23,16 @@ from gpushare.explain.claim_cards import MEMORY, ClaimCard
 from gpushare.explain.claim_pods import memory_parts
 from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.explain.claims import explain_claim
-from gpushare.explain.document import given_documents
+from gpushare.explain.document import claim_document
 from gpushare.explain.placer import PodBatch
 from gpushare.explain.pod import ClaimExplanation
 from gpushare.kube.api import Getter
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra import objects
-from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import CLASS, ResourceClaim
 from gpushare.wire.dra.requests import claim_request, class_record, classes_by_resource
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.dra.taints import read_taint_rule
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -310,20 +309,7 @@ def claims_document(report: ClaimsReport) -> dict[str, Any]:
             {"name": name, "devices": [_card_document(line) for line in lines]}
             for name, lines in report.nodes
         ],
-        "claims": [
-            {
-                "namespace": line.claim.ref.namespace,
-                "name": line.claim.ref.name,
-                "uid": line.claim.ref.uid,
-                "state": line.claim.state,
-                "requests": list(line.claim.requests),
-                "units": line.units,
-                "node": line.claim.node or None,
-                "devices": given_documents(line.claim),
-                "pods": list(line.claim.pods),
-            }
-            for line in report.claims
-        ],
+        "claims": [claim_document(line.claim) | {"units": line.units} for line in report.claims],
     }
 
 

@@ -14,8 +14,6 @@ from gpushare.core.amounts import by_name
 from gpushare.core.model import NodeSpec
 from gpushare.errors import WireError
 from gpushare.kube.api import Getter, pages
-from gpushare.kube.client import connect
-from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import check_unit
@@ -43,6 +41,10 @@ def live_rows(
     GPU memory, and pods on these nodes, without DaemonSet pods. kubeconfig, context: "" for those
     of kubectl. Raises SettingsError, ApiError, and MessageError for an unreadable answer.
     """
+    # Commands that read through kubectl need no HTTP client.
+    from gpushare.kube.client import connect
+    from gpushare.kube.session import usual_kubeconfig
+
     check_unit(unit)
     names = Names.for_resource(resource)
     pods: list[Cells] = []

@@ -17,7 +17,7 @@ from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
-from gpushare.core.selectors import Taint
+from gpushare.core.selectors import Demands, Taint, tolerating
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
 from gpushare.trace.nodes_and_pods import MIB, read_nodes
@@ -73,6 +73,7 @@ def resource_of_report(document: object, source: str, policy: str) -> ListedReso
     if not is_unit(unit):
         raise SettingsError(f"{source}: unit: {unit[:40]!r} is no unit of memory; {_AGAIN}")
     ledger, states, has_labels = Ledger(), NodeStates(), True
+    demands: dict[str, Demands] = {}
     for number, node in enumerate(_list(document, "nodes", source)):
         at = f"{source}: nodes[{number}]"
         spec = _node(node, at)
@@ -84,13 +85,15 @@ def resource_of_report(document: object, source: str, policy: str) -> ListedReso
         states.put(state)
         for pod in _pods(node, spec, at):
             ledger.pod_changed(pod)
+            # A report has no tolerations; the pod tolerates the taints of its node.
+            demands[pod.ref.uid] = tolerating(state.taints)
     for pod in _waiting(document, source):
         ledger.pod_changed(pod)
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{source}: no node in it shares {resource}")
     names = Names.for_resource(resource)
     note = f"{_NO_HOST}{'' if has_labels else _NO_FILTERS}, so these do not count"
-    return ListedResource(names, ledger, unit, policy, [note], states)
+    return ListedResource(names, ledger, unit, policy, [note], states, demands)
 
 
 def _state(node: Mapping[str, object], name: str, source: str) -> NodeState:

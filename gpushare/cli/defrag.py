@@ -19,7 +19,6 @@ from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.defrag_apply import DefragRun, Look, RunOutcome
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended
-from gpushare.cli.explain import pod_named
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import (
     ListedResource,
@@ -29,6 +28,8 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
+from gpushare.cli.pod_words import pod_named
+from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.commandline import USAGE
@@ -36,7 +37,7 @@ from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
-from gpushare.errors import GpuShareError, SettingsError
+from gpushare.errors import ApiError, GpuShareError, SettingsError
 from gpushare.explain.defrag import (
     DefragAnswer,
     Hole,
@@ -73,7 +74,8 @@ def _run(words: Sequence[str], prog: str) -> int:
     try:
         return _answer(defrag_parser(prog).parse_args(words))
     except GpuShareError as error:
-        print(f"{prog}: {printable(str(error))}", file=sys.stderr)
+        text = without_cluster(error, "defrag") if isinstance(error, ApiError) else error
+        print(f"{prog}: {printable(str(text))}", file=sys.stderr)
         return USAGE
 
 
@@ -362,10 +364,11 @@ def lines_of_run(outcome: RunOutcome) -> Iterator[str]:
     """Yield the lines about the outcome of a run."""
     for move, name in outcome.finished:
         yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
-    if outcome.evicted:
-        yield f"Evicted:  {outcome.evicted.entry.ref}; what comes in its stead was not seen to run"
-    if outcome.unsettled:
-        yield f"Unknown:  whether {outcome.unsettled.entry.ref} was evicted"
+    evicted, unsettled = outcome.run.evicted, outcome.run.sent
+    if evicted:
+        yield f"Evicted:  {evicted.entry.ref}; what comes in its stead was not seen to run"
+    if unsettled:
+        yield f"Unknown:  whether {unsettled.entry.ref} was evicted"
     if outcome.untouched:
         yield f"Left:     {', '.join(str(move.entry.ref) for move in outcome.untouched)}"
     if outcome.stopped:
@@ -384,8 +387,8 @@ def document_of_run(outcome: RunOutcome) -> dict[str, Any]:
 
     return {
         "moved": [short(move) | {"as": name} for move, name in outcome.finished],
-        "evicted": short(outcome.evicted) if outcome.evicted else None,
-        "unknown": short(outcome.unsettled) if outcome.unsettled else None,
+        "evicted": short(outcome.run.evicted) if outcome.run.evicted else None,
+        "unknown": short(outcome.run.sent) if outcome.run.sent else None,
         "left": [short(move) for move in outcome.untouched],
         "boundTo": outcome.bound_node or None,
         "stopped": outcome.stopped or None,

@@ -10,7 +10,7 @@ Tested in `tests/contract/test_golden_inspect.py` and `tests/unit/cli/test_inspe
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,6 +25,12 @@ _YAML_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "non
 def dumped(document: Mapping[str, Any], form: str) -> str:
     """Return a document as "yaml", or as JSON that is indented as kubectl's, ASCII only."""
     return to_yaml(document) if form == "yaml" else json.dumps(document, indent=4) + "\n"
+
+
+def as_one(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the first document, with the following documents in it."""
+    first, *following = documents
+    return {**first, **({"others": following} if following else {})}
 
 
 def to_yaml(document: object) -> str:

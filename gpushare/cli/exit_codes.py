@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpushare.errors import ApiError, GpuShareError
+from gpushare.commandline import USAGE
+from gpushare.errors import ApiError, GpuShareError, SettingsError
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -55,7 +56,8 @@ def ended(run: Callable[[], int]) -> int:
 def ended_as_kubectl(run: Callable[[], int | None], error_code: int = 1) -> int:
     """Return the exit code of a command that prints errors in kubectl's manner, in one line.
 
-    The code is that of `run` (None: 0), the error code after an error, or the code of `ended`.
+    The code is that of `run` (None: 0), 2 after an error of the command line, the error code after
+    another error, or the code of `ended`.
     """
 
     def code() -> int:
@@ -67,7 +69,7 @@ def ended_as_kubectl(run: Callable[[], int | None], error_code: int = 1) -> int:
             text = printable(str(error))
             # kubectl's own message needs no prefix.
             print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-            return error_code
+            return USAGE if isinstance(error, SettingsError) else error_code
 
     return ended(code)
 

@@ -1,7 +1,8 @@
 """`gpushare explain POD`: explain why a pod is pending, with remedies, or why a pod is on its node.
 
 The root of the command: command line to options, cluster to books, books to lines or a document.
-Reads the API server through kubectl, or the explanation of a running extender.
+Reads the API server through kubectl, or the explanation of a running extender. Without the right to
+read the cluster it explains by the pod alone (tenant.py).
 
 Tested in `tests/unit/cli/test_explain.py` and `tests/unit/test_cli.py`.
 """
@@ -10,12 +11,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from gpushare.cli.claims import books_of, class_resources, list_claims
-from gpushare.cli.documents import dumped
+from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import (
@@ -27,8 +29,10 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
+from gpushare.cli.pod_words import PodName, pods_named
+from gpushare.cli.rights import FORBIDDEN
 from gpushare.core.model import Request
-from gpushare.errors import SettingsError, WireError
+from gpushare.errors import ApiError, MessageError, WireError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
@@ -36,63 +40,116 @@ from gpushare.explain.pod import NodeAsk, PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
-from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
 from gpushare.wire.pods import names_any, priority_of, request_of
 from gpushare.wire.printable import printable
 
+_MOST_PODS = 5
+"""The most pods that are explained as text; the document has all."""
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 2 for wrong usage, or that of `ended`."""
     words = sys.argv[1:] if argv is None else argv
     return ended_as_kubectl(lambda: _explain(explain_parser(prog).parse_intermixed_args(words)))
 
 
 def _explain(options: argparse.Namespace) -> None:
-    explanation = _explained(options)
-    if options.output:
-        print(dumped(explanation, options.output), end="")
-    else:
-        print("".join(f"{printable(line)}\n" for line in explanation["lines"]), end="")
-
-
-def _explained(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the document."""
     if options.unit:
         check_unit(options.unit)
     kubectl = connection(vars(options), os.environ)
-    namespace, name = pod_named(options.pod, options.namespace, kubectl)
-    if options.extender:
-        from gpushare.cli.running_extender import ask_explanation
+    pods = pods_named(options.pod or "", options.selector, options.namespace, kubectl)
+    shown = list(pods)[: None if options.output else _MOST_PODS]
+    documents = list(_documents({name: pods[name] for name in shown}, options, kubectl))
+    if options.output:
+        print(dumped(as_one(documents), options.output), end="")
+        return
+    texts = ("".join(f"{printable(line)}\n" for line in part["lines"]) for part in documents)
+    print("\n".join(texts), end="")
+    if len(shown) < len(pods):
+        print(f"\nand {len(pods) - len(shown)} more pods: -o json has all, or name one")
 
-        return ask_explanation(options.extender, namespace, name)
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-    pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
-    resource_names = [
-        Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
-    ]
-    managed_names = [names.resource for names in resource_names]
-    if by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl)):
-        return document(_by_claims(pod, resource_names, kubectl, options))
-    resources = list_resources(
-        kubectl,
-        resource_names,
-        options.unit,
-        policy=options.policy,
-        namespace=options.extender_namespace,
-    )
-    for note in resources[0].notes:
-        print(f"Warning: {printable(note)}", file=sys.stderr)
-    answer = explain_pod(pod, resources, resources[0].unit, now=time.time())
-    moves, node_ask = _moves(answer, pod, resources, kubectl), _ask_for(answer, kubectl)
-    answer = replace(answer, moves=moves, node_ask=node_ask)
-    if answer.judgement and answer.request and not (options.policy or answer.request.policy):
-        answer = replace(answer, detail=_OWN_POLICY)
-    return document(answer)
+
+def _documents(
+    pods: Mapping[PodName, ClaimsPod | None], options: argparse.Namespace, kubectl: Kubectl
+) -> Iterator[dict[str, Any]]:
+    """Yield the documents about the pods.
+
+    A pod among several that cannot be explained is a warning; if none can, that is the error.
+    """
+    explainer = _Explainer(options, kubectl)
+    unexplained: list[MessageError] = []
+    for name, pod in pods.items():
+        try:
+            yield explainer.document(name, pod)
+        except MessageError as error:
+            unexplained.append(error)
+    if len(unexplained) == len(pods):
+        raise unexplained[0]
+    for reason in unexplained:
+        print(f"Warning: {printable(str(reason))}", file=sys.stderr)
+
+
+class _Explainer:
+    """Explains pods by the books of the cluster, which are listed once."""
+
+    def __init__(self, options: argparse.Namespace, kubectl: Kubectl) -> None:
+        self._options, self._kubectl = options, kubectl
+        self._names = [
+            Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]
+        ]
+
+    def document(self, name: PodName, pod: ClaimsPod | None) -> dict[str, Any]:
+        """Return the document about the pod. pod: None if it is not read yet.
+
+        Raises ApiError, MessageError, SettingsError.
+        """
+        options, kubectl = self._options, self._kubectl
+        if options.extender:
+            from gpushare.cli.running_extender import ask_explanation
+
+            return ask_explanation(options.extender, *name)
+        if pod is None:
+            path = "/api/v1/namespaces/{}/pods/{}".format(*name)
+            pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), *name)
+        managed_names = [names.resource for names in self._names]
+        claims = by_claims(pod, managed_names, _class_resources(pod, managed_names, kubectl))
+        try:
+            if claims:
+                return document(_by_claims(pod, self._names, kubectl, options))
+            return document(self._by_books(pod))
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            from gpushare.cli.tenant import explain_alone
+
+            names = () if claims else self._names
+            return document(explain_alone(pod, names, options.unit, kubectl, error))
+
+    def _by_books(self, pod: Pod) -> PodExplanation:
+        resources, kubectl, policy = self._resources, self._kubectl, self._options.policy
+        answer = explain_pod(pod, resources, resources[0].unit, now=time.time())
+        moves, node_ask = _moves(answer, pod, resources, kubectl), _ask_for(answer, kubectl)
+        answer = replace(answer, moves=moves, node_ask=node_ask)
+        if answer.judgement and answer.request and not (policy or answer.request.policy):
+            answer = replace(answer, detail=_OWN_POLICY)
+        return answer
+
+    @cached_property
+    def _resources(self) -> Sequence[ListedResource]:
+        resources = list_resources(
+            self._kubectl,
+            self._names,
+            self._options.unit,
+            policy=self._options.policy,
+            namespace=self._options.extender_namespace,
+        )
+        for note in resources[0].notes:
+            print(f"Warning: {printable(note)}", file=sys.stderr)
+        return resources
 
 
 def _class_resources(pod: Pod, managed: Collection[str], kubectl: Kubectl) -> Collection[str]:
@@ -158,16 +215,3 @@ def _ask_for(answer: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
         ask for ask in asks if ask is not None and ask.unschedulable and ask.uid == uid
     ]
     return NodeAsk.by(unschedulable[0]) if unschedulable else None
-
-
-def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
-    """Return (namespace, name) of POD, pod/POD or NAMESPACE/POD; by default kubectl's namespace."""
-    first, slash, name = word.removeprefix("=").rpartition("/")
-    if slash and first not in ("pod", "pods"):
-        namespace = first
-    if not namespace:
-        namespace = kubectl.namespace()
-    for text, kind in ((namespace, "a namespace"), (name, "a pod")):
-        if NAME.fullmatch(text) is None:
-            raise SettingsError(f"{text[:80]!r} is no name of {kind}")
-    return namespace, name

@@ -6,17 +6,21 @@ line and an exit code. Standard library alone, so that it starts at once; see do
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import NoReturn
 
+from gpushare.cli.commands import MODULES, OF_PLUGIN
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import Options, read_options
-from gpushare.cli.options import complete as completions
 from gpushare.cli.report import Report, make_report
+from gpushare.cli.rights import FORBIDDEN
 from gpushare.cli.tables import PLAIN, Style, as_tables, style_of
+from gpushare.commandline import USAGE
+from gpushare.errors import ApiError
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.printable import printable
 
@@ -26,19 +30,32 @@ _CLEAR = "\x1b[H\x1b[2J"
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
-    if list(words[:1]) == ["explain"]:
-        # Needs more than the standard library, and more time to start.
-        from gpushare.cli.explain import main as explain
-
-        return explain(words[1:], f"{prog} explain")
+    if words and words[0] in OF_PLUGIN:
+        return _command(words[0], words[1:], prog)
     return ended_as_kubectl(lambda: _run(read_options(words, os.environ, prog)))
+
+
+def _command(command: str, words: Sequence[str], prog: str) -> int:
+    """Return the exit code of another command of the plug-in.
+
+    It needs more than the standard library, and more time to start.
+    """
+    try:
+        run: Callable[..., int] = import_module(MODULES[command]).main
+    except ModuleNotFoundError as error:
+        lacks = f"{prog} {command}: this file has `inspect` alone ({error})"
+        print(f"{lacks}; install the package gpushare: see docs/inspect.md", file=sys.stderr)
+        return USAGE
+    return run(words, f"{prog} {command}")
 
 
 def complete(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of kubectl_complete-inspect-gpushare, which prints completions for
     kubectl.
     """
-    print(completions(sys.argv[1:] if argv is None else argv, os.environ), end="")
+    from gpushare.cli.completion import complete_plugin
+
+    print(complete_plugin(sys.argv[1:] if argv is None else argv, os.environ), end="")
     return 0
 
 
@@ -60,15 +77,23 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
 
 
 def _run(options: Options) -> None:
-    if not options.top:
-        _show(options)
-        return
-    from gpushare.cli.top import read_uses, use_table
+    try:
+        if not options.top:
+            _show(options)
+            return
+        from gpushare.cli.top import read_uses, use_table
 
-    observed, _ = observe(options.kubectl, options.scope, options.names)
-    uses, warnings = read_uses(options.kubectl, observed.nodes)
-    of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
-    print(use_table(of_namespace, headers=options.headers), end="", flush=True)
+        observed, _ = observe(options.kubectl, options.scope, options.names)
+        uses, warnings = read_uses(options.kubectl, observed.nodes)
+        of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
+        text = use_table(of_namespace, headers=options.headers)
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        from gpushare.cli.own_pods import own_pods
+
+        text, warnings = own_pods(options, style_of(sys.stdout, os.environ), error)
+    print(text, end="", flush=True)
     for warning in warnings:
         print(f"Warning: {printable(warning)}", file=sys.stderr)
 

@@ -8,7 +8,7 @@ Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.cli.claims import Claims, books_of, drivers_with_memory, list_claims, list_slices
@@ -20,7 +20,7 @@ from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.selectors import Demands
+from gpushare.core.selectors import Demands, Taint
 from gpushare.errors import (
     AnnotationError,
     ApiError,
@@ -42,9 +42,11 @@ from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.dra.objects import CLAIMS_PODS, CLASS
+from gpushare.wire.gpu_models import labelled_gpus
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, mib_of
-from gpushare.wire.nodes import node_spec
+from gpushare.wire.nodes import node_spec, share_by_labels
 from gpushare.wire.pods import names_any, observe_pod, pod_ref
+from gpushare.wire.request_mistakes import is_whole
 
 _TIMEOUT = 30.0
 _FORBIDDEN = 403
@@ -152,13 +154,13 @@ class ListedResource:
         """The constructor of a placer over a snapshot of the ledger."""
         return Placer.over
 
-    def left_out(self, node: str, units: int) -> str:
+    def left_out(self, node: str, units: int, tolerated: Collection[Taint] = ()) -> str:
         """Return why kube-scheduler's filters keep all pods out of the node, or "".
 
-        units: of the node's devices.
+        units: of the node's devices. tolerated: taints that keep no pod out.
         """
         state = self.states.get(node)
-        return state.label(self.names.resource, units) if state else ""
+        return state.without(tolerated).label(self.names.resource, units) if state else ""
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
@@ -196,10 +198,12 @@ def list_books(
     *,
     policy: str,
     namespace: str,
+    as_shared: bool = False,
 ) -> list[ListedResource]:
     """Return these resources as `list_resources` does, also without a node that shares any of them.
 
-    cards: of a DRA driver; the nodes with these cards take no pods by annotation.
+    cards: of a DRA driver; the nodes with these cards take no pods by annotation. as_shared: nodes
+    with labels of GPUs alone count as if they shared their GPUs by the first resource.
     """
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
@@ -211,6 +215,16 @@ def list_books(
         maps = []
         notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
     unit = unit or _unit(nodes, resource_names)
+    if as_shared:
+        others = [
+            node for node in nodes if (node.metadata and node.metadata.name) not in cards.nodes
+        ]
+        shared = share_by_labels(others, resource_names[0], unit)
+        users = sum(_has_whole_gpus(pod, shared) for pod in pods)
+        on_nodes = f"{len(shared)} node{'s' * (len(shared) != 1)}"
+        notes.append(f"{sum(shared.values())} GPUs on {on_nodes} count as shared by labels alone")
+        if users:
+            notes.append(f"pods with whole GPUs there keep none of them: {users}")
     states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
     resources = [
         ListedResource(names, Ledger(), unit, policy, notes, states) for names in resource_names
@@ -238,8 +252,12 @@ def check_shared(every: Sequence[ListedResource]) -> None:
     """Raise SettingsError if no node shares any of the resources."""
     if not any(books.shares for books in every):
         resources = ", ".join(books.names.resource for books in every)
+        labelled = sum(
+            labelled_gpus(state.labels or {}) > (0, 0) for state in every[0].states.values()
+        )
+        hint = f" ({labelled} have labels of GPUs: whatif --as-shared)" if labelled else ""
         raise SettingsError(
-            f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
+            f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?{hint}"
         )
 
 
@@ -284,6 +302,16 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     except ApiError as error:
         notes.append(f"PodDisruptionBudgets are not known, so no pod may be moved: {error}")
     return ListedRules(books.pods, namespaces, budgets, now)
+
+
+def _has_whole_gpus(pod: objects.OwnedPod, nodes: Collection[str]) -> bool:
+    """Return whether the pod is on one of the nodes and asks for whole GPUs."""
+    spec = pod.spec or objects.PodSpec()
+    return spec.node_name in nodes and any(
+        is_whole(resource)
+        for container in spec.containers or ()
+        for resource in (container.resources and container.resources.limits) or ()
+    )
 
 
 def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
@@ -350,12 +378,12 @@ class ListedCards(ListedResource):
         """The constructor of a placer of pods with claims over a snapshot of the ledger."""
         return ClaimPlacer.over_books(self.claims.books, self.claims.matches, self.like)
 
-    def left_out(self, node: str, units: int) -> str:
+    def left_out(self, node: str, units: int, tolerated: Collection[Taint] = ()) -> str:
         """Return why kube-scheduler's filters keep all pods with claims out of the node, or ""."""
         state = self.states.get(node)
         if node in self.like:
             return ""
-        return state.label("", 0) if state else NOT_SHOWN
+        return state.without(tolerated).label("", 0) if state else NOT_SHOWN
 
 
 def list_card_books(

@@ -191,7 +191,7 @@ class Listed(NamedTuple):
 def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, list[Listed]]:
     """Return the facts about the cluster, and the lists to watch.
 
-    Raises SettingsError if a named node does not exist, and the errors of `Kubectl.get`.
+    Raises ApiNotFound if a named node does not exist, and the errors of `Kubectl.get`.
     """
     # Parsed JSON has no cycles, and looking for some in every page takes two thirds of the time.
     collects = gc.isenabled()
@@ -218,7 +218,8 @@ def _observe(
     lists = [_list(kubectl, Listed(NODES, query, "", observed.take_node), limit)]
     unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
-        raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
+        text = "; ".join(f'nodes "{name}" not found' for name in unknown)
+        raise ApiNotFound(f"Error from server (NotFound): {text}", 404)
     # The pods that hold memory of these nodes, and perhaps of others.
     query = {"fieldSelector": _HOLDING if scope.pending else f"{_HOLDING},{held_by}"}
     lists.append(_list(kubectl, Listed(PODS, query, "", observed.take_pod), limit))
@@ -232,6 +233,14 @@ def _observe(
             observed.unread[CONFIG_MAPS] = f"devices that ConfigMaps close are not known: {error}"
         lists += _list_claims(kubectl, observed, limit)
     return observed, lists
+
+
+def observe_namespace(kubectl: Kubectl, names: Names, namespace: str) -> Observed:
+    """Return the facts about the pods of one namespace, pending pods included, and no node."""
+    observed = Observed(names, Scope(more=True))
+    path, query = f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": _HOLDING}
+    _list(kubectl, Listed(path, query, "", observed.take_pod), PAGE)
+    return observed
 
 
 def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Listed]:

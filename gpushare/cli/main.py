@@ -1,12 +1,14 @@
 """`gpushare`: one command, one area. An area is imported only when its command is called."""
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
 from gpushare import __version__
+from gpushare.cli.commands import MODULES, PARSERS, parser_of
 from gpushare.cli.exit_codes import ended
 from gpushare.commandline import USAGE, hint
 
@@ -17,6 +19,8 @@ _USAGE = """\
 usage: gpushare COMMAND [OPTIONS]
 
 {demo}\
+  completion
+           print the completion script of a shell: bash, zsh, fish
   defrag   plan the few moves by which a pod fits that fits nowhere, and carry them out
   device-plugin
            serve a node's GPU memory to its kubelet
@@ -40,31 +44,6 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
 
     return live_rows(kubeconfig, context, resource, unit)
 
-
-_MODULES = {
-    "defrag": "gpushare.cli.defrag",
-    "demo": "gpushare_localcluster.main",  # of another distribution, gpushare-localcluster
-    "device-plugin": "gpushare.device_plugin.main",
-    "doctor": "gpushare.doctor.main",
-    "explain": "gpushare.cli.explain",
-    "inspect": "gpushare.cli.inspect",
-    "scheduler-config": "gpushare.cli.scheduler_config",
-    "serve": "gpushare.extender.main",
-    "simulate": "gpushare.sim.main",
-    "whatif": "gpushare.cli.whatif",
-}
-"""The module of each command; its `main` runs the command."""
-
-_PARSERS = {
-    "defrag": ("gpushare.cli.parsers", "defrag_parser"),
-    "device-plugin": ("gpushare.device_plugin.options", "device_plugin_parser"),
-    "doctor": ("gpushare.doctor.options", "doctor_parser"),
-    "explain": ("gpushare.cli.parsers", "explain_parser"),
-    "serve": ("gpushare.settings", "serve_parser"),
-    "simulate": ("gpushare.sim.options", "simulate_parser"),
-    "whatif": ("gpushare.cli.parsers", "whatif_parser"),
-}
-"""The module and function of each command's parser, for help without the command's imports."""
 
 _ON_NODES = ("device-plugin",)
 """Commands that need the extra `device-plugin`."""
@@ -94,8 +73,12 @@ def _run(words: Sequence[str]) -> int:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_usage(), end="")
-        case [command, *rest] if command in _MODULES:
-            needs = _EXTRA_PACKAGES.get(command) or _MODULES[command].rpartition(".")[0]
+        case ["__complete", *rest]:
+            from gpushare.cli.completion import complete_command
+
+            print(complete_command(rest, os.environ), end="")
+        case [command, *rest] if command in MODULES:
+            needs = _EXTRA_PACKAGES.get(command) or MODULES[command].rpartition(".")[0]
             if find_spec(needs) is None:
                 lacks = f"{command} is not in this installation, which lacks {needs}"
                 remedy = _REMEDIES.get(command, _OTHER_IMAGE)
@@ -103,7 +86,7 @@ def _run(words: Sequence[str]) -> int:
                 return 1
             return _called(command, rest)
         case [word, *_]:
-            there_are = ", ".join(_MODULES)
+            there_are = ", ".join(MODULES)
             print(
                 f"gpushare: no command is called {word!r}; there are: {there_are}", file=sys.stderr
             )
@@ -117,19 +100,18 @@ def _run(words: Sequence[str]) -> int:
 
 def _usage() -> str:
     """Return the list of commands; `demo` only if its distribution is installed."""
-    installed = find_spec(_MODULES["demo"].partition(".")[0]) is not None
+    installed = find_spec(MODULES["demo"].partition(".")[0]) is not None
     return _USAGE.format(demo=_DEMO if installed else "")
 
 
 def _called(command: str, words: Sequence[str]) -> int:
     """Import the command's module, and return the exit code of the command."""
-    if command in _PARSERS and {"-h", "--help"}.intersection(words):
-        module, name = _PARSERS[command]
+    if command in PARSERS and {"-h", "--help"}.intersection(words):
         # parse_args prints the help, or the mistake, and exits.
-        getattr(import_module(module), name)(f"gpushare {command}").parse_args(words)
+        parser_of(command).parse_args(words)
     gc.disable()  # imports make many objects and no garbage: a fifteenth of the time of `serve`'s
     try:
-        run: Callable[..., int] = import_module(_MODULES[command]).main
+        run: Callable[..., int] = import_module(MODULES[command]).main
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if command not in _ON_NODES or package not in ("grpc", "google", "pynvml"):

@@ -1,27 +1,21 @@
-"""The command line of kubectl-inspect-gpushare in kubectl's manner, and its completion.
+"""The command line of kubectl-inspect-gpushare in kubectl's manner.
 
 kubectl refuses flags before a plug-in's name, so the flags that name a cluster are accepted here
 and passed on to kubectl.
-
-For completion kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's
-name, the incomplete word last ("" after a blank). The output is a candidate a line and a last line
-`:N`: 4 no file names, 0 file names if there is no candidate (cobra's ShellCompDirective). After an
-error there are no candidates.
 
 Tested in `tests/unit/cli/test_inspect.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpushare import __version__
-from gpushare.cli.facts import elements, mapping, read_node, text
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.lister import NODES, Scope
+from gpushare.cli.lister import Scope
 from gpushare.commandline import Parser
-from gpushare.errors import GpuShareError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 
@@ -39,33 +33,9 @@ PASSED_ON = {
 """Flags that are passed on to kubectl."""
 
 _EPILOG = """\
-exit codes: 0 shown, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+exit codes: 0 shown, 1 an error, 2 wrong usage (one line on stderr), 130 ended by Ctrl-C.
 environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as always.
 """
-
-_SWITCHES = {
-    "--details": "show the pods of each node",
-    "--no-headers": "lines of nodes or pods alone",
-    "--watch": "go on and show each change",
-    "--top": "show what containers use of the GPUs",
-    "--all-namespaces": "show pods of all namespaces",
-    "--help": "say what there is",
-    "--version": "say which version this is",
-}
-_VALUED = {
-    "--output": "json, yaml, wide or name",
-    "--selector": "nodes with these labels",
-    "--namespace": "pods of this namespace alone",
-    "--resource": "another managed resource",
-    "--unit": "what nodes without inventory count in",
-    "--kubeconfig": "a file, or several",
-    **dict.fromkeys(PASSED_ON, "as in kubectl"),
-}
-_SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
-_EXPLAIN = "explain\tsay why a pod is pending, or where it is"
-_FILES = 0
-_NO_FILES = 4
-_TIMEOUT = "3s"
 
 
 @dataclass(frozen=True)
@@ -89,18 +59,17 @@ class Options:
 
 
 class _OptionParser(Parser):
-    """Prints an error and exits as kubectl does for a wrong command line."""
+    """Prints the error of a wrong command line as kubectl does."""
 
     prefix = "error"
-    code = 1
 
 
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
     """Return the options of a command line.
 
-    Raises SettingsError for a wrong value; a wrong flag ends the process with 1.
+    Raises SettingsError for a wrong value; a wrong flag ends the process with 2.
     """
-    flag_values = vars(_parser(prog).parse_intermixed_args(words))
+    flag_values = vars(inspect_parser(prog).parse_intermixed_args(words))
     # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
     output = flag_values["output"].removeprefix("=")
     if output and output not in FORMATS:
@@ -150,27 +119,24 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
     )
 
 
-def make_parser(
-    prog: str, description: str, epilog: str, code: int = _OptionParser.code
-) -> argparse.ArgumentParser:
-    """Return a parser in kubectl's manner, without options. code: of a wrong command line."""
-    parser = _OptionParser(
+def make_parser(prog: str, description: str, epilog: str) -> Parser:
+    """Return a parser in kubectl's manner, without options."""
+    return _OptionParser(
         prog=prog,
         description=description,
         epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
-    parser.code = code
-    return parser
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def inspect_parser(prog: str) -> Parser:
+    """Return the parser of `inspect`."""
     parser = make_parser(prog, "Show which pods hold how much of which GPU.", _EPILOG)
     add = parser.add_argument
     add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")
     add("-d", "--details", action="store_true", help="show the pods of each node")
-    add("-o", "--output", default="", metavar="FORMAT", help="json|yaml|wide|name")
+    add("-o", "--output", default="", metavar="FORMAT", help="json|name|wide|yaml")
     add("--top", action="store_true", help="show what containers use of the GPUs, by NVML")
     add("--no-headers", action="store_true", help="lines of nodes (with -d: of pods) alone")
     add("-w", "--watch", action="store_true", help="go on and show each change")
@@ -209,90 +175,3 @@ def report_format(word: str) -> str:
     if form not in ("json", "yaml"):
         raise argparse.ArgumentTypeError(f"{form[:40]!r} is none of json, yaml")
     return form
-
-
-def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the output of a completion for these words."""
-    *before, typed = words or [""]
-    flag_values, open_flag = _flag_values(before)
-    directive = _NO_FILES
-    flag, sign, value = typed.partition("=")
-    if not open_flag and sign and flag in _VALUED:
-        open_flag, typed = flag, value
-    if open_flag == "--kubeconfig":
-        candidates: Iterable[str] = ()
-        directive = _FILES
-    else:
-        candidates = _candidates(open_flag, typed, flag_values, environ)
-    fitting = [line for line in candidates if line.startswith(typed)]
-    return "".join(f"{line}\n" for line in [*fitting, f":{directive}"])
-
-
-def _flag_values(words: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Return (values of flags by name without dashes, the flag with an incomplete value or "")."""
-    flag_values: dict[str, str] = {}
-    nodes: list[str] = []
-    flag = ""
-    for word in words:
-        if flag:
-            flag_values[flag], flag = word, ""
-            continue
-        name, sign, value = word.partition("=")
-        name = _SHORT.get(name, name)
-        if name in _VALUED and sign:
-            flag_values[name] = value
-        elif name in _VALUED:
-            flag = name
-        elif not word.startswith("-"):
-            nodes.append(word)
-    plain = {
-        name.removeprefix("--").replace("-", "_"): value for name, value in flag_values.items()
-    }
-    return {**plain, "nodes": " ".join(nodes)}, flag
-
-
-def _candidates(
-    flag: str, typed: str, flag_values: Mapping[str, str], environ: Mapping[str, str]
-) -> Iterable[str]:
-    kubectl = connection({"request_timeout": _TIMEOUT, **flag_values}, environ)
-    try:
-        match flag:
-            case "--output":
-                return FORMATS
-            case "--unit":
-                return ("GiB", "MiB")
-            case "--context" | "--cluster" | "--user":
-                extra = ("-o", "name") if flag == "--context" else ()
-                printed = kubectl.run("config", f"get-{flag[2:]}s", *extra)
-                lines = printed.decode(errors="replace").split("\n")
-                return [line for line in lines if line and line != "NAME"]
-            case "--namespace":
-                return _names(kubectl, "/api/v1/namespaces")
-            case "":
-                if typed.startswith("-"):
-                    return [
-                        f"{name}\t{help_text}" for name, help_text in (_VALUED | _SWITCHES).items()
-                    ]
-                return _positional(kubectl, flag_values)
-    except GpuShareError:
-        pass
-    return ()
-
-
-def _names(kubectl: Kubectl, path: str) -> list[str]:
-    items = map(mapping, elements(kubectl.get(path).get("items")))
-    return [text(mapping(item.get("metadata")).get("name")) for item in items]
-
-
-def _positional(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
-    """Return the remaining nodes that share the resource, and the word explain; after explain the
-    pods.
-    """
-    words = flag_values.get("nodes", "").split()
-    if words[:1] == ["explain"]:
-        namespace = flag_values.get("namespace") or kubectl.namespace()
-        return [] if words[1:] else _names(kubectl, f"/api/v1/namespaces/{namespace}/pods")
-    names = Names.for_resource(flag_values.get("resource") or ALIYUN.resource)
-    items = map(mapping, elements(kubectl.get(NODES).get("items")))
-    sharing = (node.name for item in items if (node := read_node(item, names)) is not None)
-    return [*(name for name in sharing if name not in words), *([] if words else [_EXPLAIN])]

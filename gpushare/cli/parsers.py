@@ -7,7 +7,7 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 import argparse
 
 from gpushare.cli.options import add_connection, make_parser, report_format
-from gpushare.commandline import USAGE, Parser
+from gpushare.commandline import Parser
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
@@ -22,7 +22,9 @@ WAIT = 300
 """Default seconds until a budget allows an eviction, and until a replacement pod runs."""
 
 _EXPLAIN_EPILOG = """\
-exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+pods:   web-0, team/web-0 (pod web-0 of namespace team), pod/web-0
+        deploy/web, and rs/, sts/, ds/, job/: the pods of a workload, pending ones first
+exit codes: 0 explained, 1 an error, 2 wrong usage (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what each line means.
 """
 _WHATIF_EPILOG = """\
@@ -30,7 +32,7 @@ pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
         8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
-        FILE            manifests of Pods, Deployments, StatefulSets, Jobs, with their claims and
+        FILE            manifests of any objects with pod templates, with their claims and claim
                         templates; or a table of pods, as of `gpushare simulate`
 group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
@@ -68,12 +70,13 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add_connection(parser)
 
 
-def explain_parser(prog: str) -> argparse.ArgumentParser:
+def explain_parser(prog: str) -> Parser:
     """Return the parser of `explain`."""
     text = "Say why a pod is pending and what would help, or why it is where it is."
     parser = make_parser(prog, text, _EXPLAIN_EPILOG)
     add = parser.add_argument
-    add("pod", metavar="POD", help="its name, or NAMESPACE/NAME")
+    add("pod", nargs="?", metavar="POD", help="its name, NAMESPACE/NAME, or deploy/NAME: see below")
+    add("-l", "--selector", default="", metavar="LABELS", help="the pods with these labels")
     add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
     add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
     add(
@@ -99,18 +102,30 @@ def explain_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def whatif_parser(prog: str) -> argparse.ArgumentParser:
+def whatif_parser(prog: str) -> Parser:
     """Return the parser of `whatif`."""
     parser = make_parser(
         prog,
         "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
         _WHATIF_EPILOG,
-        USAGE,
     )
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
     add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
     add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
+    add(
+        "--tolerate",
+        action="append",
+        default=[],
+        metavar="KEY[=VALUE][:EFFECT]",
+        help="a taint that pods in words tolerate, or all, or none (default: taints of GPU nodes,"
+        " and those that running GPU pods tolerate); can be repeated",
+    )
+    add(
+        "--as-shared",
+        action="store_true",
+        help="count nodes with labels of GPU feature discovery alone as if they shared their GPUs",
+    )
     add("--need", action="store_true", help="how many more nodes take all pods: see below")
     add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
     add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")
@@ -138,7 +153,7 @@ def whatif_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def defrag_parser(prog: str) -> argparse.ArgumentParser:
+def defrag_parser(prog: str) -> Parser:
     """Return the parser of `defrag`."""
     parser = Parser(
         prog=prog,

@@ -10,7 +10,7 @@ Tested in `tests/unit/cli/test_whatif.py`, `tests/unit/cli/test_need.py` and
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -18,15 +18,18 @@ from gpushare.cli.listed_cluster import ListedCards, ListedResource
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import CPU, MEMORY, NodeState
-from gpushare.core.selectors import Demands
+from gpushare.core.selectors import HARD_EFFECTS, Demands, Taint, Toleration
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import PodBatch
-from gpushare.explain.whatif import Shape, bare, new_names, state_like
+from gpushare.explain.whatif import OF_CONTROLLERS, Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
 from gpushare.wire.nodes import SHAPE
 
 _ADDED = re.compile(r"(\d{1,4}):(.+)")
+_TOLERATION = re.compile(r"([^=:\s]+)(?:=([^=:\s]*))?(?::(NoSchedule|NoExecute))?")
+_OF_AKS = Taint("sku", "gpu", "NoSchedule")
+"""The taint of GPU nodes in the guides of AKS; other clouds name the taint after the resource."""
 _SHAPE_KEYS = ("cpu", "memory", "model")
 
 _SHOWN = 82
@@ -48,6 +51,8 @@ class ResourcePlan:
     """Shapes of possible new nodes; []: the shapes of existing nodes."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Why kube-scheduler's filters keep all pods out, by node name."""
+    tolerated: tuple[Taint, ...] = ()
+    """Taints of nodes that pods in words tolerate."""
 
 
 class Plans:
@@ -71,6 +76,14 @@ class Plans:
         plans = [plan for plan in (self.host, self.cards) if plan is not None]
         return sorted(plans, key=lambda plan: plan is not self.first)
 
+    def nodes(self) -> list[NodeState]:
+        """Return the nodes that are there after the change."""
+        books, names = self.host.books, [spec.name for spec in self.host.added]
+        names += [
+            name for name in books.ledger.entries_and_specs()[1] if name not in self.host.without
+        ]
+        return [books.states.get(name) or NodeState(name) for name in sorted(names)]
+
     def of_node(self, shape: str) -> ResourcePlan:
         """Return the plan of the existing node that a shape names, or the first plan."""
         name = shape.partition(",")[0].strip()
@@ -93,13 +106,17 @@ class Plans:
                 plan.added.append(spec)
                 if isinstance(plan.books, ListedCards):
                     plan.books.like[spec.name] = word.partition(":")[2].strip()
+
+    def leave_out(self, tolerated: Collection[Taint]) -> None:
+        """Say which nodes kube-scheduler leaves out. tolerated: taints that pods tolerate."""
         for plan in self.every:
             specs = plan.books.ledger.entries_and_specs()[1]
             labels = {
-                name: plan.books.left_out(name, sum(spec.capacity))
+                name: plan.books.left_out(name, sum(spec.capacity), tolerated)
                 for name, spec in sorted(specs.items())
                 if spec.capacity and name not in plan.without
             }
+            plan.tolerated = tuple(tolerated)
             plan.left_out = {name: label for name, label in labels.items() if label}
 
     def may_come(self, words: Sequence[str]) -> None:
@@ -128,6 +145,60 @@ class Plans:
     ) -> list[tuple[ResourcePlan, list[PodBatch]]]:
         pairs = zip((self.host, self.cards), pods, strict=True)
         return [(plan, batches) for plan, batches in pairs if plan is not None and batches]
+
+
+def tolerated_taints(books: ListedResource, words: Sequence[str]) -> tuple[Taint, ...]:
+    """Return the taints of nodes with devices that pods in words tolerate.
+
+    words: `none`, `all`, or KEY[=VALUE][:EFFECT]. Without words these are the taints that clouds
+    put on GPU nodes, and those that running pods with devices tolerate by name. A taint of the
+    state of a node, such as a cordon, never counts. Raises SettingsError for a word that fits none.
+    """
+    taints = sorted(
+        {
+            taint
+            for name, spec in books.ledger.entries_and_specs()[1].items()
+            if spec.capacity and name in books.states
+            for taint in books.states[name].taints
+            if taint.effect in HARD_EFFECTS and not taint.key.startswith(OF_CONTROLLERS)
+        },
+        key=str,
+    )
+    if words:
+        if {"none", "all"} & set(words):
+            if len(words) > 1:
+                raise SettingsError("--tolerate: none and all go alone")
+            return tuple(taints) if words[0] == "all" else ()
+        tolerations = [_toleration(word) for word in words]
+        for word, toleration in zip(words, tolerations, strict=True):
+            if not any(map(toleration.tolerates, taints)):
+                others = ", ".join(map(str, taints)) or "none"
+                wrong = f"--tolerate: {word!r:.{_SHOWN}}: no node with devices has such a taint"
+                raise SettingsError(f"{wrong}; their taints: {others}")
+    else:
+        tolerations = [
+            toleration
+            for demands in {*books.demands.values()}
+            for toleration in demands.tolerations
+            if toleration.key
+        ]
+        own_names = (books.names.resource, books.names.count)
+        tolerations += [
+            Toleration(taint.key, "Exists")
+            for taint in taints
+            if taint.key.endswith("/gpu") or taint.key in own_names or taint == _OF_AKS
+        ]
+    return tuple(
+        taint for taint in taints if any(toleration.tolerates(taint) for toleration in tolerations)
+    )
+
+
+def _toleration(word: str) -> Toleration:
+    match = _TOLERATION.fullmatch(word.strip())
+    if match is None:
+        raise SettingsError(f"--tolerate: {word!r:.{_SHOWN}} is not KEY[=VALUE][:EFFECT]")
+    key, value, effect = match.groups()
+    return Toleration(key, "Exists" if value is None else "Equal", value or "", effect or "")
 
 
 def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:

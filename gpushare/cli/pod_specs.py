@@ -1,7 +1,7 @@
 """Read the pods of `gpushare whatif` from words, manifests and tables.
 
-Knows the grammar of the words, the kinds with pod templates, and units of memory. A SettingsError
-names a wrong word and a correct one.
+Knows the grammar of the words, the pods of a DaemonSet, and units of memory; pod_templates.py finds
+the pods of other objects. A SettingsError names a wrong word and a correct one.
 
 Tested in `tests/unit/cli/test_whatif.py`.
 """
@@ -17,9 +17,18 @@ from typing import Any
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.facts import mapping
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
+from gpushare.cli.pod_templates import pod_templates
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
-from gpushare.core.node_filters import CPU
+from gpushare.core.node_filters import CORDON, CPU, NodeState
+from gpushare.core.selectors import (
+    NO_DEMANDS,
+    Demands,
+    NodeSelectorTerm,
+    Requirement,
+    Toleration,
+    untolerated,
+)
 from gpushare.errors import MessageError, QuantityError, SettingsError, WireError
 from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
 from gpushare.explain.placer import PodBatch
@@ -42,8 +51,12 @@ from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 _PODS = re.compile(
     r"(\d{1,9})\s*(GiB|MiB)?(?:\s*\+\s*(\d{1,3})\s*%)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?"
 )
-_TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
-
+_OF_DAEMONS = (
+    Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
+    Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute"),
+    Toleration(CORDON.key, "Exists", "", CORDON.effect),
+)
+"""Tolerations that the DaemonSet controller adds to each pod (pkg/controller/daemon/util)."""
 
 _NO_CLASSES = Priorities()
 
@@ -52,8 +65,8 @@ class PodReader:
     """Reads pods from words and files.
 
     books: for words and tables. resource_names: of the managed resources, first of the books by
-    annotation. claims: for manifests. priority: of pods in words and tables. priorities: returns
-    the PriorityClasses, for manifests.
+    annotation. claims: for manifests. priority, demands: of pods in words and tables. priorities:
+    returns the PriorityClasses, for manifests. nodes: for the pods of DaemonSets.
     """
 
     def __init__(
@@ -63,12 +76,21 @@ class PodReader:
         claims: Claims,
         priority: int,
         priorities: Callable[[], Priorities],
+        *,
+        demands: Demands = NO_DEMANDS,
+        nodes: Sequence[NodeState] = (),
     ) -> None:
         self._books = books
         self._every = resource_names
         self._claims = claims
         self._priority = priority
         self._priorities = cache(priorities)
+        self._demands = demands
+        self._nodes = nodes
+        self.has_words = False
+        """Whether pods in words or of tables were read."""
+        self.passed_over: list[str] = []
+        """Objects of manifests without pods that count, with the reason."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
@@ -98,10 +120,15 @@ class PodReader:
                 rows.append(PodBatch(pod.name, request, 1, priority=self._priority))
             return self._of_books(rows, word)
         documents = read_documents(word)
-        specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
+        specs = pods_of_documents(
+            documents, word, self._every, self._priorities(), self._claims, nodes=self._nodes
+        )
+        self.passed_over += specs.passed_over
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
+        self.has_words = True
+        pods = [replace(batch, demands=self._demands) for batch in pods]
         if not isinstance(self._books, ListedCards):
             return pods, []
         try:
@@ -147,6 +174,8 @@ class Specs:
 
     pods: list[PodBatch] = field(default_factory=list)
     users: list[ClaimsUser] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    """Objects without pods that count, with the reason."""
 
 
 def pods_of_documents(
@@ -155,11 +184,13 @@ def pods_of_documents(
     resource_names: Sequence[Names],
     priorities: Priorities = _NO_CLASSES,
     claims: Claims | None = None,
+    *,
+    nodes: Sequence[NodeState] = (),
 ) -> Specs:
     """Return the pods of manifests; claims and templates of the manifests are added to `claims`.
 
-    resource_names: pods by annotation must ask for the first. Raises SettingsError that begins with
-    `source`.
+    resource_names: pods by annotation must ask for the first. nodes: for the pods of DaemonSets.
+    Raises SettingsError that begins with `source`, also if no pod asks for devices.
     """
     claims = claims or no_claims("there is no cluster")
     specs = Specs()
@@ -186,13 +217,19 @@ def pods_of_documents(
         except WireError as error:
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
-        pod = _wanted(item, at, resource_names, priorities, claims)
-        if isinstance(pod, PodBatch):
-            specs.pods.append(pod)
-        else:
-            specs.users.append(pod)
-    if not pods:
-        raise SettingsError(f"{source}: has no pods")
+        wanted = _wanted(item, at, resource_names, priorities, claims)
+        if item.get("kind") == "DaemonSet":
+            wanted = [pod for batch in wanted for pod in _of_daemons(batch, nodes)]
+        specs.pods.extend(pod for pod in wanted if isinstance(pod, PodBatch))
+        specs.users.extend(pod for pod in wanted if not isinstance(pod, PodBatch))
+        if not wanted:
+            name = str(mapping(item.get("metadata")).get("name") or "")[:253]
+            makes = f"asks for no {resource_names[0].resource}, and by no claim"
+            why_not = makes if pod_templates(item) else "makes no pods"
+            specs.passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
+    if not (specs.pods or specs.users):
+        passed_over = f": {'; '.join(specs.passed_over)}" if specs.passed_over else ""
+        raise SettingsError(f"{source}: has no pods that count{passed_over}")
     return specs
 
 
@@ -261,43 +298,60 @@ def _wanted(
     resource_names: Sequence[Names],
     priorities: Priorities,
     claims: Claims,
-) -> PodBatch | ClaimsUser:
-    kind = str(item.get("kind"))[:80]
-    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+) -> list[PodBatch | ClaimsUser]:
+    """Return the pods of an object that ask for devices, a batch for each template."""
+    kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
     source = f"{source}: {kind} {name}"
-    pod: Mapping[str, object] = item
-    count = 1
-    if kind in _TEMPLATED:
-        pod = mapping(spec.get("template"))
-        number = spec.get("parallelism" if kind == "Job" else "replicas")
-        if number is not None:
-            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**6:
-                raise SettingsError(f"{source}: {number!r} is no number of pods")
-            count = number
-    elif kind != "Pod":
-        raise SettingsError(
-            f"{source}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
-        )
     try:
-        decoded = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
-        names_and_request = request_among(decoded, resource_names)
-    except WireError as error:
+        templates = pod_templates(item)
+    except SettingsError as error:
         raise SettingsError(f"{source}: {error}") from error
-    name, priority = f"{kind.lower()}/{name}", _priority(pod, priorities, source)
-    if names_and_request is None and decoded.spec and decoded.spec.resource_claims:
-        namespace = str(metadata.get("namespace") or claims.namespace())
-        user = replace(_user(decoded, namespace, resource_names[0], claims, source), name=name)
-        return replace(user, count=count, priority=priority)
-    if names_and_request is None or names_and_request[0] is not resource_names[0]:
-        raise SettingsError(
-            f"{source}: asks for no {resource_names[0].resource}, so nothing is known of it"
-        )
-    return PodBatch(name, names_and_request[1], count, demands_of(decoded), priority)
+    wanted: list[PodBatch | ClaimsUser] = []
+    for template in templates:
+        part = f" {template.part}"[:80] if len(templates) > 1 else ""
+        label = f"{kind.lower()}/{name}{part}"
+        try:
+            decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+            names_and_request = request_among(decoded, resource_names)
+        except WireError as error:
+            raise SettingsError(f"{source}: {error}") from error
+        if names_and_request is None and decoded.spec and decoded.spec.resource_claims:
+            namespace = str(metadata.get("namespace") or claims.namespace())
+            user = _user(decoded, namespace, resource_names[0], claims, source)
+            if user is not None:
+                priority = _priority(template.pod, priorities, source)
+                wanted.append(replace(user, name=label, count=template.count, priority=priority))
+        elif names_and_request is not None and names_and_request[0] is resource_names[0]:
+            priority = _priority(template.pod, priorities, source)
+            demands = demands_of(decoded)
+            wanted.append(PodBatch(label, names_and_request[1], template.count, demands, priority))
+    return wanted
 
 
-def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, source: str) -> ClaimsUser:
-    """Return the claims of the pod. Raises SettingsError for a pod without claims that count."""
+def _of_daemons(
+    batch: PodBatch | ClaimsUser, nodes: Iterable[NodeState]
+) -> Iterator[PodBatch | ClaimsUser]:
+    """Yield the pods of a DaemonSet: one for each node that the demands allow, and for that node.
+
+    The controller looks at selectors and taints, and not at amounts.
+    """
+    tolerations = (*batch.demands.tolerations, *_OF_DAEMONS)
+    for node in nodes:
+        is_selected = node.labels is None or batch.demands.selects(node.name, node.labels)
+        if is_selected and untolerated(node.taints, tolerations) is None:
+            only = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", (node.name,)),))
+            demands = replace(batch.demands, terms=(only,), tolerations=tolerations)
+            yield replace(batch, name=f"{batch.name} on {node.name}", demands=demands)
+
+
+def _user(
+    pod: ClaimsPod, namespace: str, names: Names, claims: Claims, source: str
+) -> ClaimsUser | None:
+    """Return the claims of the pod; None for claims of other devices.
+
+    Raises SettingsError for a pod with claims that do not count here.
+    """
     if claims.why_not:
         raise SettingsError(
             f"{source}: asks by claims, which do not count here: {claims.why_not}; say their sizes"
@@ -307,11 +361,7 @@ def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, source: 
         user = user_of(pod, names, claims, name="", namespace=namespace)
     except WireError as error:
         raise SettingsError(f"{source}: {error}") from error
-    if user is None:
-        raise SettingsError(
-            f"{source}: asks for no {names.resource}, and by no claim, so nothing is known of it"
-        )
-    if not user.claims:
+    if user is not None and not user.claims:
         raise SettingsError(f"{source}: all its claims have devices already, so it needs none")
     return user
 

@@ -20,7 +20,7 @@ _TIMEOUT = 30.0
 
 def main(argv: Sequence[str]) -> int:
     """Print the file. 2: there is no such file, or the command line is wrong."""
-    parser = _parser()
+    parser = scheduler_config_parser("gpushare scheduler-config")
     flags = parser.parse_args(argv)
     try:
         if flags.all is not None:
@@ -70,9 +70,10 @@ def _release(kubeconfig: str, context: str) -> str:
     return kubernetes
 
 
-def _parser() -> Parser:
+def scheduler_config_parser(prog: str) -> Parser:
+    """Return the parser of `scheduler-config`."""
     parser = Parser(
-        prog="gpushare scheduler-config",
+        prog=prog,
         description="Print the file that makes kube-scheduler call this extender; `gpushare serve"
         " --scheduler-config` reads the same file.",
         epilog="docs/scheduler.md explains the choices and how to hand the file over.",

@@ -13,22 +13,23 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from gpushare.cli import listed_cluster
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
-from gpushare.cli.documents import dumped
+from gpushare.cli.documents import as_one, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.parsers import whatif_parser
-from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster
+from gpushare.cli.plans import Plans, ResourcePlan, shapes_of_cluster, tolerated_taints
 from gpushare.cli.pod_specs import PodReader
+from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.commandline import USAGE
 from gpushare.core.policy import Policy, load_policy
+from gpushare.core.selectors import tolerating
 from gpushare.errors import ApiError, SettingsError
 from gpushare.explain.need import NodeNeed, more_of, need
 from gpushare.explain.text import NO_UNIT
@@ -51,7 +52,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
     words = sys.argv[1:] if argv is None else argv
 
     def answer() -> int:
-        text, fits = _answer(whatif_parser(prog).parse_args(words))
+        try:
+            text, fits = _answer(whatif_parser(prog).parse_args(words))
+        except ApiError as error:
+            raise without_cluster(error, "whatif") from error
         print(text, end="")
         return 0 if fits else _DOES_NOT_FIT
 
@@ -72,17 +76,23 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     offline = options.snapshot or options.nodes
     kubectl = connection(vars(options), os.environ)
     priorities = partial(listed_cluster.list_priorities, kubectl, books.notes)
+    tolerated = tolerated_taints(books, options.tolerate)
     reader = PodReader(
         books,
         resource_names,
         claims,
         options.priority,
         listed_cluster.Priorities if offline else priorities,
+        demands=tolerating(tolerated),
+        nodes=plans.nodes(),
     )
     for word in options.pods:
         plans.add_pods(reader.wanted("--pods", word))
     for word in options.gang:
         plans.add_gang(reader.wanted("--gang", word), word)
+    plans.leave_out(tolerated if reader.has_words else ())
+    if reader.passed_over:
+        print(f"Passed over: {printable('; '.join(reader.passed_over))}", file=sys.stderr)
     requested_plans = [
         plan
         for plan in plans.every
@@ -112,18 +122,12 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     fits = all(outcome.all_fit for outcome, _ in outcomes)
     if options.output:
         documents = [document_of(outcome, plan, options.policy) for outcome, plan in outcomes]
-        return dumped(_as_one(documents), options.output), fits
+        return dumped(as_one(documents), options.output), fits
     texts = [
         [printable(line) for line in lines_of(outcome, plan, options.policy)]
         for outcome, plan in outcomes
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts), fits
-
-
-def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first document, with the following documents in it."""
-    first, *following = documents
-    return first | ({"others": following} if following else {})
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -139,6 +143,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.nodes and options.snapshot:
         raise SettingsError("--nodes and --snapshot both say which nodes there are: leave one out")
+    if options.as_shared and (options.nodes or options.snapshot):
+        raise SettingsError("--as-shared goes with a live cluster, whose nodes have labels")
     if options.unit:
         check_unit(options.unit)
 
@@ -173,6 +179,7 @@ def _plans(
         driver_cards,
         policy=options.policy,
         namespace=options.extender_namespace,
+        as_shared=options.as_shared,
     )
     why_not = driver_cards.why_not
     if not why_not:
@@ -215,7 +222,7 @@ def _needed(
         return overlay_text(first, plan.books.names, plan.books.unit), fits
     if options.output:
         documents = [need_document(plan_need, plan, options.policy) for plan_need, plan in needs]
-        return dumped(_as_one(documents), options.output), fits
+        return dumped(as_one(documents), options.output), fits
     style = style_of(sys.stdout, os.environ)
     texts = (need_lines(plan_need, plan, options.policy, style) for plan_need, plan in needs)
     return "\n".join(texts), fits
@@ -250,6 +257,7 @@ def _need(plan: ResourcePlan, options: argparse.Namespace, policy: Policy) -> No
             added=plan.added,
             current=current,
             progress=progress,
+            demands=tolerating(plan.tolerated),
         )
 
 

@@ -77,6 +77,9 @@ def _now_lines(before: DeviceSums, plan: ResourcePlan) -> Iterator[str]:
     if plan.left_out:
         nodes = [f"{name} {label}" for name, label in plan.left_out.items()]
         yield f"Nodes:    {some(nodes, '; ')}"
+    if plan.tolerated:
+        taints = some([str(taint) for taint in plan.tolerated])
+        yield f"Taints:   pods in words tolerate {taints} (--tolerate says otherwise)"
 
 
 def judged_line(books: ListedResource, policy: str) -> str:
@@ -216,6 +219,7 @@ def _first_fields(kind: str, plan: ResourcePlan, policy: str, before: DeviceSums
         "policy": policy,
         "before": _sums_document(before),
         "leftOut": [{"node": node, "why": reason} for node, reason in plan.left_out.items()],
+        "tolerated": [asdict(taint) for taint in plan.tolerated],
     }
 
 

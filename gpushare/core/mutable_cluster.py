@@ -49,14 +49,24 @@ class MutableSnapshot(Snapshot):
 
 def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): where the request fits by devices, CPU, memory and model."""
+    mask: Bools = _fits_devices(snapshot, rows, request)
+    return mask & _host_fits(snapshot, request, rows)[:, None]
+
+
+def _fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): where the request fits by devices; everywhere if it asks for none."""
+    if not request.devices:
+        return np.ones((len(rows), snapshot.used.shape[1]), dtype=bool)
+    return fits_devices(snapshot, rows, request)
+
+
+def _host_fits(snapshot: Snapshot, request: Request, rows: Rows | slice = slice(None)) -> Bools:
+    """Return bool (K,): where the request fits by CPU, memory and model."""
     enough = snapshot.cpu_free[rows] >= request.cpu
     enough &= snapshot.memory_free[rows] >= request.memory
     if request.models:
         enough &= has_accepted_model(snapshot, rows, request)
-    if not request.devices:
-        return np.repeat(enough[:, None], snapshot.used.shape[1], axis=1)
-    mask: Bools = fits_devices(snapshot, rows, request) & enough[:, None]
-    return mask
+    return enough
 
 
 def ranking(policy: Policy, nodes: int, neighbours: int = ANY_NEIGHBOURS) -> Ranking:
@@ -65,7 +75,7 @@ def ranking(policy: Policy, nodes: int, neighbours: int = ANY_NEIGHBOURS) -> Ran
     neighbours: the limit of neighbours.
     """
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
-    return Ranking(policy, kinds, fits, neighbours=neighbours)
+    return Ranking(policy, kinds, _fits_devices, _host_fits, neighbours=neighbours)
 
 
 class MutableCluster:

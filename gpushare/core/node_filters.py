@@ -9,8 +9,9 @@ Tested in `tests/unit/core/test_node_filters.py`.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Self
 
 from gpushare.core.model import Amounts, Request
 from gpushare.core.selectors import HARD_EFFECTS, NO_DEMANDS, Demands, Taint, untolerated
@@ -43,6 +44,11 @@ class NodeState:
     """False if the condition Ready is False or Unknown."""
     allocatable: Mapping[str, int] | None = None
     """By name of the resource; None if there were too many to keep."""
+
+    def without(self, tolerated: Collection[Taint]) -> Self:
+        """Return the state without these taints."""
+        taints = tuple(taint for taint in self.taints if taint not in tolerated)
+        return self if taints == self.taints else replace(self, taints=taints)
 
     def label(self, resource: str, capacity: int) -> str:
         """Return in few words why the node accepts no pods at all; "" if it accepts some.

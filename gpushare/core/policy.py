@@ -42,16 +42,6 @@ class Policy(Protocol):
         """
 
 
-class IgnoresHost(Protocol):
-    """A policy that declares whether scores depend on CPU and memory of requests.
-
-    The scores of a policy without this attribute count as dependent.
-    """
-
-    ignores_host: bool
-    """If true, scores are cached once for requests that differ in CPU and memory alone."""
-
-
 @runtime_checkable
 class KeyedByShapes(Policy, Protocol):
     """A policy that declares the facts it uses of the shapes of other nodes.

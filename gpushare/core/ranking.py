@@ -38,6 +38,9 @@ from gpushare.core.snapshot import (
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """Returns bool (K, D): where the request fits, for the given rows, by the state of each row."""
 
+HostFits = Callable[[Snapshot, Request], Bools]
+"""Returns bool (N,): the rows whose host resources and models suffice for the request."""
+
 Pause = Callable[[], object]
 """A function that is called between two steps of _STEP rows."""
 
@@ -137,8 +140,11 @@ class Scorer(Protocol):
 class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request; None: by the nodes' number.
 
-    Policies know no split requests: a split request is ranked by its largest part. neighbours: the
-    limit of neighbours of requests without a limit of their own (see core/neighbours.py).
+    host: excludes rows of the scores; it is asked at each call, so that the scores of pods that
+    differ in CPU and memory alone can be shared. None: it excludes no row. neighbours: the limit of
+    neighbours of requests without a limit of their own (see core/neighbours.py).
+
+    Policies know no split requests: a split request is ranked by its largest part.
 
     Any thread may call any method. Two threads may compute one kind at once; each result is right
     for the snapshot of its thread, and the cached result is brought up to date by its generation.
@@ -149,6 +155,7 @@ class Ranking:
         policy: Policy,
         kinds: int | None = None,
         fits: Fits = fits_devices,
+        host: HostFits | None = None,
         *,
         neighbours: int = ANY_NEIGHBOURS,
     ) -> None:
@@ -157,9 +164,11 @@ class Ranking:
         self._keys = shapes_keys(policy)
         self._prices = ClusterPrices(policy) if isinstance(policy, ClusterPricing) else None
         self._kinds = kinds
-        # Another `fits` may read CPU and memory, as that of simulations does.
-        self._ignores_host = fits is fits_devices and bool(getattr(policy, "ignores_host", False))
+        # Another `fits` may read CPU and memory, if `host` does not do that.
+        reads_devices = fits is fits_devices or host is not None
+        self._ignores_host = reads_devices and bool(getattr(policy, "ignores_host", False))
         self._fits = fits
+        self._host = host
         self._memo: dict[_Key, CachedScores] = {}
         self._held_memo: dict[_Key, tuple[HeldSnapshot, CachedScores]] = {}
 
@@ -184,6 +193,8 @@ class Ranking:
         if self._prices is not None and cached.takes is not None:
             worth = self._prices.charge(snapshot, _scored(request), worth, cached.takes)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
+        if self._host is not None:
+            values = np.where(self._host(snapshot, request), values, -np.inf)
         return Scores(values, worth, cached.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

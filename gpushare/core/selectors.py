@@ -1,12 +1,16 @@
 """The demands of pods on nodes: rules of core/v1 for taints, tolerations and node selectors.
 
-Values and rules only, shared by all readers of pods and nodes. Standard library only.
+Values and rules only, shared by all readers of selectors, pods and nodes. Standard library only.
 
-Tested in `tests/unit/core/test_node_filters.py`.
+Tested in `tests/unit/core/test_node_filters.py` and `tests/unit/core/test_selectors.py`.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
+"""As long as the value of a label may be."""
 
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 """Effects of a taint that exclude pods; the third one, PreferNoSchedule, is only a preference."""
@@ -19,6 +23,10 @@ class Taint:
     key: str
     value: str
     effect: str
+
+    def __str__(self) -> str:
+        """Return the taint as kubectl writes it."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +65,35 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels meet the requirement; an unknown operator is never met."""
-        value = labels.get(self.key)
+        """Return whether the labels meet the requirement (labels.Requirement.Matches).
+
+        Never met are an unknown operator, and a number of values that the operator does not take
+        (labels.NewRequirement).
+        """
+        value, values = labels.get(self.key), self.values
         match self.operator:
-            case "Gt" | "Lt":
-                try:
-                    have, limit = int(value or ""), int(self.values[0])
-                except (ValueError, IndexError):  # kube-scheduler: not an integer, no match
-                    return False
-                return have > limit if self.operator == "Gt" else have < limit
             case "In":
-                return value in self.values
+                return value in values
             case "NotIn":
-                return value not in self.values
+                return bool(values) and value not in values
             case "Exists":
-                return value is not None
+                return value is not None and not values
             case "DoesNotExist":
-                return value is None
+                return value is None and not values
+            case "Gt" | "Lt" if value is not None and len(values) == 1:
+                number, limit = _integer(value), _integer(values[0])
+                if number is None or limit is None:
+                    return False
+                return number > limit if self.operator == "Gt" else number < limit
         return False
+
+
+def _integer(text: str) -> int | None:
+    """Return the decimal integer of 64 bits, None for other text (strconv.ParseInt)."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +155,15 @@ class Demands:
             self.gated or second.gated,
             self.is_complete and second.is_complete,
         )
+
+
+def tolerating(taints: Iterable[Taint]) -> Demands:
+    """Return the demands of pods that tolerate these taints."""
+    return Demands(
+        tolerations=tuple(
+            Toleration(taint.key, value=taint.value, effect=taint.effect) for taint in taints
+        )
+    )
 
 
 NO_DEMANDS = Demands()

@@ -169,10 +169,10 @@ def units_stranded_by(snapshot: "Snapshot", amount: DeviceAmount) -> int:
     return int(unused[snapshot.open & (used >= amount.whole)].sum())
 
 
-def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
+def has_accepted_model(snapshot: "Snapshot", rows: Rows | slice, request: Request) -> Bools:
     """Return bool (K,): nodes of a GPU model that the request accepts."""
     if not request.models:
-        return np.ones(len(rows), dtype=bool)
+        return np.ones(len(snapshot.model[rows]), dtype=bool)
     accepted = np.array([*(model in request.models for model in snapshot.models), False])
     nodes: Bools = accepted[snapshot.model[rows].max(axis=1, initial=-1)]
     return nodes

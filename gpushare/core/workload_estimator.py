@@ -11,8 +11,8 @@ pods with GPU.
 
 Policies are made first for no pods, which scores like `device-bestfit`, then after 50, 100 and 200
 pods, then every 250 pods, for devices of a new size, and when a namespace begins a new phase. Until
-50 pods have come, no pods are expected. An earlier version expected a public trace: that kept whole
-devices free for pods that most clusters never get (docs/research/placement-policies.md).
+50 pods have come, no pods are expected. A public trace in their place would keep whole devices
+free for pods that most clusters never get.
 
 Tested in `tests/unit/core/test_workload_estimator.py`.
 """

@@ -19,7 +19,7 @@ from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, facts_without, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.options import doctor_parser
-from gpushare.doctor.report import as_json, as_text, failed, run_checks
+from gpushare.doctor.report import as_document, as_text, failed, run_checks
 from gpushare.errors import SettingsError
 from gpushare.kube.client import ServerTimeClient
 from gpushare.kube.session import usual_kubeconfig
@@ -31,9 +31,9 @@ from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], prog: str = "gpushare doctor") -> int:
     """Print the report. 1: a check failed. A wrong command line ends the process with 2."""
-    parser = doctor_parser()
+    parser = doctor_parser(prog)
     options = parser.parse_args(argv)
     try:
         check_unit(options.unit)
@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     warn_once_of_unverified_tls()
     findings = run_checks(_facts(options, names))
-    if options.output == "json":
-        print(as_json(findings), end="")
+    if options.output != "text":
+        print(as_document(findings, options.output), end="")
     else:
         colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(as_text(findings, colours=colours), end="")

@@ -8,6 +8,8 @@ import argparse
 from gpushare.commandline import Parser
 from gpushare.wire.annotations import ALIYUN
 
+FORMATS = ("text", "json", "yaml")
+
 _EPILOG = """\
 exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
 docs/doctor.md explains each line.
@@ -54,5 +56,12 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         metavar="FILE",
         help="a certificate to look at, can be repeated",
     )
-    add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    add(
+        "-o",
+        "--output",
+        choices=FORMATS,
+        type=lambda word: word.removeprefix("="),  # pflag, which kubectl uses, takes -o=json
+        default="text",
+        help="(default: %(default)s)",
+    )
     return parser

@@ -1,4 +1,4 @@
-"""The report: all checks in order, as lines for people and as one JSON document.
+"""The report: all checks in order, as lines for people and as one document.
 
 Pure. The document is `gpushare.io/v1`, kind DoctorReport; keys may be added, none changes.
 
@@ -21,6 +21,7 @@ from gpushare.doctor.checks import (
 )
 from gpushare.doctor.facts import Facts
 from gpushare.doctor.finding import LEVELS, Finding, Level
+from gpushare.yamlfile import yaml_of
 
 Check = Callable[[Facts], Iterable[Finding]]
 
@@ -72,8 +73,8 @@ def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
     return "\n".join([*lines, summary, ""])
 
 
-def as_json(findings: Sequence[Finding]) -> str:
-    """Return the document."""
+def as_document(findings: Sequence[Finding], form: str = "json") -> str:
+    """Return the document as json or yaml."""
     counts = Counter(finding.level for finding in findings)
     document = {
         "apiVersion": "gpushare.io/v1",
@@ -85,4 +86,6 @@ def as_json(findings: Sequence[Finding]) -> str:
             for f in findings
         ],
     }
+    if form == "yaml":
+        return yaml_of(document)
     return json.dumps(document, indent=2) + "\n"

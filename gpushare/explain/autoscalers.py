@@ -12,15 +12,14 @@ and gets no pods of other nodes. No I/O.
 Tested in `tests/unit/explain/test_node_wishes.py` and `tests/unit/explain/test_scale_down.py`.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Self, TypeVar
 
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.mutable_cluster import Placement
-from gpushare.core.node_filters import PODS, OwnFilters
+from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry, Waiting
@@ -142,7 +141,7 @@ def _misleading(placer: Placer, batch: PodBatch) -> tuple[frozenset[str], frozen
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The books of one managed resource, or of the claims of a DRA driver, at one moment."""
+    """The books of one managed resource at one moment."""
 
     view: LedgerView
     own_filters: OwnFilters
@@ -164,66 +163,8 @@ class Books:
                 pods[entry.node].append(pod)
         return cls(view, own_filters, pods)
 
-    @classmethod
-    def of_claims(
-        cls,
-        view: LedgerView,
-        own_filters: OwnFilters,
-        running: Mapping[str, ObservedPod],
-        reserved: Mapping[str, Collection[str]],
-    ) -> Self:
-        """Return the books of a driver; claims hold the devices (claim_books.py).
 
-        running: pods on nodes with demands, by uid. reserved: the uids of the pods of each claim.
-        Pods that share claims count as one pod with a device for each part of a claim. Two claims
-        may fit on fewer devices, so a node may stay that could go. A claim is placed alone while
-        its pods are on no node.
-        """
-        batches = defaultdict[str, list[PodBatch]](list)
-        groups = defaultdict[str, list[tuple[set[str], list[Entry]]]](list)
-        for entry in _in_turn(view.entries.values()):
-            uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
-            pods = {uid for uid in uids if uid in running and running[uid].node == entry.node}
-            if uids and not pods:
-                batches[entry.node].append(PodBatch(f"claim {entry.ref}", entry.request))
-            if pods:
-                on_node = groups[entry.node]
-                joined = [group for group in on_node if group[0] & pods]
-                entries = [entry, *(shared for _, claims in joined for shared in claims)]
-                on_node[:] = [group for group in on_node if group not in joined]
-                on_node.append((pods.union(*(group_pods for group_pods, _ in joined)), entries))
-        for node, on_node in groups.items():
-            batches[node] += [
-                _as_one(_in_turn(running[uid] for uid in uids), entries)
-                for uids, entries in on_node
-            ]
-            batches[node].sort(key=lambda pod: (-pod.priority, pod.name))
-        return cls(view, own_filters, batches)
-
-
-def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> PodBatch:
-    """Return pods and their shared claims as one pod."""
-    amounts = Counter({PODS: len(pods)} if len(pods) > 1 else {})
-    for pod in pods:
-        amounts.update(dict(pod.request.resources))
-    host = Request(
-        cpu=sum(pod.request.cpu for pod in pods),
-        memory=sum(pod.request.memory for pod in pods),
-        resources=tuple(sorted(amounts.items())),
-    )
-    name = str(pods[0].ref)
-    return PodBatch(
-        name if len(pods) == 1 else f"{name} ({len(pods)} pods that share a claim)",
-        host.of_parts(part for claim in claims for part in claim.request.parts),
-        demands=reduce(Demands.both, (pod.demands for pod in pods)),
-        priority=max(pod.priority for pod in pods),
-    )
-
-
-_P = TypeVar("_P", Entry, ObservedPod)
-
-
-def _in_turn(pods: Iterable[_P]) -> list[_P]:
+def _in_turn(pods: Iterable[Entry]) -> list[Entry]:
     return sorted(pods, key=lambda pod: (-pod.priority, str(pod.ref)))
 
 

@@ -10,7 +10,6 @@ Any thread may call; nothing here waits for anything, except `await_claims`.
 Tested in `tests/unit/explain/test_claim_books.py`.
 """
 
-import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -85,7 +84,8 @@ class ClaimBooks:
         self._classes: dict[str, ClassRecord] = {}
         self._by_resource: dict[str, ClassRecord] = {}
         self._nodes: dict[str, NodeDevices] = {}
-        self._serial = itertools.count()
+        self.version = 0
+        """A number that grows with each change of the books."""
         self.versions: dict[str, int] = {}
         """By modelled node, a number that changes with the devices and with what claims hold; only
         to be read."""
@@ -139,6 +139,7 @@ class ClaimBooks:
     def replace_classes(self, classes: Iterable[ClassRecord]) -> None:
         """Take over a whole list of device classes."""
         with self._changed:
+            self.version += 1
             self._classes = {record.name: record for record in classes}
             self._by_resource = classes_by_resource(self._classes.values())
 
@@ -160,6 +161,7 @@ class ClaimBooks:
         """Take over a new or changed claim."""
         ref = claim.ref
         with self._changed:
+            self.version += 1
             before = self._claims.get(ref.uid)
             self._claims[ref.uid] = claim
             self._uids[ref.namespace, ref.name] = ref.uid
@@ -171,6 +173,7 @@ class ClaimBooks:
         with self._changed:
             claim = self._claims.pop(uid, None)
             if claim is not None:
+                self.version += 1
                 key = claim.ref.namespace, claim.ref.name
                 if self._uids.get(key) == uid:
                     del self._uids[key]
@@ -180,7 +183,8 @@ class ClaimBooks:
         """Give a modelled node another version."""
         with self._changed:
             if node in self.versions:
-                self.versions[node] = next(self._serial)
+                self.version += 1
+                self.versions[node] = self.version
 
     # -- queries --------------------------------------------------------------------------------
 
@@ -352,7 +356,8 @@ class ClaimBooks:
                     node, self._labels(node), slices, self._pools, tuple(self._rules.values())
                 )
                 self._nodes[node] = after
-            self.versions[node] = next(self._serial)
+            self.version += 1
+            self.versions[node] = self.version
             if after is None:
                 del self.versions[node]
             keys_before = [device.key for device in before.counted_devices()] if before else []

@@ -8,7 +8,7 @@ Tested in `tests/unit/explain/test_claims.py`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.core.claims.first_fit import Matcher, Steps, first_fit
@@ -37,6 +37,7 @@ from gpushare.explain.pod import (
     GivenCard,
     PodExplanation,
 )
+from gpushare.explain.text import claims_sentence
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.demands import demands_of
@@ -63,6 +64,9 @@ _ALL_STEPS = 100_000
 
 _MAX_NODES = 8
 """Upper bound on the nodes where the claims that have to end are searched, fewest claims first."""
+
+Readings = dict[Hashable, DeviceReading]
+"""Readings of one state of the books, by the claims, the nodes and the demands of the pod."""
 
 _BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
@@ -143,10 +147,39 @@ def _quantity(thousandths: int) -> str:
     return str(amount)
 
 
+def why_pending(
+    pod: ClaimsPod,
+    books: ClaimBooks,
+    filters: OwnFilters,
+    matches: Matcher,
+    *,
+    readings: Readings,
+    is_gated: bool,
+) -> str:
+    """Return why the devices keep a pod with claims pending, in one sentence.
+
+    readings: those of the books and filters as these are; a new one is added.
+    """
+    namespace = pod_ref(pod).namespace
+    claims = (books.named(namespace, name) for name in claim_names(pod) or ())
+    requests = [
+        text for claim in claims if claim and claim.request for text in request_texts(claim.request)
+    ]
+    reading = read_devices(pod, books, filters, matches, readings)
+    return claims_sentence(requests, reading, is_gated=is_gated)
+
+
 def read_devices(
-    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher
+    pod: ClaimsPod,
+    books: ClaimBooks,
+    filters: OwnFilters,
+    matches: Matcher,
+    readings: Readings | None = None,
 ) -> DeviceReading | None:
-    """Return how the claims of a pending pod stand on the devices; None if all have devices."""
+    """Return how the claims of a pending pod stand on the devices; None if all have devices.
+
+    readings: of pods with equal requests, as in `why_pending`.
+    """
     requests = books.requests(pod)
     if requests.missing:
         names = ", ".join(requests.missing)
@@ -162,9 +195,13 @@ def read_devices(
         host = replace(host, resources=other_resources)
     except WireError as error:
         return DeviceReading(detail=str(error))
-    return _DeviceReader(books, requests.claims, matches).read(
-        allowed_nodes(pod, books), filters, host, demands
-    )
+    readings = {} if readings is None else readings
+    usable_nodes = allowed_nodes(pod, books)
+    question = requests.claims, usable_nodes, host, demands
+    if question not in readings:
+        reader = _DeviceReader(books, requests.claims, matches)
+        readings[question] = reader.read(usable_nodes, filters, host, demands)
+    return readings[question]
 
 
 def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:

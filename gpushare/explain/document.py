@@ -31,7 +31,6 @@ KIND = "GPUShareExplanation"
 def document(pod: PodExplanation) -> dict[str, Any]:
     """Return the document, ready for JSON."""
     view, ask = pod.scheduler, pod.node_ask
-    asked_at = ask and ask.asked_at is not None and datetime.fromtimestamp(ask.asked_at, UTC)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -62,39 +61,39 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "moves": pod.moves or None,
         "newNode": ask
         and {
-            "askedAt": f"{asked_at:%Y-%m-%dT%H:%M:%SZ}" if asked_at else None,
+            "askedAt": _moment(ask.asked_at),
             "whyNot": ask.why_not or None,
         },
         "judgement": pod.judgement and _judgement(pod.judgement),
-        "claims": [
-            asdict(claim.ref)
-            | {
-                "state": claim.state,
-                "requests": list(claim.requests),
-                "node": claim.node or None,
-                "devices": given_documents(claim),
-                "pods": list(claim.pods),
-            }
-            for claim in pod.claims
-        ]
-        or None,
+        "claims": [claim_document(claim) for claim in pod.claims] or None,
         "claimDevices": pod.reading and _reading(pod.reading),
+        "basis": pod.basis or None,
+        "events": [
+            {"at": _moment(event.at), "reason": event.reason, "note": event.note}
+            for event in pod.events
+        ],
         "lines": lines(pod),
     }
 
 
-def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
-    """Return the devices of the claim for programs."""
-    return [
-        {
-            "driver": card.driver,
-            "pool": card.pool,
-            "device": card.device,
-            "uuid": card.uuid or None,
-            "allocated": card.units,
-        }
-        for card in claim.cards
-    ]
+def claim_document(claim: ClaimExplanation) -> dict[str, Any]:
+    """Return a claim for programs."""
+    return asdict(claim.ref) | {
+        "state": claim.state,
+        "requests": list(claim.requests),
+        "node": claim.node or None,
+        "devices": [
+            {
+                "driver": card.driver,
+                "pool": card.pool,
+                "device": card.device,
+                "uuid": card.uuid or None,
+                "allocated": card.units,
+            }
+            for card in claim.cards
+        ],
+        "pods": list(claim.pods),
+    }
 
 
 def _reading(reading: DeviceReading) -> dict[str, Any]:
@@ -132,15 +131,19 @@ def _group(group: GroupNeed) -> dict[str, Any]:
 
 def progress_document(group: GroupProgress) -> dict[str, Any]:
     """Return the progress of a group for programs."""
-    until = group.until and datetime.fromtimestamp(group.until, UTC)
     return {
         "name": group.name,
         "size": group.size or None,
         "existing": group.existing,
         "bound": group.bound_pods,
         "waiting": group.waiting_pods,
-        "waitsUntil": f"{until:%Y-%m-%dT%H:%M:%SZ}" if until else None,
+        "waitsUntil": _moment(group.until),
     }
+
+
+def _moment(at: float | None) -> str | None:
+    """Return a time as RFC 3339; None without one. at: seconds since the epoch."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" if at else None
 
 
 def _explanation(explanation: Explanation) -> dict[str, Any]:

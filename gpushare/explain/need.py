@@ -16,7 +16,7 @@ import numpy as np
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
-from gpushare.core.selectors import NO_DEMANDS
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import PlacementResult, PodBatch
 from gpushare.explain.tries import MAX_PLENTY, Counts, LeftOutPods, NewNode, Nodes, Progress, Tries
@@ -68,6 +68,7 @@ def need(
     added: Iterable[NodeSpec] = (),
     current: CurrentPods | None = None,
     progress: Progress = lambda _counts, _tries: None,
+    demands: Demands = NO_DEMANDS,
 ) -> NodeNeed:
     """Return the fewest nodes of each shape that all pods need together.
 
@@ -75,9 +76,9 @@ def need(
 
     requested: pods that come, with numbers. shapes: at least one, the preferred one first.
     resource: the managed resource of the nodes. without, added: nodes that go and come in any case.
-    current: the pods of the cluster; None: those of the ledger, without demands. The caller's
-    ledger and the node states of `filters` are changed. Raises SettingsError as
-    `whatif.change_nodes`, and if no number of nodes was found.
+    current: the pods of the cluster; None: those of the ledger, without demands. demands: of the
+    largest pod that still fits. The caller's ledger and the node states of `filters` are changed.
+    Raises SettingsError as `whatif.change_nodes`, and if no number of nodes was found.
     """
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
@@ -90,7 +91,7 @@ def need(
     if tries.require_places_elsewhere(counts):
         counts = _fewest(tries) or counts
     results, view = tries.result(counts)
-    usable = nodes.filters.open_to(NO_DEMANDS)[nodes.rows(counts)]
+    usable = nodes.filters.open_to(demands)[nodes.rows(counts)]
     free = -np.sort(-view.free[usable], axis=1)
     return NodeNeed(
         before=before,

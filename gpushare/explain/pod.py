@@ -175,6 +175,16 @@ class DeviceReading:
 
 
 @dataclass(frozen=True, slots=True)
+class PodEvent:
+    """An event of the extender about a pod."""
+
+    at: float
+    """Seconds since the epoch, 0 if unknown."""
+    reason: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodExplanation:
     """The explanation of one pod."""
 
@@ -214,6 +224,10 @@ class PodExplanation:
     """Whether an autoscaler was asked for a node; None: unknown."""
     group: GroupProgress | None = None
     """The group of an unbound pod; None: no group, or unknown."""
+    events: tuple[PodEvent, ...] = ()
+    """Events of the extender about a pod that is judged without books, the newest first."""
+    basis: str = ""
+    """What a pod without books is judged by, and why; "" for a pod that is judged by books."""
 
     @property
     def asks_by_claims(self) -> bool:

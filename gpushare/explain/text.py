@@ -18,9 +18,15 @@ from gpushare.explain.pod import (
     Outstanding,
     PodExplanation,
 )
+from gpushare.wire.conditions import SchedulerView
 
 _MOST_NAMES = 5
 """The most names in a line; the document has all."""
+
+_MOST_REQUESTS = 300
+"""Characters of the requests of claims in a sentence."""
+
+_GATED = "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
 
 
 NO_UNIT = "units"
@@ -76,6 +82,34 @@ def sentence(
     return "; ".join(parts)
 
 
+def claims_sentence(
+    requests: Iterable[str], reading: DeviceReading | None, *, is_gated: bool
+) -> str:
+    """Return why a pod with claims waits, by the devices, in one sentence.
+
+    requests: of its claims without devices, in words. reading: None: all its claims have devices.
+    """
+    if reading is None:
+        return "its claims have devices"
+    requested = _some(dict.fromkeys(requests)) if requests else ""
+    parts = [f"asks for {requested}"[:_MOST_REQUESTS]] if requested else []
+    if reading.detail:
+        return "; ".join([*parts, f"not judged: {reading.detail}"])
+    for label, text in _reading(reading, gated=is_gated):
+        is_place = label == "Would fit" and bool(reading.fit)
+        parts.append(f"it would fit {text}" if is_place else text)
+    return "; ".join(parts)
+
+
+def last_words(view: SchedulerView) -> str:
+    """Return the last words of a scheduler about a pod that asks by claims."""
+    if view.gates:
+        return _GATED
+    if view.message:  # the condition has the reason
+        return f"{view.name} says: {view.message}"
+    return f"{view.name} has said nothing yet"
+
+
 def lines(pod: PodExplanation) -> list[str]:
     """Return the lines for a terminal."""
     rows = [("Pod", _head(pod))]
@@ -95,7 +129,7 @@ def lines(pod: PodExplanation) -> list[str]:
     if pod.node_ask is not None:
         at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
         if at is not None:
-            text = f"asked for at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            text = f"asked for at {_moment(at)}"
         rows.append(("New node", text))
     rows += _outstanding(pod)
     if scored is not None:
@@ -104,9 +138,17 @@ def lines(pod: PodExplanation) -> list[str]:
         rows.append(("Mistake", pod.mistake))
     if pod.shares and pod.detail:
         rows.append(("Note", pod.detail))
+    rows += _without_books(pod)
     if pod.state == "pending":
         rows.append(("Scheduler", _scheduler(pod)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
+
+
+def _without_books(pod: PodExplanation) -> list[tuple[str, str]]:
+    """Return the rows of a pod that is judged without books."""
+    times = [f"{_moment(event.at)}: " if event.at else "" for event in pod.events]
+    rows = [("Event", f"{at}{event.note}") for at, event in zip(times, pod.events, strict=True)]
+    return [*rows, ("Judged", pod.basis)] if pod.basis else rows
 
 
 _AS_OF_NOW = "as the books are now without this pod; those of the time of its bind are gone"
@@ -410,11 +452,15 @@ def _held(entry: Entry, unit: str) -> str:
     if entry.terminating:
         ending = ", being deleted"
         if entry.ends_by:
-            until = datetime.fromtimestamp(entry.ends_by, UTC)
-            ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
+            ending += f" with a grace until {_moment(entry.ends_by)}"
     percents = percents_text(entry.largest_percents)
     percents = f" with {percents}" if percents else ""
     return f"{amount(entry.request.total, unit)}{percents}{ending}"
+
+
+def _moment(at: float) -> str:
+    """Return a time as text. at: seconds since the epoch."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -444,10 +490,8 @@ def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
 def _scheduler(pod: PodExplanation) -> str:
     """Return kube-scheduler's message about the pod, and whether the extender was called."""
     view = pod.scheduler
-    if view.gates:
-        return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-    if pod.asks_by_claims:  # the condition has the reason
-        return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
+    if view.gates or pod.asks_by_claims or pod.basis:
+        return last_words(view)
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
     if view.message is None:

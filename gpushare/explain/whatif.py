@@ -29,7 +29,7 @@ from gpushare.wire.dra.objects import CLASS
 
 _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
 _HOSTNAME = "kubernetes.io/hostname"
-_OF_CONTROLLERS = "node.kubernetes.io/"
+OF_CONTROLLERS = "node.kubernetes.io/"
 """Prefix of taints that kube-controller-manager writes and removes by the state of a node."""
 
 
@@ -87,7 +87,7 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
         for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
             if of_amount.resource in amounts:
                 amounts[of_amount.resource] = amount.whole * len(spec.capacity)
-    taints = tuple(taint for taint in like.taints if not taint.key.startswith(_OF_CONTROLLERS))
+    taints = tuple(taint for taint in like.taints if not taint.key.startswith(OF_CONTROLLERS))
     return NodeState(spec.name, labels, taints, allocatable=amounts)
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from gpushare.addresses import is_loopback
 from gpushare.core.amounts import MEMORY, PERCENT_AMOUNTS
@@ -41,6 +42,8 @@ from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
 from gpushare.wire.annotations import ALIYUN, Names, distinct
+from gpushare.wire.codec import Codec
+from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -254,7 +257,8 @@ def watched_sources(
         ListWatch("/api/v1/nodes", NODES),
         watch_handlers.NodeEventHandler(resources, settings.unit, marks),
     )
-    live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
+    codec: Codec[Any] = CLAIMS_PODS if settings.claims else PODS
+    live_pods = ListWatch("/api/v1/pods", codec, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
     sources = {"nodes": Source(nodes), "pods": Source(pods)}
     closing = watch_handlers.UnhealthyEventHandler(resources, room_on)

@@ -40,11 +40,14 @@ from gpushare.extender.settler import Settler
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.events.overdue_pods import OverduePods
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.inspect_documents import InspectDocuments
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.holds import FLOOR
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.logline import Line
@@ -106,6 +109,7 @@ class Extender:
                 messages.mistaken_pods,
                 running=running,
                 placeholders=placeholder_pods,
+                waiting=view.waiting if view is not None and settings.ui_listen else None,
                 moved=shadow.moved if shadow is not None else lambda *_: None,
                 gone=ranker.pod_gone if ranker is not None else lambda _: None,
             ),
@@ -162,21 +166,24 @@ class Extender:
             resources,
             self._binder,
             not_ready=not_ready,
-            best_only=settings.filter_answer == "best"
-            or (settings.filter_answer == "auto" and scheduler_file.choice_is_ours),
             bind_slots=BindSlots(bind_threads),
-            observe=metrics.observe,
-            rejected=metrics.rejected,
-            event_messages=messages,
-            budgets_of=budgets.budgets_of,
-            refusal_hold=RefusalHold(),
-            promise_wait=RefusalHold(hold=FLOOR),
-            last_hour=last_hour,
-            shadow=shadow.asked if shadow is not None else None,
-            claims=view,
+            filter_options=FilterOptions(
+                best_only=settings.filter_answer == "best"
+                or (settings.filter_answer == "auto" and scheduler_file.choice_is_ours),
+                ranks_all=settings.filter_answer == "all",
+                refusal_hold=RefusalHold(),
+                promise_wait=RefusalHold(hold=FLOOR),
+            ),
+            recipients=Recipients(
+                observe=metrics.observe,
+                rejected=metrics.rejected,
+                event_messages=messages,
+                last_hour=last_hour,
+                shadow=shadow.asked if shadow is not None else None,
+            ),
             ranker=ranker,
-            ranks_all=settings.filter_answer == "all",
-            kept_nodes=lambda: kept_nodes(marks.all()),
+            budgets_of=budgets.budgets_of,
+            inspect=InspectDocuments(resources, view, lambda: kept_nodes(marks.all())),
         )
         self._unanswered_requests = UnansweredRequests()
         parts: list[Part] = [
@@ -195,7 +202,7 @@ class Extender:
                 watch_version=readiness.last_resource_version,
                 report=messages.books_wrong,
             ),
-            ScaleDownGuard(client, resources, marks, running, claims=view, not_ready=not_ready),
+            ScaleDownGuard(client, resources, marks, running, not_ready=not_ready),
             placeholders,
             mover,
             policy_refresher,

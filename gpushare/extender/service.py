@@ -10,34 +10,26 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from gpushare.errors import MessageError, NotReady, UnknownNode
+from gpushare.errors import MessageError, NotReady
 from gpushare.extender.claims.ranker import ClaimRanker
-from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.shadow.follower import Asked
-from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.tell.inspect_documents import InspectDocuments
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.bind.binder import Binder, BindVerb
-from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter import DEFAULT_OPTIONS, FilterOptions, FilterVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.rank import RankVerb
-from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.logline import Line
 from gpushare.wire.extender import NameLists
-from gpushare.wire.inspect import encode_inspect
 
 log = logging.getLogger("gpushare.decision")
 
 _NO_VALUES: Mapping[str, object] = {}
 _DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain"), ("rank", "plain")})
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
-
-Observe = Callable[[str, str, float], None]
-"""Called for every call: verb, outcome (one word), seconds."""
 
 Answer = Callable[[bytes], bytes]
 """Returns the answer of a verb to a body; errors go into the field `Error`, if there is one."""
@@ -46,17 +38,11 @@ Answer = Callable[[bytes], bytes]
 class Service:
     """The extender's verbs.
 
-    `not_ready`: the reason not to answer now, or "". `best_only`: filter answers the best node
-    alone. `bind_slots`: the upper bound of binds under way; binds wait for the API server, and a
-    slow API server would hold every thread. `rejected`: called with the number of nodes
-    that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
-    the disruption budgets of pods. `refusal_hold`: the wait of filter for changes before a refusal;
-    None: no wait. `promise_wait`: the same before a refusal for a hold of another pod. `last_hour`:
-    counts allocated and refused pods. `shadow`: called with each answer of filter. `claims`: the
-    view of claims, None if claims are not followed. `ranker`: orders nodes for pods with claims.
-    `ranks_all`: for pods with claims filter answers all nodes, and prioritize scores these nodes;
-    else filter answers the best node alone. `kept_nodes`: returns why autoscalers leave nodes
-    alone, by name. `wall`: returns seconds since the epoch, for the grace period of deleted pods.
+    `not_ready`: the reason not to answer now, or "". `bind_slots`: the upper bound of binds under
+    way; binds wait for the API server, and a slow API server would hold every thread. `ranker`:
+    orders nodes for pods with claims. `budgets_of`: returns the disruption budgets of pods.
+    `inspect`: the documents of the books. `wall`: returns seconds since the epoch, for the grace
+    period of deleted pods.
     """
 
     def __init__(
@@ -65,47 +51,29 @@ class Service:
         binder: Binder,
         *,
         not_ready: Callable[[], str],
-        best_only: bool,
         bind_slots: BindSlots,
-        observe: Observe,
-        rejected: Callable[[Mapping[str, int]], None] | None = None,
-        event_messages: EventMessages | None = None,
-        budgets_of: BudgetsOf = no_budgets,
-        refusal_hold: RefusalHold | None = None,
-        promise_wait: RefusalHold | None = None,
-        last_hour: LastHour | None = None,
-        shadow: Callable[[Asked], None] | None = None,
-        claims: ClaimsView | None = None,
+        filter_options: FilterOptions = DEFAULT_OPTIONS,
+        recipients: Recipients = NO_RECIPIENTS,
         ranker: ClaimRanker | None = None,
-        ranks_all: bool = False,
-        kept_nodes: Callable[[], Mapping[str, str]] = dict,
+        budgets_of: BudgetsOf = no_budgets,
+        inspect: InspectDocuments | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._resources = resources
         self._not_ready = not_ready
-        self._observe = observe
-        self._shadow = shadow
-        self._claims = claims
-        self._kept_nodes = kept_nodes
+        self._observe, self._shadow = recipients.observe, recipients.shadow
+        self._inspect = inspect or InspectDocuments(resources)
         self._tickets = Tickets(clock)
-        self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
         filter_verb = FilterVerb(
             resources,
             self._tickets,
+            filter_options,
+            recipients,
             not_ready=ready,
-            best_only=best_only,
             bind_slots=bind_slots,
             lists=lists,
-            rejected=rejected,
-            event_messages=event_messages,
-            refusal_hold=refusal_hold,
-            promise_wait=promise_wait,
-            last_hour=last_hour,
-            shadowed=shadow is not None,
             ranker=ranker,
-            ranks_all=ranks_all,
             open_gate=binder.open_gate,
             clock=clock,
         )
@@ -118,10 +86,9 @@ class Service:
             resources,
             self._tickets,
             binder,
+            recipients,
             not_ready=ready,
             bind_slots=bind_slots,
-            event_messages=event_messages,
-            last_hour=last_hour,
             clock=clock,
         )
         self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
@@ -169,23 +136,7 @@ class Service:
         """
         if not_ready := self._why_not_ready():
             raise NotReady(not_ready)
-        managed_resource = (
-            self._resources.find(resource) if resource else next(iter(self._resources))
-        )
-        users = None
-        if self._claims is not None and resource == self._claims.source.names.resource:
-            managed_resource, users = self._claims.source, self._claims.users()
-        if managed_resource is None:
-            raise UnknownNode(f"resource {resource!r} is not managed here")
-        if node is not None:
-            return encode_inspect(
-                managed_resource.ledger.dump(node), users, self._kept_nodes()
-            ).encode()
-        ledger = managed_resource.ledger
-        return self._documents.get(
-            managed_resource.names.resource,
-            lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
-        )
+        return self._inspect.document(node, resource)
 
     def called(self, uid: str) -> bool:
         """Return whether filter was called for the pod and no bind has succeeded since."""

@@ -368,9 +368,10 @@ class Reader:
             if node is not None and node not in self._store.nodes:
                 raise UnknownNode(f"node {node!r} is not known")
             names = sorted(self._store.nodes) if node is None else [node]
-        return tuple(books for books in map(self._node_books, names) if books is not None)
+        return tuple(books for books in map(self.node_books, names) if books is not None)
 
-    def _node_books(self, node: str) -> NodeBooks | None:
+    def node_books(self, node: str) -> NodeBooks | None:
+        """Return the node with its charges; None if it is not known or shares no devices."""
         with self._lock:
             node_record, arrays = self._store.nodes.get(node), self._store.arrays
             if node_record is None or not node_record.spec.capacity:
@@ -379,6 +380,16 @@ class Reader:
             percents, (cpu, memory) = arrays.percents(node), arrays.host_free(node)
         by_name = tuple(sorted(entries, key=_by_name))
         return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents)
+
+    def node_versions(self) -> dict[str, int]:
+        """Return a number by name of each node that shares devices, in the order of the names.
+
+        It differs after each change of the node's shape or of its charges.
+        """
+        with self._lock:
+            snapshot, nodes = self.snapshot(), dict(self._store.nodes)
+        generations, row = snapshot.row_generation.tolist(), snapshot.row
+        return {name: generations[row[name]] for name in sorted(nodes) if nodes[name].spec.capacity}
 
     def taken(self, node: str) -> Amounts:
         """Return the amounts of a node's pods, by resource; added up once for each change."""

@@ -165,9 +165,7 @@ def chosen(
 
     neighbours: the limit of neighbours. None if nothing can be allocated.
     """
-    trial = run_trial(
-        empty(nodes), workload, CANDIDATES, _SEED, neighbours=neighbours, make_scorer=ranking
-    )
+    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, neighbours=neighbours)
     return trial.choice(None, 0) if trial else None
 
 
@@ -206,12 +204,7 @@ class LearningScorer(KeepsNothing):
         if self._name == AUTO and learned.is_trial_due():
             workload, pod_count = self._workload(), learned.pod_count
             trial = run_trial(
-                snapshot,
-                workload,
-                CANDIDATES,
-                pod_count,
-                neighbours=self._neighbours,
-                make_scorer=ranking,
+                snapshot, workload, CANDIDATES, pod_count, neighbours=self._neighbours
             )
             learned.record_trial()
             if trial is not None:

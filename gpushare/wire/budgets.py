@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets and their label selectors (policy/v1, meta/v1).
+"""PodDisruptionBudgets (policy/v1).
 
 Plain dicts in; stdlib only. An unreadable budget covers nothing: a budget is advice to preemption
 and must not stop preemption.
@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.core.selectors import Requirement
-
-_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
-"""Of a LabelSelector; nodes are selected by two more."""
+from gpushare.wire.label_selectors import selects
 
 MAX_SELECTOR = 8 * 1024
 """Characters of a selector that are kept."""
@@ -53,27 +50,6 @@ def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudge
         allowed_disruptions=allowed_disruptions if type(allowed_disruptions) is int else 0,
         disrupted=frozenset(_mapping(status.get("disruptedPods"))),
     )
-
-
-def selects(selector: object, labels: Mapping[str, str]) -> bool:
-    """Return whether a LabelSelector object selects these labels: None selects nothing, {}
-    everything.
-    """
-    if not isinstance(selector, Mapping):
-        return False
-    match_labels = _mapping(selector.get("matchLabels"))
-    match_expressions = selector.get("matchExpressions")
-    if not all(labels.get(key) == value for key, value in match_labels.items()):
-        return False
-    for item in match_expressions if isinstance(match_expressions, list) else ():
-        expression = _mapping(item)
-        values, operator = expression.get("values"), str(expression.get("operator"))
-        among = tuple(values) if isinstance(values, list) else ()
-        if operator not in _OPERATORS:
-            return False
-        if not Requirement(str(expression.get("key")), operator, among).holds(labels):
-            return False
-    return True
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -14,11 +14,19 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import Names
-from gpushare.wire.gpu_models import label_value, node_model
-from gpushare.wire.inventory import MAX_DEVICES, decode_inventory
+from gpushare.wire.gpu_models import label_value, labelled_gpus, node_model
+from gpushare.wire.inventory import (
+    MAX_DEVICES,
+    Inventory,
+    InventoryDevice,
+    decode_inventory,
+    encode_inventory,
+    mib_of,
+)
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
 
@@ -90,6 +98,39 @@ def node_spec(
     model = node_model(metadata.labels or {})
     # The label first: kube-scheduler compares selectors of pods with the label.
     return replace(spec, models=(model,) * len(spec.capacity)) if model else spec
+
+
+def share_by_labels(nodes: Collection[Node], names: Names, unit: str) -> dict[str, int]:
+    """Change nodes with labels of GPU feature discovery alone, as if a device plug-in shared their
+    GPUs. Return the number of GPUs by name of the changed nodes.
+
+    Compute is advertised where any node advertises it.
+    """
+    amounts = {
+        name
+        for node in nodes
+        for name in ((node.status and node.status.allocatable) or {})
+        if name in {of_amount.resource for of_amount in names.percents}
+    }
+    changed: dict[str, int] = {}
+    for node in nodes:
+        spec, metadata = node_spec(node, names, unit), node.metadata or Metadata()
+        count, mib = labelled_gpus(metadata.labels or {})
+        units = mib // mib_of(unit)
+        if spec.capacity or spec.closed or not units:
+            continue
+        devices = (InventoryDevice(units),) * count
+        annotation = {names.inventory: encode_inventory(Inventory(unit, devices))}
+        metadata.annotations = (metadata.annotations or {}) | annotation
+        status = node.status or NodeStatus()
+        usable: dict[str, Quantity] = {names.resource: units * count, names.count: count}
+        for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
+            if of_amount.resource in amounts:
+                usable[of_amount.resource] = amount.whole * count
+        status.allocatable = (status.allocatable or status.capacity or {}) | usable
+        node.status = status
+        changed[spec.name] = count
+    return changed
 
 
 def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:

@@ -29,8 +29,7 @@ class Response:
 class HttpClient:
     """Calls one server over a pool of kept-alive connections. Safe for many threads.
 
-    tls: the trust in an https server; None for plain http. server_name: the name in the
-    certificate, if not the host name.
+    tls: the trust in an https server; None for plain http.
     """
 
     def __init__(
@@ -39,13 +38,11 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
-        server_name: str = "",
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or (80 if tls is None else 443)
         self._tls = tls
-        self._server_name = server_name or self._host
         self._prefix = parts.path.rstrip("/")
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
@@ -129,9 +126,7 @@ class HttpClient:
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             try:
-                tls_socket = self._tls.wrap_socket(
-                    connection.sock, server_hostname=self._server_name
-                )
+                tls_socket = self._tls.wrap_socket(connection.sock, server_hostname=self._host)
             except BaseException:
                 connection.close()
                 raise

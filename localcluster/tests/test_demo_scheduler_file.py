@@ -1,11 +1,14 @@
 """The demo's scheduler file: the entries that stay, and the remarks on each."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare_localcluster.demo.scheduler_file import with_extender
+from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.demo.scheduler_file import read_file, with_extender
 
 URL = "http://127.0.0.1:7/gpushare-scheduler"
 MINE: dict[str, Any] = {
@@ -58,3 +61,16 @@ def test_a_file_without_an_entry_of_ours_gets_one_and_it_is_told() -> None:
 def test_what_is_no_list_of_objects_is_refused(result: object) -> None:
     with pytest.raises(SettingsError, match="extenders: not a list of objects"):
         with_extender({"extenders": result}, 7)
+
+
+def test_another_extender_by_https_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.yaml"
+    other = {**OTHER, "urlPrefix": "https://127.0.0.1:9/"}
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "extenders": [other, MINE],
+    }
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ScenarioError, match="calls extenders by http only"):
+        read_file(file)

@@ -161,7 +161,7 @@ def test_a_waiting_pod_is_let_go_when_all_have_allowed_it() -> None:
     thread = threading.Thread(target=lambda: answers.append(pending.wait()))
     thread.start()
     pending.allow("a")
-    assert pending.pending_plugins == ["b"]
+    assert not answers
     pending.allow("b")
     thread.join(10)
     assert answers == [SUCCESS]

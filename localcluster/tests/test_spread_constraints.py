@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.wire.budgets import selects
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.framework import Code

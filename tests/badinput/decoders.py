@@ -23,7 +23,7 @@ from gpushare.kube.responses import LineSplitter, response_error
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec, check_bound
-from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -36,7 +36,6 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.dra.requests import claim_request, class_record, holdings
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.dra.taints import read_taint_rule
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory

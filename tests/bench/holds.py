@@ -20,7 +20,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -45,8 +45,8 @@ def _verb(policy: str, answer: str, nodes: int = _NODES) -> tuple[FilterVerb, Ma
     verb = FilterVerb(
         ManagedResources((resource,)),
         Tickets(),
+        FilterOptions(best_only=answer == "best"),
         not_ready=str,
-        best_only=answer == "best",
         bind_slots=BindSlots(8),
         lists=NameLists(),
     )

@@ -42,6 +42,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.kube.client import KubeClient, connect
 from gpushare.ledger import Ledger
@@ -196,10 +197,8 @@ def measured() -> dict[str, Calls]:
             resources,
             Binder(client, resources, lambda: float("inf")),
             not_ready=str,
-            best_only=False,
             bind_slots=BindSlots(8),
-            observe=lambda *_: None,
-            event_messages=EventMessages(Heard(), resources, "GiB"),
+            recipients=Recipients(event_messages=EventMessages(Heard(), resources, "GiB")),
         )
         door = Door(service)
         handler = PodEventHandler(resources)

@@ -134,9 +134,7 @@ def client(case: str, ledger: Ledger) -> Client:
         resources,
         binder,
         not_ready=lambda: "",
-        best_only=False,
         bind_slots=BindSlots(64),
-        observe=lambda *_: None,
     )
     return build_app(service, Routes(), 1 << 20, Callers()).test_client()
 

@@ -41,10 +41,12 @@ pytestmark = [
 ]
 
 SHIPPED = ROOT / "config" / "scheduler" / "kube-scheduler.yaml"
+RBAC = "rbac.authorization.k8s.io"
 ACCOUNT = {"kind": "ServiceAccount", "name": "gpushare-extender", "namespace": "kube-system"}
-USER = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "gpushare-extender"}
+USER = {"apiGroup": RBAC, "kind": "User", "name": "gpushare-extender"}
 
 LEASES = "coordination.k8s.io"
+VIEWER = "gpushare-viewer"
 SIZE_APIS = (
     ("podgroups", "scheduling.k8s.io"),
     ("podgroups", "scheduling.x-k8s.io"),
@@ -165,12 +167,33 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
     accounts = dict.fromkeys(("second-scheduler-claims", "claims", "moves"), ACCOUNT)
     accounts["existing-scheduler"] = USER
     for folder, account in accounts.items():
-        roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d}
+        roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d} - {VIEWER}
         bindings = [d for d in rendered(folder) if "subjects" in d]
         assert {b["roleRef"]["name"] for b in bindings} - values == roles
         assert all(b["subjects"] == [account] for b in bindings)
     kinds = {document["kind"] for document in rendered("existing-scheduler")}
     assert "ServiceAccount" not in kinds  # the user of the certificate is no account
+
+
+def test_a_viewer_may_read_what_the_commands_read_and_nothing_else() -> None:
+    role = one("base", "ClusterRole", VIEWER)
+    assert role["metadata"]["labels"][f"{RBAC}/aggregate-to-view"] == "true"
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert {of for rule in role["rules"] for of in rule["resources"]} == {
+        *("nodes", "pods", "namespaces", "poddisruptionbudgets", "priorityclasses"),
+        *CLAIMS_READ,
+    }
+    # Binding the role is the decision of whoever runs the cluster.
+    assert [d for d in rendered("base") if d.get("roleRef", {}).get("name") == VIEWER] == []
+
+
+def test_the_chart_has_the_same_role_of_viewers() -> None:
+    text = (ROOT / "config" / "helm" / "gpushare" / "templates" / "rights.yaml").read_text()
+    (part,) = (part for part in text.split("\n---\n") if f"name: {VIEWER}" in part)
+    plain = "\n".join(line for line in part.splitlines() if "{{" not in line)
+    of_chart, role = yaml.safe_load(plain), one("base", "ClusterRole", VIEWER)
+    assert of_chart["rules"] == role["rules"]
+    assert of_chart["metadata"]["labels"].items() <= role["metadata"]["labels"].items()
 
 
 # -- pods -----------------------------------------------------------------------------------------

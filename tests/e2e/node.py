@@ -20,7 +20,7 @@ import yaml
 from tests.contract.apiserver.client import Json
 from tests.e2e.binaries import needed
 from tests.e2e.objects import NODES
-from tests.e2e.plane import NODE, Plane
+from tests.e2e.plane import KUBELET, NODE, Plane
 from tests.e2e.processes import Process, until
 from tests.integration.process import free_port
 
@@ -57,14 +57,13 @@ class Created:
 class Node:
     """A node that runs pods; the kubelet can be killed and started again, its containers run on.
 
-    folder: short, as socket paths have at most 107 characters; a new one for each node. name: of
-    the node that the kubelet's token is for. sync: the period of the kubelet's sync of pods.
+    folder: short, as socket paths have at most 107 characters; a new one for each node.
     """
 
-    def __init__(self, plane: Plane, folder: Path, name: str = NODE, *, sync: str = "1m") -> None:
+    def __init__(self, plane: Plane, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self.name = name
-        self.kubeconfig = plane.kubeconfig(f"system:node:{name}")
+        self.name = NODE
+        self.kubeconfig = plane.kubeconfig(KUBELET)
         self.root = folder / "root"
         self.device_plugins = folder / "device-plugins"
         self.device_plugins.mkdir()
@@ -76,12 +75,12 @@ class Node:
         assert len(str(self.pod_resources)) <= _LONGEST_SOCKET, f"{folder} is too long"
         self._api = plane.api()
         config = folder / "kubelet.yaml"
-        config.write_text(yaml.safe_dump(self._configuration() | {"syncFrequency": sync}))
+        config.write_text(yaml.safe_dump(self._configuration()))
         self._command: list[str | Path] = [
             *_namespaces(),
             *("sh", "-ec", _IN_NAMESPACE, self.device_plugins, needed("kubelet")),
             *("--config", config, "--kubeconfig", self.kubeconfig),
-            *("--hostname-override", name, "--root-dir", self.root),
+            *("--hostname-override", NODE, "--root-dir", self.root),
             *("--cert-dir", folder / "certs", "-v", "2"),
         ]
         self.runtime: Process | None = None

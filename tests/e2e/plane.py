@@ -19,15 +19,14 @@ from tests.integration.process import free_port
 
 ADMIN, SCHEDULER, EXTENDER = "admin", "system:kube-scheduler", "gpushare-extender"
 CONTROLLERS = "system:kube-controller-manager"
-NODE, SECOND_NODE = "gpu-node", "gpu-node-2"
-"""The nodes that a kubelet may be of."""
-KUBELET, SECOND_KUBELET = f"system:node:{NODE}", f"system:node:{SECOND_NODE}"
+NODE = "gpu-node"
+"""The node of the kubelet."""
+KUBELET = f"system:node:{NODE}"
 _GROUPS = {
     ADMIN: "system:masters",
     SCHEDULER: "",
     CONTROLLERS: "",
     KUBELET: "system:nodes",
-    SECOND_KUBELET: "system:nodes",
     EXTENDER: "",
 }
 """Users and their groups; groups that begin with system: have rights from the start.

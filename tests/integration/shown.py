@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpushare.wire.annotations import ALIYUN
 from gpushare_localcluster.client import ApiClient
 from tests.integration.test_demo import COMMAND
 
@@ -55,16 +56,17 @@ class Shown:
         document: dict[str, Any] = json.loads(completed.stdout)
         return document
 
-    def books(self) -> dict[str, Any]:
-        """The document that the page reads."""
+    def books(self, resource: str = ALIYUN.resource) -> dict[str, Any]:
+        """The part of the document that the page reads about a resource."""
         address = urlsplit(self.url)
         client = http.client.HTTPConnection(address.netloc, timeout=20)
         client.request("GET", f"{address.path}/books.json")
         answer = client.getresponse()
         assert answer.status == 200
-        (document,) = json.loads(answer.read())["resources"]
+        parts = json.loads(answer.read())["resources"]
         client.close()
-        return document  # type: ignore[no-any-return]  # JSON
+        (part,) = (item for item in parts if item["resource"] == resource)
+        return part  # type: ignore[no-any-return]  # JSON
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The work of the small scheduler around its decisions, on the local API server."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ import pytest
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
-from gpushare_localcluster.client import MERGE_PATCH, ApiClient
+from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.cycle_state import CycleState
@@ -134,21 +133,3 @@ def test_services_are_watched_only_where_a_profile_spreads_by_default(
         names = {thread.name for thread in threading.enumerate() if thread not in before}
         assert ("informer /api/v1/services" in names) == watched
         assert "informer /api/v1/nodes" in names
-
-
-def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
-    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    holding = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
-    cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": holding})
-    options = SchedulerOptions(lease=("kube-system", "ours"), lease_times=(15.0, 10.0, 0.1))
-    with cluster.scheduler(options):
-        cluster.pod("p")
-        reads = ("GET", f"{leases}/ours")
-        eventually(lambda: cluster.server.requests.count(reads) > 3)
-        assert not cluster.node_of("p")
-        released = {"holderIdentity": "", "leaseDurationSeconds": 1}
-        cluster.api.patch(f"{leases}/ours", {"spec": released}, MERGE_PATCH)
-        eventually(lambda: cluster.node_of("p"))
-        holder = cluster.api.get(f"{leases}/ours")["spec"]["holderIdentity"]
-        assert holder.startswith(f"{socket.gethostname()}_")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.wire.dra.objects import CLASS
 from tests.integration.shown import Shown, demo
 from tests.integration.test_demo_doctor import pod
 from tests.support.chromium import browser, program
@@ -16,6 +17,14 @@ from tests.support.waiting import poll
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
+CLAIMS = """
+nodes: [{name: a, gpuMemory: [40], driver: gpu.example.com}]
+steps:
+  - apply: {name: first, gpuMem: 30, claim: gpushare.io}
+  - waitFor: {pods: first, is: bound}
+  - apply: {name: late, gpuMem: 20, claim: gpushare.io}
+  - expect: {pod: late, pending: cannot allocate all claims}
+"""
 LABELS = """[...document.querySelectorAll('#nodes [role=option]')].map((row) => ({
   name: row.querySelector('b').textContent,
   label: row.getAttribute('aria-label'),
@@ -72,6 +81,18 @@ def test_what_was_allocated_and_refused_is_counted(shown: Shown) -> None:
         "units": sum(item["allocated"] for item in pods),
     }
     assert hour["refused"]["pods"] == len(inspect_result["pending"])
+
+
+def test_the_page_says_which_claims_keep_a_pod_waiting(tmp_path: Path) -> None:
+    scenario = tmp_path / "claims.yaml"
+    scenario.write_text(CLAIMS)
+    with demo(tmp_path, str(scenario)) as found:
+        poll(lambda: [pod["why"] for pod in found.books(CLASS)["pending"]] not in ([], [None]))
+        (waiting,) = found.books(CLASS)["pending"]
+    assert waiting["name"] == "late"
+    assert "a has devices for its claims once claim default/" in waiting["why"]
+    assert "(of first) ends" in waiting["why"]
+    assert "cannot allocate all claims" in waiting["scheduler"]
 
 
 @pytest.mark.skipif(program() is None, reason="no Chromium on PATH")

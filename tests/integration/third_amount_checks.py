@@ -21,7 +21,7 @@ from gpushare.explain.pod import PodExplanation
 from gpushare.explain.text import lines
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.tell.page.document import node_document
-from gpushare.extender.tell.written_metrics import device_metrics
+from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.conditions import SchedulerView
@@ -155,7 +155,7 @@ def test_the_page_shows_it() -> None:
 
 def test_metrics_show_it() -> None:
     managed = ManagedResource(ALIYUN, ledger_with((1, encoder(60))), {}, "")
-    text = device_metrics([managed], 2**30).decode()
+    text = DeviceMetrics(2**30).text([managed]).decode()
     labels = f'device="1",node="n",resource="{ALIYUN.resource}"'
     assert f"gpushare_device_encoder_allocated_percent{{{labels}}} 60.0" in text
     assert "compute" not in text

@@ -89,9 +89,7 @@ class Wired(Verbs):
             resources,
             self.binder,
             not_ready=self.readiness.not_ready,
-            best_only=False,
             bind_slots=BindSlots(64),
-            observe=lambda *_: None,
         )
 
     def start(self) -> None:

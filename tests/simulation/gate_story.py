@@ -23,6 +23,7 @@ from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.objects import PODS
 from tests.simulation.chance import Chance, Weighted
@@ -72,9 +73,8 @@ class GateProcess:
             self.resources,
             self.binder,
             not_ready=str,
-            best_only=True,
+            filter_options=FilterOptions(best_only=True),
             bind_slots=BindSlots(8),
-            observe=lambda *_: None,
             clock=world.api.clock,
         )
         self.unseen: list[tuple[str, Json]] = []

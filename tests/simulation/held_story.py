@@ -15,6 +15,7 @@ from gpushare.extender.follow.wake import SchedulerWaker
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.objects import PODS
@@ -53,9 +54,8 @@ class HeldProcess:
             self.resources,
             Binder(world.api, self.resources, lambda: float("inf"), world.api.clock),
             not_ready=str,
-            best_only=True,
+            filter_options=FilterOptions(best_only=True),
             bind_slots=BindSlots(8),
-            observe=lambda *_: None,
             clock=world.api.clock,
         )
         nodes = ScriptedApi(forever=world.on_write)

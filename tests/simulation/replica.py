@@ -27,6 +27,7 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, 
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
@@ -274,15 +275,16 @@ class Replica:
             resources,
             self.binder,
             not_ready=self.readiness.not_ready,
-            best_only=shape.best_only,
             bind_slots=BindSlots(64, max_wait=0),
-            observe=lambda *_: None,
-            refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
-            if shape.patient
-            else None,
-            promise_wait=RefusalHold(FLOOR, clock=tasks.clock, sleep=tasks.sleep)
-            if shape.patient
-            else None,
+            filter_options=FilterOptions(
+                best_only=shape.best_only,
+                refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
+                if shape.patient
+                else None,
+                promise_wait=RefusalHold(FLOOR, clock=tasks.clock, sleep=tasks.sleep)
+                if shape.patient
+                else None,
+            ),
             clock=tasks.clock,
             wall=self._wall,
         )

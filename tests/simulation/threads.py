@@ -112,9 +112,7 @@ class ThreadCrowd:
             resources,
             self.binder,
             not_ready=self.readiness.not_ready,
-            best_only=False,
             bind_slots=BindSlots(threads),
-            observe=lambda *_: None,
         )
         self.answers: Counter[str] = Counter()
         self.raised: list[BaseException] = []

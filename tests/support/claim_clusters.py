@@ -16,7 +16,7 @@ import msgspec
 from gpushare.core.claims.first_fit import Steps, first_fit
 from gpushare.core.claims.model import THOUSANDTHS, Fit, NoFit, PodClaims, Slice, Use
 from gpushare.core.claims.pools import gather_pools
-from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -25,7 +25,6 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.dra.requests import claim_request, class_record, holdings
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.dra.taints import read_taint_rule
 from gpushare.wire.quantity import parse_quantity
 
 Cluster = dict[str, Any]

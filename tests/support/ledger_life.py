@@ -18,6 +18,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
+from gpushare.wire.inspect import encode_node
 from tests.support.ledger_world import READ_TIMEOUT, Post, Rig, World
 from tests.unit.core.clusters import node
 
@@ -35,6 +36,7 @@ class Life:
         self.world = World()
         self.reads: list[tuple[str, int, ObservedPod | None, float]] = []
         self.pod_count = 0
+        self._texts: dict[tuple[str, int], str] = {}
         for name in NODES:
             self.world.rigs[name] = Rig(tuple(f"{name}{device}" for device in range(len(shape))))
             self._set_node(node(name, *shape, cpu=1000, memory=1000))
@@ -253,6 +255,14 @@ class Life:
             if self.pairing is Pairing.ON or row in view.pinned:
                 pins = view.pinned.get(row, ())
                 assert sorted(pins, key=repr) == sorted(_pins(books), key=repr)
+        self._a_version_of_a_node_has_one_text()
+
+    def _a_version_of_a_node_has_one_text(self) -> None:
+        for name, version in self.books.node_versions().items():
+            books = self.books.node_books(name)
+            assert books is not None
+            text = encode_node(None, books, "") + repr((books.spec.healthy, books.spec.closed))
+            assert self._texts.setdefault((name, version), text) == text
 
     def rest(self) -> None:
         """Deliver all events: the books equal the world; without pods all memory is free."""

@@ -15,13 +15,14 @@ from gpushare import __version__
 from gpushare.cli.main import main
 
 COMMANDS = (
-    "defrag",
+    *("completion", "defrag"),
     *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config"),
     "serve",
     "simulate",
     "whatif",
 )
 NEEDED = {
+    "completion": ["bash"],
     "simulate": ["churn"],
     "explain": ["p"],
     "defrag": ["--for=8GiB"],
@@ -190,10 +191,9 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, *NEEDED.get(command, []), "--high"])
-    # Commands of `kubectl inspect gpushare` have kubectl's prefix and exit code; whatif needs 1 for
-    # pods that do not fit.
+    # Commands of `kubectl inspect gpushare` have kubectl's prefix.
     first = "error" if command in ("explain", "inspect", "whatif") else f"gpushare {command}"
-    assert end.value.code == (1 if command in ("explain", "inspect") else 2)
+    assert end.value.code == 2
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (ROOT / "gpushare", ROOT / "localcluster" / "gpushare_localcluster")
-_COMMAND_LINE = ROOT / "gpushare/cli/main.py"
+_COMMAND_LINE = ROOT / "gpushare/cli/commands.py"
 _NO_MODULES = ("__init__", "kubelet_pb2")
 # Parsing every file would take seconds.
 _IMPORT = re.compile(

@@ -60,17 +60,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "trace": ("errors", "core"),
     "sim": ("errors", "commandline", "core", "trace"),
     # A distribution of its own, which no part of gpushare knows. Its kubelet speaks the device
-    # plug-in's protocol, and has it run on its nodes; its DRA driver has the device plug-in's GPUs;
-    # its scheduler elects a leader and calls extenders by https. Its demo has no time for how long
-    # the extender waits beside autoscalers.
+    # plug-in's protocol, and has it run on its nodes. Its demo has no time for how long the
+    # extender waits beside autoscalers.
     "gpushare_localcluster": (
-        *("errors", "commandline", "logline", "yamlfile", "core.claims", "core.model"),
+        *("errors", "commandline", "yamlfile", "core.claims", "core.model"),
         *("core.selectors", "wire", "trace"),
-        *("daemon.logs", "device_plugin.cards", "device_plugin.container", "device_plugin.devices"),
-        *("device_plugin.identity", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
+        *("device_plugin.kubelet", "device_plugin.kubelet_pb2"),
         *("device_plugin.options", "device_plugin.plugin"),
-        *("kube.api", "kube.client", "kube.election", "kube.lease_runner", "kube.listwatch"),
-        *("kube.reflector", "kube.trust"),
         *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),
 }
@@ -92,12 +88,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.door.app",),
     "google": (
         *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
-        *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
+        "gpushare_localcluster.devices",
     ),
     "cel": ("wire.dra.selectors",),
     "grpc": (
         *("device_plugin.kubelet", "device_plugin.server"),
-        *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
+        "gpushare_localcluster.devices",
     ),
     "gunicorn": (
         "extender.door.connection",

@@ -10,6 +10,7 @@ Tested in `tests/unit/doctor/test_claims.py`.
 from collections import Counter
 from collections.abc import Iterator
 
+from gpushare.doctor.checks.server import missing_rights
 from gpushare.doctor.facts import ApiServer, Facts, ListedClaims, ListedDriver, Right, Unread
 from gpushare.doctor.facts import SchedulerFile as File
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
@@ -172,13 +173,7 @@ def _shared_nodes(facts: Facts, driver: ListedDriver) -> Finding:
 def _rights(facts: Facts) -> Finding:
     if isinstance(facts.rights, Unread):
         return facts.rights.finding("claims-rights")
-    lacking = [str(right) for right in CLAIMS_RIGHTS if not facts.rights.get(right)]
-    if not lacking:
-        return ok("claims-rights", "the account used here may read claims, slices and classes")
-    if facts.own_account:
-        return fail("claims-rights", f"the extender's account may not {some(lacking)}", _APPLY)
-    return warn(
-        "claims-rights",
-        f"the account used here may not {some(lacking)}; the extender's rights are not known",
-        "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
-    )
+    lacking = [right for right in CLAIMS_RIGHTS if not facts.rights.get(right)]
+    if lacking:
+        return missing_rights("claims-rights", lacking, _APPLY, own_account=facts.own_account)
+    return ok("claims-rights", "the account used here may read claims, slices and classes")

@@ -5,7 +5,7 @@ Pure; the list of rights is that of docs/settings.md, "Rights".
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import ApiServer, ExtenderAnswers, Facts, Right, SchedulerFile, Unread
@@ -142,6 +142,21 @@ def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -
     return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
 
 
+def missing_rights(name: str, lacking: Iterable[Right], todo: str, *, own_account: bool) -> Finding:
+    """Return the finding of this name about missing rights.
+
+    own_account: the account that was used is the extender's.
+    """
+    rights = some(map(str, lacking))
+    if own_account:
+        return fail(name, f"the extender's account may not {rights}", todo)
+    return warn(
+        name,
+        f"the account used here may not {rights}; whether the extender's may is not known",
+        "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
+    )
+
+
 def check_rights(facts: Facts) -> Iterator[Finding]:
     """Yield findings about the account that was used."""
     rights = facts.rights
@@ -152,19 +167,9 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
     if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
         lacking += unled
-    if lacking and facts.own_account:
-        yield fail(
-            "rights",
-            f"the extender's account may not {some(map(str, lacking))}",
-            "apply the ClusterRole and Role of docs/settings.md, Rights",
-        )
-    elif lacking:
-        yield warn(
-            "rights",
-            f"the account used here may not {some(map(str, lacking))}; whether the extender's may"
-            " is not known",
-            "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
-        )
+    if lacking:
+        todo = "apply the ClusterRole and Role of docs/settings.md, Rights"
+        yield missing_rights("rights", lacking, todo, own_account=facts.own_account)
     elif facts.own_account and unled and not is_follower(facts):
         # As an account of a second scheduler, which may read kube-scheduler's Lease, too.
         yield warn(

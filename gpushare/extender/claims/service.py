@@ -26,7 +26,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Codec, Decoded, WatchEvent
-from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     CLASS,
     DEVICE_CLASSES,
@@ -40,7 +40,6 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.dra.requests import class_record
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.dra.taints import read_taint_rule
 from gpushare.wire.inventory import mib_of
 
 log = logging.getLogger("gpushare.claims")

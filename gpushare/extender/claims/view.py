@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpushare.core.claims.first_fit import Matcher
 from gpushare.explain.claim_books import ClaimBooks
+from gpushare.extender.claims.waiting import WaitingPods
 from gpushare.extender.managed_resources import ManagedResource
 
 
@@ -38,7 +39,8 @@ class ClaimsView:
     driver: the name of the DRA driver. source: the driver's nodes as a resource named after the
     class, whose pods are claims (uid `CLAIM_UID/NODE`); it serves no verb. books: the slices and
     the claims as last shown, with the values that first fit needs of each node. matches: evaluates
-    selectors. counts: returns the figures as they are now.
+    selectors. counts: returns the figures as they are now. waiting: pods that may wait for devices
+    of claims.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ClaimsView:
         matches: Matcher,
         counts: Callable[[], ClaimCounts],
     ) -> None:
+        self.waiting = WaitingPods()
         self.driver = books.driver
         self.books = books
         self.source = source
@@ -61,14 +64,5 @@ class ClaimsView:
         """
         return {
             uid: tuple(name for name, _ in claim.users)
-            for uid, claim in self.books.allocated().items()
-        }
-
-    def reserved(self) -> dict[str, tuple[str, ...]]:
-        """Return the uids of the pods for which each claim with devices is reserved, by the claim's
-        uid.
-        """
-        return {
-            uid: tuple(pod_uid for _, pod_uid in claim.users)
             for uid, claim in self.books.allocated().items()
         }

@@ -155,9 +155,3 @@ class SizeHandler:
     def _remove(self, key: str) -> None:
         self._keys.discard(key)
         self._sizes.pop(key, None)
-
-
-def gang_size(group: Group, sizes: GroupSizes) -> int:
-    """Return how many pods of the group must start together; 0: not known, or each by itself."""
-    size = sizes.size_of(group) if group.key else 0
-    return size if size > 1 else 0

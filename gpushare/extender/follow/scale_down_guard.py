@@ -24,7 +24,6 @@ from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.autoscalers import Books, must_stay
-from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResources
@@ -50,8 +49,7 @@ class ScaleDownGuard(LoopPart):
 
     marks: of nodes, by name. running: pods on nodes by uid, with their demands on nodes, since the
     books have the demands of pending pods only; None switches the guard off: then the guard removes
-    its annotations. claims: None if no claims are served. not_ready: why not to act (books not
-    filled, another process leads), or "".
+    its annotations. not_ready: why not to act (books not filled, another process leads), or "".
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class ScaleDownGuard(LoopPart):
         marks: Shown[Mark],
         running: Shown[ObservedPod] | None,
         *,
-        claims: ClaimsView | None = None,
         not_ready: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
         event: Callable[[], threading.Event] = threading.Event,
@@ -70,7 +67,6 @@ class ScaleDownGuard(LoopPart):
         self._resources = resources
         self._marks = marks
         self._running = running
-        self._claims = claims
         self._not_ready = not_ready
         self._clock = clock
         self._policy = load_policy(FALLBACK_POLICY)
@@ -125,9 +121,7 @@ class ScaleDownGuard(LoopPart):
     ) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
         staying = frozenset(name for name, mark in marks.items() if mark.by_others)
-        ledgers = [resource.ledger for resource in self._resources]
-        ledgers += [self._claims.books.ledger] if self._claims is not None else []
-        versions = tuple(ledger.version() for ledger in ledgers)
+        versions = tuple(resource.ledger.version() for resource in self._resources)
         state = versions, self._resources.node_states.version, staying
         if self._judged[0] != state:
             pods = running.all()
@@ -135,10 +129,6 @@ class ScaleDownGuard(LoopPart):
                 Books.of_pods(resource.ledger.view(), resource.filters, pods)
                 for resource in self._resources
             ]
-            if self._claims is not None:
-                view, claims = self._claims.books.ledger.view(), self._claims
-                filters, reserved = claims.source.filters, claims.reserved()
-                books.append(Books.of_claims(view, filters, pods, reserved))
             last = frozenset(name for name, mark in marks.items() if mark.by_extender)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
 from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.claims.waiting import WaitingPod, WaitingPods, waiting_pod
 from gpushare.extender.follow.group_members import Member, Need, kind_of
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -21,6 +22,7 @@ from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
+from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.groups import Claimant, claimant, group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import InventoryCache, node_spec
@@ -136,8 +138,8 @@ class SeenPod:
     """The mistake in the spec of the pod."""
 
     running: ObservedPod | None = None
-    """The pod with its demands on nodes, if the pod is on a node and has devices or claims, and
-    the handler has to collect such pods."""
+    """The pod with its demands on nodes, if the pod is on a node and has devices, and the handler
+    has to collect such pods."""
 
     placeholder: Placeholder | None = None
     """The placeholder, if the pod is one: no scheduler serves a placeholder."""
@@ -148,13 +150,18 @@ class SeenPod:
     deleted: bool = False
     """Whether the pod is marked deleted."""
 
+    waiting: WaitingPod | None = None
+    """The record of a pod that may wait for devices of claims, if the handler has to collect such
+    pods."""
+
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
     changed, moved: called after each change of a ledger. gone: called with the uid of each deleted
     pod. mistaken_pods: gets the mistake of each pod. running: gets the pods on nodes, with their
-    demands on nodes. placeholders: gets the placeholders.
+    demands on nodes. placeholders: gets the placeholders. waiting: gets the pods that may wait for
+    devices of claims; the pods of the watch have claims then (ClaimsPod).
     """
 
     def __init__(
@@ -166,6 +173,7 @@ class PodEventHandler:
         *,
         running: Shown[ObservedPod] | None = None,
         placeholders: Shown[Placeholder] | None = None,
+        waiting: WaitingPods | None = None,
         moved: Moved = lambda *_: None,
         gone: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -176,6 +184,7 @@ class PodEventHandler:
         self._mistaken_pods = mistaken_pods
         self._running = running
         self._placeholders = Shown[Placeholder]() if placeholders is None else placeholders
+        self._waiting = waiting
         self._clock = clock
         self._listed = False
 
@@ -210,6 +219,9 @@ class PodEventHandler:
             self._running.replace(on_nodes, keep=unread)
         stand_ins = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
         self._placeholders.replace(stand_ins, keep=unread)
+        if self._waiting is not None:
+            waiting_pods = {pod.uid: pod.waiting for pod in pods if pod.waiting is not None}
+            self._waiting.replace(waiting_pods, keep=unread)
         if self._mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
             self._mistaken_pods.keep({pod.uid for pod in mistaken})
@@ -240,6 +252,8 @@ class PodEventHandler:
             if self._running is not None and pod.running is not None:
                 self._running.put(pod.uid, pod.running)
             self._placeholders.put(pod.uid, pod.placeholder)
+            if self._waiting is not None:
+                self._waiting.put(pod.uid, pod.waiting)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
 
@@ -266,11 +280,8 @@ class PodEventHandler:
             )
             asks = may_hold and view.request.devices
             claims.append(claimant(pod, view.request) if asks else None)
-        claims_some = bool(pod.spec and pod.spec.resource_claims)
-        on_node = [pod_on_node for pod_on_node in observed if pod_on_node and pod_on_node.node]
         running = next(
-            (pod_on_node for pod_on_node in on_node if claims_some or pod_on_node.request.devices),
-            None,
+            (view for view in observed if view and view.node and view.request.devices), None
         )
         return SeenPod(
             uid=(pod.metadata and pod.metadata.uid) or "",
@@ -286,7 +297,14 @@ class PodEventHandler:
             placeholder=stands_in,
             membership=self._membership(pod, observed, claims) if stays else None,
             deleted=deleted,
+            waiting=self._waiting_pod(pod) if may_hold and stands_in is None else None,
         )
+
+    def _waiting_pod(self, pod: Pod) -> WaitingPod | None:
+        """Return the record of a pod without a node that may wait for devices of claims."""
+        if self._waiting is None or not isinstance(pod, ClaimsPod):
+            return None
+        return waiting_pod(pod, [resource.names.resource for resource in self._resources])
 
     def _membership(
         self, pod: Pod, observed: Sequence[ObservedPod | None], claims: Sequence[Claimant | None]
@@ -343,6 +361,8 @@ class PodEventHandler:
         if self._running is not None:
             self._running.put(uid, None)
         self._placeholders.put(uid, None)
+        if self._waiting is not None:
+            self._waiting.put(uid, None)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 

@@ -1,11 +1,11 @@
 """Moves pods so that a pending pod fits: at most so many an hour, one move at a time.
 
 The leader looks for a pod that has fitted nowhere for a while, makes the plan of `gpushare defrag`
-for the pod, and carries the plan out by steps.py. Before each eviction the mover reads the rules,
-makes the plan again, and records the move (wire/moves.py). Meanwhile holds reserve the room for the
-pending pod, as soon as the room opens, and the new place of the moved pod. An eviction has the uid
-and resourceVersion of the pod, and a process that does not lead sends none. The mover reads only
-pods with the consent of their owners.
+for the pod, and carries the plan out by explain/moves.py. Before each eviction the mover reads the
+rules, makes the plan again, and records the move (wire/moves.py). Meanwhile holds reserve the room
+for the pending pod, as soon as the room opens, and the new place of the moved pod. An eviction has
+the uid and resourceVersion of the pod, and a process that does not lead sends none. The mover reads
+only pods with the consent of their owners.
 
 Tested in `tests/unit/extender/moves/test_mover.py`.
 """
@@ -25,13 +25,13 @@ from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
-from gpushare.explain import defrag
-from gpushare.extender.follow.write_right import REFUSED, WriteRight
+from gpushare.errors import ApiError, ApiNotFound, GpuShareError
+from gpushare.explain import defrag, moves
+from gpushare.extender.follow.write_right import WriteRight
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.moves import steps
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.api import Calls, pages
+from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.budgets import read_budget
@@ -39,16 +39,8 @@ from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.groups import NO_GROUP, Claimant, claimant, group_of
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import (
-    MoveRecord,
-    eviction,
-    kept_owned,
-    may_succeed,
-    pod_path,
-    read_record,
-)
-from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod, Owner
-from gpushare.wire.pods import controller_of, has_ended
+from gpushare.wire.moves import MoveRecord, eviction, kept_owned, pod_path, read_record
+from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod
 
 log = logging.getLogger("gpushare.moves")
 
@@ -79,47 +71,14 @@ _OF_ONE_OWNER = ("statefulset.kubernetes.io/pod-name", "pod-template-hash")
 _T = TypeVar("_T")
 
 
-def _is_going(pod: OwnedPod | None) -> bool:
-    """Return whether the pod is gone, has ended, or is being deleted."""
-    if pod is None or has_ended(pod):
-        return True
-    return bool(pod.metadata and pod.metadata.deletion_timestamp)
-
-
-def _node_of(pod: OwnedPod) -> str:
-    """Return the node of the pod, or ""."""
-    return (pod.spec and pod.spec.node_name) or ""
-
-
-def _heir_of(
-    old: OwnedPod, before: frozenset[str], pods: Mapping[str, OwnedPod]
-) -> steps.Heir | None:
-    """Return the pod that has come in place of the old one, the one with a node first.
-
-    before: the uids that were there before the old one was evicted.
-    """
-    owner, name = controller_of(old) or Owner(), (old.metadata and old.metadata.name) or ""
-    heirs: list[steps.Heir] = []
-    for uid, pod in pods.items():
-        metadata = pod.metadata or Metadata()
-        if uid in before or _is_going(pod) or not may_succeed(pod, owner, name):
-            continue
-        running = (pod.status and pod.status.phase) == "Running"
-        heirs.append(steps.Heir(f"{metadata.namespace}/{metadata.name}", _node_of(pod), running))
-    return max(heirs, key=lambda heir: (heir.running, bool(heir.node)), default=None)
-
-
 @dataclass(slots=True)
 class _Going:
     """A plan under way, with the objects for the calls to the API server."""
 
     resource: ManagedResource
-    run: steps.Run
+    pod: Waiting
+    run: moves.Run
     rules: defrag.ListedRules
-    old: OwnedPod | None = None
-    """The pod to move, read before its eviction."""
-    before: frozenset[str] = frozenset()
-    """The uids of the pods of the same owner at that time."""
     not_before: float = -math.inf
     """When the next step may be made."""
     failing_since: float | None = None
@@ -168,7 +127,7 @@ class Mover(LoopPart):
         self._served_at: dict[str, float] = {}
         self._record = MoveRecord()
         self._moved = self._refused = 0
-        self._stopped: Counter[str] = Counter({reason.value: 0 for reason in steps.Stop})
+        self._stopped: Counter[str] = Counter({reason.value: 0 for reason in moves.Stop})
         self.loop = Loop(
             "moves",
             lambda: EVERY if self.round() else AGAIN,
@@ -206,7 +165,7 @@ class Mover(LoopPart):
         if self._not_ready():
             self._refused_since.clear()
             if self._going is not None:
-                self._end(self._going, steps.Stop.NOT_LEADING)
+                self._end(self._going, moves.Stop.NOT_LEADING)
             return False
         going = self._going
         try:
@@ -214,15 +173,16 @@ class Mover(LoopPart):
                 if not self._right.missing:
                     self._begin()
             elif self._clock() >= going.not_before:
-                self._act(going, going.run.step(self._seen(going), self._clock()))
+                observation = moves.observe(going.run, self)
+                self._act(going, going.run.step(observation, self._clock()))
                 going.failing_since = None
         except GpuShareError as error:
             log.warning(Line("moves: not done", error=str(error)))
             if going is not None:
                 now = self._clock()
                 going.failing_since = since = going.failing_since or now
-                if now >= since + steps.WAIT:
-                    self._end(going, steps.Stop.UNREADABLE)
+                if now >= since + moves.WAIT:
+                    self._end(going, moves.Stop.UNREADABLE)
         return self._going is None
 
     # -- which pod --------------------------------------------------------------------------------
@@ -245,7 +205,7 @@ class Mover(LoopPart):
             plan = self._plan(resource, pod, rules, max_moves)
             if plan.moves:
                 self._served_at[pod.ref.namespace] = now
-                self._going = _Going(resource, steps.Run(pod, plan, now), rules)
+                self._going = _Going(resource, pod, moves.Run(pod.ref, plan, now), rules)
                 self._keep_hole(self._going)
                 count = len(plan.moves)
                 log.info(Line("moves begin", pod=pod.ref, node=plan.node, moves=count))
@@ -301,8 +261,8 @@ class Mover(LoopPart):
 
     def _may_have_moves(self, pod: Waiting) -> bool:
         """Return whether the pod has no group, no gate and no nominated node."""
-        owned_pod = self._pod(pod.ref)
-        if owned_pod is None or _is_going(owned_pod) or _node_of(owned_pod):
+        owned_pod = self.pod(pod.ref)
+        if owned_pod is None or moves.is_going(owned_pod) or moves.node_of(owned_pod):
             return False
         if owned_pod.spec is not None and owned_pod.spec.scheduling_gates:
             return False
@@ -325,51 +285,25 @@ class Mover(LoopPart):
 
     # -- a step -----------------------------------------------------------------------------------
 
-    def _seen(self, going: _Going) -> steps.Seen:
-        """Read the observation for the next step."""
-        run = going.run
-        move = run.evicted or run.sent
-        if move is not None:
-            pod = self._pod(move.entry.ref)
-            if run.sent is not None:
-                return steps.Seen(gone=_is_going(pod))
-            heir = None
-            if going.old is not None:
-                heir = _heir_of(going.old, going.before, self._of_owner(going.old))
-            return steps.Seen(ended=pod is None, heir=heir)
-        pending_pod = self._pod(run.pod.ref)
-        if pending_pod is None or _is_going(pending_pod):
-            return steps.Seen(node=None)
-        if node := _node_of(pending_pod):
-            return steps.Seen(node=node)
-        ledger = going.resource.ledger
-        if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
-            return steps.Seen()
-        going.rules = self._rules(self._wall())
-        plan = self._plan(going.resource, run.pod, going.rules, len(run.unmoved))
-        entries = (ledger.entry(uid) for uid in run.unmoved)
-        spent = any(
-            entry and going.rules.judge(entry).rule is defrag.Rule.SPENT for entry in entries
-        )
-        return steps.Seen(plan=plan, spent=spent)
-
-    def _act(self, going: _Going, step: steps.Step) -> None:
+    def _act(self, going: _Going, step: moves.Step) -> None:
         match step:
-            case steps.Evict(move):
+            case moves.Evict(move):
                 self._evict(going, move)
-            case steps.EvictionEnd(move):
+            case moves.EvictionEnd(move):
                 self._moved += 1
                 going.settled.add(move.entry.ref.uid)
                 self._keep_hole(going)
                 log.info(Line("moved", pod=move.entry.ref, node=move.entry.node, to=move.node))
                 self._write_record(self._record.settled(move.entry.ref.uid))
-            case steps.Stopped(why):
+            case moves.Stopped(why):
                 self._end(going, why)
-            case steps.PlanDone():
-                log.info(Line("moves end", pod=going.run.pod.ref, node=going.run.node))
+            case moves.PlanDone():
+                log.info(Line("moves end", pod=going.pod.ref, node=going.run.node))
                 self._going = None
                 self._let_go()
-            case steps.Pause() if going.run.unmoved and not (going.run.evicted or going.run.sent):
+            case moves.NotEvicted(move):
+                self._write_record(self._record.withdrawn(move.entry.ref.uid))
+            case moves.Pause() if going.run.unmoved and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
     def _evict(self, going: _Going, move: defrag.PodMove) -> None:
@@ -380,34 +314,36 @@ class Mover(LoopPart):
             holds.expire(self._clock())
             promised = (*holds.on(move.node), *holds.on(run.node))
             if any(hold.reserved is None for hold in promised):
-                return  # filter has promised something on one of both nodes to another pod
-            going.old = going.rules.pods[ref.uid]
-            going.before = frozenset(self._of_owner(going.old)) | {ref.uid}
+                # Filter has promised something on one of both nodes to another pod.
+                run.answered(move, moves.Answer.POSTPONED, self._clock())
+                return
+            run.old = old = going.rules.pods[ref.uid]
+            run.before = frozenset(self.pods_of_owner(old)) | {ref.uid}
             record, wall = self._read_record(), self._wall()
             for uid in going.settled:  # that may not have been written
                 record = record.settled(uid)
             if not record.moves_left(self._budget, wall) or record.under_way(wall):
-                self._end(going, steps.Stop.PLAN)  # another process has moved something
+                self._end(going, moves.Stop.PLAN)  # another process has moved something
                 return
             self._write_record(record.sent(ref.uid, str(ref), wall))
-            self._keep_place(going, move, going.old)
+            self._keep_place(going, move, old)
         if self.loop.is_stopping or self._not_ready():
             return  # the next round, if any, ends the plan
         answer = self._sent(going, move)
         log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))
         step = run.answered(move, answer, self._clock())
-        if answer is steps.Answer.DONE:
-            self._messages.moved(ref, move.entry.node, move.node, run.pod.ref)
-        elif answer is not steps.Answer.UNCLEAR:
+        if answer is moves.Answer.DONE:
+            self._messages.moved(ref, move.entry.node, move.node, going.pod.ref)
+        elif answer is not moves.Answer.UNCLEAR:
             self._refused += 1
             going.not_before = self._clock() + _RETRY
         self._act(going, step)
-        if run.sent is None and run.evicted is None:
+        if answer is moves.Answer.FORBIDDEN and run.sent is None:
             self._write_record(self._record.withdrawn(ref.uid))
 
-    def _sent(self, going: _Going, move: defrag.PodMove) -> steps.Answer:
+    def _sent(self, going: _Going, move: defrag.PodMove) -> moves.Answer:
         """Send the eviction; return its outcome."""
-        ref, old = move.entry.ref, going.old
+        ref, old = move.entry.ref, going.run.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
         try:
             self._api.request(
@@ -417,21 +353,17 @@ class Mover(LoopPart):
                 timeout=_TIMEOUT,
                 not_after=self._leads_until(),
             )
-        except (ApiConflict, ApiNotFound):
-            return steps.Answer.CHANGED
         except ApiError as error:
+            answer = moves.answer_of(error)
             self._right.failed(error)
-            if error.status == 429:
-                return steps.Answer.TOO_MANY
-            if error.status in REFUSED:
+            if answer is moves.Answer.FORBIDDEN:
                 log.warning(Line("eviction refused", pod=ref, error=str(error)))
-                return steps.Answer.FORBIDDEN
-            return steps.Answer.UNCLEAR
-        return steps.Answer.DONE
+            return answer
+        return moves.Answer.DONE
 
-    def _end(self, going: _Going, reason: steps.Stop) -> None:
+    def _end(self, going: _Going, reason: moves.Stop) -> None:
         """Stop the plan; moved pods stay moved."""
-        pod = going.run.pod
+        pod = going.pod
         self._stopped[reason.value] += 1
         self._not_before[pod.uid] = self._clock() + AFTER_STOP
         self._going = None
@@ -443,19 +375,34 @@ class Mover(LoopPart):
     def _keep_hole(self, going: _Going) -> None:
         """Reserve the room for the pending pod, and no other place."""
         holds, run, now = going.resource.holds, going.run, self._clock()
-        pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
+        claimant_of_hole = Claimant(going.pod.ref, going.pod.request, going.pod.priority)
         holds.release()
-        holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
+        holds.reserve(claimant_of_hole, run.node, run.shares, now + moves.WAIT, now)
 
     def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
-        going.resource.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
+        going.resource.holds.reserve(heir, move.node, move.shares, now + moves.WAIT, now, heir=True)
 
     def _let_go(self) -> None:
         for resource in self._resources:
             resource.holds.release()
 
     # -- reads, which may raise ApiError, and MessageError for an unreadable page ----------------
+
+    def look(self, max_moves: int) -> tuple[defrag.DefragAnswer, defrag.MoveRules, Reader] | None:
+        """Return a new plan for the pod of the plan under way, its rules, and the books.
+
+        None while the books show a moved pod in the old place.
+        """
+        going = self._going
+        if going is None:
+            return None
+        ledger = going.resource.ledger
+        if any(ledger.entry(uid) is not None for uid in going.settled):
+            return None
+        going.rules = self._rules(self._wall())
+        plan = self._plan(going.resource, going.pod, going.rules, max_moves)
+        return plan, going.rules, ledger
 
     def _rules(self, now: float) -> defrag.ListedRules:
         """Return which pods may be moved. now: seconds since the epoch."""
@@ -476,7 +423,7 @@ class Mover(LoopPart):
                 pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
         return defrag.ListedRules(pods, namespaces, budgets, now)
 
-    def _pod(self, ref: PodRef) -> OwnedPod | None:
+    def pod(self, ref: PodRef) -> OwnedPod | None:
         """Return the pod; None if the pod is gone, or another pod has the name."""
         try:
             body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
@@ -485,7 +432,7 @@ class Mover(LoopPart):
         pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
         return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
 
-    def _of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
+    def pods_of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
         """Return the pods of the namespace with the labels of the same owner, by uid."""
         metadata = pod.metadata or Metadata()
         labels = metadata.labels or {}

@@ -102,6 +102,7 @@ class Metrics:
         self._shadow = shadow
         self._claims = claims
         self._unit_bytes = unit_bytes
+        self._devices = written_metrics.DeviceMetrics(unit_bytes)
         self._clock = clock
         self._scraping = threading.Lock()
         self._text = b""
@@ -146,7 +147,7 @@ class Metrics:
             if begin >= self._fresh_until:
                 claims = self._claims.source if self._claims is not None else None
                 all_resources = [*self._resources, *([claims] if claims else [])]
-                devices = written_metrics.device_metrics(all_resources, self._unit_bytes)
+                devices = self._devices.text(all_resources)
                 usage = written_metrics.usage_metrics(
                     self._resources, self._unit_bytes, self._detail, claims
                 )

@@ -31,12 +31,11 @@ from gpushare.extender.managed_resources import (
     ResourceRequest,
 )
 from gpushare.extender.shadow.follower import Asked
-from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.group_room import GroupRoom, group_need
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.rank import ranked_names
+from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
@@ -154,48 +153,53 @@ class FilterTransaction:
         return self.refusal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterOptions:
+    """How filter answers."""
+
+    best_only: bool = False
+    """Whether filter answers the best node alone."""
+    ranks_all: bool = False
+    """For pods with claims: whether filter answers all nodes, and prioritize scores these nodes;
+    else filter answers the best node alone."""
+    refusal_hold: RefusalHold | None = None
+    """The wait for changes before a refusal; None: no wait."""
+    promise_wait: RefusalHold | None = None
+    """The same before a refusal for a hold of another pod."""
+
+
+DEFAULT_OPTIONS = FilterOptions()
+
+
 class FilterVerb:
     """Answers filter.
 
     `not_ready`: returns why filter cannot answer now, or "". `lists`: the lists of names that
-    kube-scheduler sends again and again. `shadowed`: whether answers carry a record for a shadow
-    policy. The other arguments are those of `Service`.
+    kube-scheduler sends again and again. The other arguments are those of `Service`.
     """
 
     def __init__(
         self,
         resources: ManagedResources,
         tickets: Tickets,
+        options: FilterOptions = DEFAULT_OPTIONS,
+        recipients: Recipients = NO_RECIPIENTS,
         *,
         not_ready: Callable[[], str],
-        best_only: bool,
         bind_slots: BindSlots,
         lists: NameLists,
-        rejected: Callable[[Mapping[str, int]], None] | None = None,
-        event_messages: EventMessages | None = None,
-        refusal_hold: RefusalHold | None = None,
-        promise_wait: RefusalHold | None = None,
-        last_hour: LastHour | None = None,
-        shadowed: bool = False,
         ranker: ClaimRanker | None = None,
-        ranks_all: bool = False,
         open_gate: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._tickets = tickets
+        self._options = options
+        self._recipients = recipients
         self._not_ready = not_ready
-        self._best_only = best_only
         self._bind_slots = bind_slots
         self._lists = lists
-        self._rejected = rejected
-        self._event_messages = event_messages
-        self._refusal_hold = refusal_hold
-        self._promise_wait = promise_wait
-        self._last_hour = last_hour
-        self._shadowed = shadowed
         self._ranker = ranker
-        self._ranks_all = ranks_all
         self._clock = clock
         self._offers = {resource.names.resource: offers_of(resource) for resource in resources}
         self._group_rooms = {
@@ -230,7 +234,7 @@ class FilterVerb:
             fit = args.names
             line = {"pod": name}
             if self._ranker is not None and self._ranker.concerns(args.pod):
-                fit, line = ranked_names(self._ranker, args, ranks_all=self._ranks_all)
+                fit, line = ranked_names(self._ranker, args, ranks_all=self._options.ranks_all)
             rows = fit.rows(next(iter(self._resources)).ledger.snapshot().row)
             approved, group = fit.part(rows >= 0), group_of(args.pod)
             self._tickets.put(uid, None, approved, valid=is_ours, group=group)
@@ -290,7 +294,8 @@ class FilterVerb:
             line["promised"] = promised
         for_shadow = None
         # A shadow policy knows no holds, and is compared on all nodes.
-        if self._shadowed and pod and step.changes_hold and not transaction.is_nominated_only:
+        is_compared = self._recipients.shadow is not None and not transaction.is_nominated_only
+        if is_compared and pod and step.changes_hold:
             only_holds = look.judgement.has(Reason.PROMISED)
             if fit or not (only_holds or look.judgement.has(Reason.GROUP_TOO_LARGE)):
                 name, fits = resource.names.resource, look.judgement.fits
@@ -325,7 +330,8 @@ class FilterVerb:
         self, step: FilterWait, look: FilterLook, transaction: FilterTransaction, args: FilterArgs
     ) -> FilterLook:
         """Return the last look, after a wait for a node that fits (refusal_hold.py)."""
-        budget = self._refusal_hold if step is FilterWait.FOR_ROOM else self._promise_wait
+        waits_for_room, options = step is FilterWait.FOR_ROOM, self._options
+        budget = options.refusal_hold if waits_for_room else options.promise_wait
         holds, ledger = transaction.resource.holds, transaction.resource.ledger
 
         def fits_now() -> bool:
@@ -351,7 +357,7 @@ class FilterVerb:
             reserved = resource.holds.reserved_for(pod)
         if reserved and reserved in fit:  # a plan of moves relies on this node
             fit = NodeNames((reserved,))
-        elif self._best_only:
+        elif self._options.best_only:
             place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
             fit = fit if place is None else NodeNames(fit[place : place + 1])
         if pod is None or not finds_best:
@@ -399,19 +405,20 @@ class FilterVerb:
             group=pod.group if pod is not None else group_of(args.pod),
             pod=args.pod if args.is_cached else None,
         )
-        if reasons and self._rejected is not None:
-            self._rejected(reasons)
+        recipients = self._recipients
+        if reasons:
+            recipients.rejected(reasons)
         # kube-scheduler asks about the nominated node first, and about the other nodes in the same
         # cycle: only the second answer is a refusal.
         is_refusal = isinstance(step, Refuse) and not transaction.is_nominated_only
         if not (is_refusal and reasons) or ref is None:
             return
-        if self._event_messages is not None:
+        if recipients.event_messages is not None:
             explanation = partial(self._explain, look.snapshot, args, transaction)
-            self._event_messages.no_fit(ref, reasons, explanation)
-        if self._last_hour is not None:
+            recipients.event_messages.no_fit(ref, reasons, explanation)
+        if recipients.last_hour is not None:
             name, units = resource.names.resource, transaction.request.total
-            self._last_hour.refused(name, ref.uid, units)
+            recipients.last_hour.refused(name, ref.uid, units)
 
     def _explain(
         self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction

@@ -1,4 +1,4 @@
-"""Slices of devices as core types.
+"""Slices of devices, and taint rules of devices, as core types.
 
 Tested in `tests/unit/wire/dra/test_devices.py`.
 """
@@ -16,6 +16,7 @@ from gpushare.core.claims.model import (
     NodeChoice,
     RequestPolicy,
     Slice,
+    TaintRule,
 )
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.demands import read_taint, read_term
@@ -67,6 +68,18 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
             for consumption in device.consumes_counters or ()
         ),
     )
+
+
+def read_taint_rule(item: objects.DeviceTaintRule) -> TaintRule:
+    """Return a taint rule; a rule without a selector taints all devices.
+
+    Raises MessageError naming the field.
+    """
+    if item.spec is None or item.spec.taint is None:
+        raise MessageError("DeviceTaintRule.spec: taint is missing")
+    devices = item.spec.device_selector or objects.TaintedDevices()
+    taint = read_taint(item.spec.taint)
+    return TaintRule(taint, devices.driver, devices.pool, devices.device)
 
 
 def _device(

@@ -16,6 +16,7 @@ from msgspec.json import Decoder
 
 from gpushare.wire.codec import Codec
 from gpushare.wire.objects import (
+    Container,
     Metadata,
     NodeSelector,
     Pod,
@@ -339,6 +340,34 @@ class ClaimsPod(Pod, gc=False):
 
     spec: ClaimsPodSpec | None = None
     status: ClaimsPodStatus | None = None
+
+    def needs(self) -> bytes:
+        """Return the fields that decide which nodes and devices the pod can get, as JSON."""
+        metadata, spec = self.metadata or Metadata(), self.spec or ClaimsPodSpec()
+        needed = ClaimsPodSpec(
+            node_selector=spec.node_selector,
+            affinity=spec.affinity,
+            containers=_amounts_alone(spec.containers),
+            init_containers=_amounts_alone(spec.init_containers),
+            overhead=spec.overhead,
+            resources=spec.resources,
+            tolerations=spec.tolerations,
+            resource_claims=spec.resource_claims,
+        )
+        status = self.status or ClaimsPodStatus()
+        pod = ClaimsPod(
+            metadata=Metadata(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid),
+            spec=needed,
+            status=ClaimsPodStatus(resource_claim_statuses=status.resource_claim_statuses),
+        )
+        return msgspec.json.encode(pod)
+
+
+def _amounts_alone(containers: Sequence[Container] | None) -> list[Container]:
+    return [
+        Container(resources=container.resources, restart_policy=container.restart_policy)
+        for container in containers or ()
+    ]
 
 
 CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")

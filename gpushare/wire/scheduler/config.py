@@ -20,7 +20,8 @@ GROUP = "kubescheduler.config.k8s.io"
 VERSIONS = tuple(RELEASES)
 
 DEFAULT_LEASE = ("kube-system", "kube-scheduler")
-DEFAULT_LEASE_TIMES = (15.0, 10.0, 2.0)
+_LEASE_TIMES = (15.0, 10.0, 2.0)
+"""The defaults of leaseDuration, renewDeadline and retryPeriod in seconds."""
 _JITTER = 1.2
 """By how much client-go spreads the retries."""
 _ADDRESS = re.compile(r"|[0-9.]+(:[0-9]{0,5})?|\[[0-9a-fA-F:.]+\]:[0-9]{0,5}|[0-9a-fA-F:.]+")
@@ -43,13 +44,10 @@ class TlsConfig:
     """An extender's `tlsConfig`: paths of PEM files, or their content, which comes first."""
 
     insecure: bool = False
-    server_name: str = ""
     ca_file: str = ""
     cert_file: str = ""
-    key_file: str = ""
     ca_data: str = ""
     cert_data: str = ""
-    key_data: str = ""
 
     @property
     def has_ca(self) -> bool:
@@ -104,8 +102,6 @@ class SchedulerConfig:
     """Legal, but hardly meant; for a log."""
     lease: tuple[str, str] | None = DEFAULT_LEASE
     """(namespace, name) of the Lease that the leader holds; None if kube-scheduler elects none."""
-    lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
-    """Its leaseDuration, renewDeadline and retryPeriod in seconds."""
 
     @property
     def percentage_of_nodes_to_score(self) -> int:
@@ -164,21 +160,24 @@ def _component_config(document: Fields, version: str, release: int) -> Scheduler
     for key in ("healthzBindAddress", "metricsBindAddress"):
         if _ADDRESS.fullmatch(text(top, key)) is None:
             raise SettingsError(f"{key}: must be an IP address and a port, as 0.0.0.0:10251")
-    lease, times = _leader_election(top, short, release, warnings)
+    lease = _leader_election(top, short, release, warnings)
     profiles = read_profiles(top, short, release)
     extenders = _extenders(top, warnings)
-    warned = tuple(warnings)
     return SchedulerConfig(
-        version, extenders, profiles, float(initial), float(longest), warned, lease, times
+        api_version=version,
+        extenders=extenders,
+        profiles=profiles,
+        pod_initial_backoff=float(initial),
+        pod_max_backoff=float(longest),
+        warnings=tuple(warnings),
+        lease=lease,
     )
 
 
 def _leader_election(
     top: Fields, short: str, release: int, warnings: list[str]
-) -> tuple[tuple[str, str] | None, tuple[float, float, float]]:
-    """Return (namespace, name) of the Lease that the leader holds, None if none is elected, and its
-    times.
-    """
+) -> tuple[str, str] | None:
+    """Return (namespace, name) of the Lease that the leader holds, None if none is elected."""
     where = "leaderElection"
     election = fields_of(top.get(where), where)
     lock = text(election, "resourceLock", where, "leases")
@@ -197,18 +196,18 @@ def _leader_election(
         if NAME.fullmatch(value) is None:
             raise SettingsError(f"{where}.resource{part}: {value[:80]!r} is no name")
     if not elects:
-        return None, DEFAULT_LEASE_TIMES
+        return None
     times = (election.get(key) for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
     duration, deadline, retry = (
         value if isinstance(value, float) and value else default
-        for value, default in zip(times, DEFAULT_LEASE_TIMES, strict=True)
+        for value, default in zip(times, _LEASE_TIMES, strict=True)
     )
     if not retry * _JITTER < deadline < duration:
         raise SettingsError(
             f"{where}: leaseDuration must be greater than renewDeadline, and that greater than"
             f" {_JITTER} times retryPeriod"
         )
-    return (namespace, name), (duration, deadline, retry)
+    return namespace, name
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -247,8 +246,7 @@ def _extender(entry: Fields, where: str) -> ExtenderConfig:
         ),
         tls=TlsConfig(
             flag(tls, "insecure"),
-            *(text(tls, key) for key in ("serverName", "caFile", "certFile", "keyFile")),
-            *(text(tls, key) for key in ("caData", "certData", "keyData")),
+            *(text(tls, key) for key in ("caFile", "certFile", "caData", "certData")),
         )
         if tls
         else None,

@@ -7,7 +7,7 @@ says how many evictions it allows.
 
 from collections.abc import Iterable
 
-from gpushare.wire.budgets import selects
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.api.deletion import DeleteOptions, check_preconditions
 from gpushare_localcluster.api.objects import (
     Object,

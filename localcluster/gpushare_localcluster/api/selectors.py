@@ -6,13 +6,14 @@ kind supports, since a real server refuses other fields.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpushare.core.selectors import Requirement
 from gpushare_localcluster.api.objects import Object, elements, metadata, section
 from gpushare_localcluster.api.status import bad_request
 
 _SIGNS = {"In": "in", "NotIn": "notin"}
+_OPERATORS = {"in": "In", "notin": "NotIn", "<": "Lt", ">": "Gt"}
 
 Test: TypeAlias = Callable[[Object], bool]
 
@@ -27,42 +28,19 @@ _FIELD_COMMA = re.compile(r"(?<!\\),")
 _FIELD = re.compile(r"(?P<field>[A-Za-z0-9.\[\]'/_-]+)(?P<op>==|!=|=)(?P<value>.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Requirement:
-    """One comma-separated term of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Object) -> bool:
-        value = labels.get(self.key)
-        if self.operator in {"in", "exists"}:
-            return value is not None and (self.operator == "exists" or value in self.values)
-        if self.operator in {"notin", "absent"}:
-            # Kubernetes counts an object without the label as "not equal".
-            return value is None or (self.operator == "notin" and value not in self.values)
-        return _ordered(value, self.operator, int(next(iter(self.values))))
-
-
-def _ordered(value: object, operator: str, limit: int) -> bool:
-    if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
-        return False
-    return int(value) > limit if operator == ">" else int(value) < limit
-
-
-def _requirement(term: str) -> _Requirement:
+def _requirement(term: str) -> Requirement:
+    """Return one comma-separated term of a label selector. Raises StatusError."""
     if match := _SET.fullmatch(term):
-        values = frozenset(value.strip() for value in match["values"].split(","))
+        values = tuple({value.strip(): None for value in match["values"].split(",")})
         if all(re.fullmatch(_VALUE, value) for value in values):
-            return _Requirement(match["key"], match["op"], values)
+            return Requirement(match["key"], _OPERATORS[match["op"]], values)
     elif match := _EQUALS.fullmatch(term):
-        operator = "notin" if match["op"] == "!=" else "in"
-        return _Requirement(match["key"], operator, frozenset({match["value"]}))
+        operator = "NotIn" if match["op"] == "!=" else "In"
+        return Requirement(match["key"], operator, (match["value"],))
     elif match := _ORDER.fullmatch(term):
-        return _Requirement(match["key"], match["op"], frozenset({match["value"]}))
+        return Requirement(match["key"], _OPERATORS[match["op"]], (match["value"],))
     elif match := _EXISTS.fullmatch(term):
-        return _Requirement(match["key"], "absent" if match["no"] else "exists", frozenset())
+        return Requirement(match["key"], "DoesNotExist" if match["no"] else "Exists")
     raise bad_request(f"unable to parse requirement {term!r} of the label selector")
 
 

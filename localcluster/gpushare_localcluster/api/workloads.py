@@ -6,7 +6,7 @@ pkg/apis/batch/v1/defaults.go and the packages `validation` beside them.
 
 import re
 
-from gpushare.wire.budgets import selects
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.api.objects import (
     Object,
     metadata,

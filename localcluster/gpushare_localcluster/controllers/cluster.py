@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.wire.budgets import selects
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.api.records import timestamp
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare_localcluster.event_writer import write_event

@@ -3,14 +3,11 @@
 Facts: k8s.io/kubernetes pkg/controller/deployment (sync.go, util/deployment_util.go).
 """
 
-import math
-
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.controllers.cluster import Cluster, name, share
 
 REVISION = "deployment.kubernetes.io/revision"
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
-_MOST = "deployment.kubernetes.io/max-replicas"
 
 
 def was_rescaled(owner: Json, sets: list[Json]) -> bool:
@@ -21,21 +18,21 @@ def was_rescaled(owner: Json, sets: list[Json]) -> bool:
 
 
 def rescale(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> None:
-    """Distribute the replicas of the Deployment over the ReplicaSets, without a roll-out.
+    """Give the replicas of the Deployment to the ReplicaSets, without a roll-out.
 
-    An empty ReplicaSet stays empty, unless all are empty.
+    The newest ReplicaSet with pods grows, and shrinks first. kube-controller-manager shares a
+    change in proportion. An empty ReplicaSet stays empty, unless all are empty.
     """
-    desired = int(owner["spec"]["replicas"])
-    sets = [*olds, *([new] if new else [])]
-    nonempty = [item for item in sets if replicas(item)]
-    if len(nonempty) > 1 and new and _saturated(new, desired):
-        for old in olds:
-            scale(cluster, owner, old, 0)
-    elif len(nonempty) > 1:
-        for item, size in zip(*_in_proportion(owner, nonempty), strict=True):
-            scale(cluster, owner, item, size)
-    elif sets:
-        scale(cluster, owner, (nonempty or [new or max(olds, key=revision)])[0], desired)
+    latest_first = [*([new] if new else []), *sorted(olds, key=revision, reverse=True)]
+    sets = [item for item in latest_first if replicas(item)] or latest_first[:1]
+    desired, total = int(owner["spec"]["replicas"]), sum(map(replicas, sets))
+    # In the midst of a roll-out there may be more pods, as many as may surge.
+    limit = desired + surge(owner) if desired and len(sets) > 1 else desired
+    missing = min(max(desired, total), limit) - total
+    for item in sets:
+        before = replicas(item)
+        scale(cluster, owner, item, max(0, before + missing))
+        missing -= replicas(item) - before
 
 
 def scale(cluster: Cluster, owner: Json, item: Json, size: int) -> None:
@@ -61,8 +58,7 @@ def tell_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
 
 def scale_notes(owner: Json) -> dict[str, str]:
     """Return the annotations of a ReplicaSet with the replicas of the Deployment."""
-    desired = int(owner["spec"]["replicas"])
-    return {_DESIRED: str(desired), _MOST: str(desired + surge(owner))}
+    return {_DESIRED: str(owner["spec"]["replicas"])}
 
 
 def surge(owner: Json) -> int:
@@ -87,44 +83,3 @@ def revision(item: Json) -> int:
     """Return the revision of a ReplicaSet or a Deployment, 0 for a missing one."""
     text = (item["metadata"].get("annotations") or {}).get(REVISION, "0")
     return int(text) if text.isdecimal() else 0
-
-
-def _saturated(new: Json, desired: int) -> bool:
-    noted = (new["metadata"].get("annotations") or {}).get(_DESIRED)
-    return (
-        replicas(new) == desired
-        and noted == str(desired)
-        and count(new, "availableReplicas") == desired
-    )
-
-
-def _in_proportion(owner: Json, nonempty: list[Json]) -> tuple[list[Json], list[int]]:
-    """Return the ReplicaSets, the largest first, and the new sizes; the largest gets the rest after
-    rounding.
-    """
-    if owner["spec"]["strategy"]["type"] == "Recreate":
-        return nonempty, [replicas(item) for item in nonempty]
-    desired = int(owner["spec"]["replicas"])
-    limit = desired + surge(owner) if desired else 0
-    missing = limit - sum(map(replicas, nonempty))
-    # Among equal ReplicaSets the newest grows first and the oldest shrinks first.
-    nonempty = sorted(
-        nonempty, key=lambda each: (each["metadata"]["creationTimestamp"], revision(each))
-    )
-    nonempty = sorted(nonempty[::-1] if missing > 0 else nonempty, key=replicas, reverse=True)
-    sizes, remaining = [], missing
-    for item in nonempty:
-        step = _step(owner, item, limit)
-        step = min(step, remaining) if missing > 0 else max(step, remaining)
-        sizes.append(replicas(item) + step)
-        remaining -= step
-    return nonempty, [max(0, sizes[0] + remaining), *sizes[1:]]
-
-
-def _step(owner: Json, item: Json, limit: int) -> int:
-    """Return the growth of the ReplicaSet in proportion to the Deployment; negative: it shrinks."""
-    if not limit:
-        return -replicas(item)
-    noted = (item["metadata"].get("annotations") or {}).get(_MOST, "0")
-    before = (int(noted) if noted.isdecimal() else 0) or count(owner, "replicas")
-    return math.floor(replicas(item) * limit / before + 0.5) - replicas(item) if before else 0

@@ -12,6 +12,7 @@ from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 from gpushare_localcluster.demo.manifests import scheduler_config
 from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.scheduler.config import options_from
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.profiles import build_frameworks
 
@@ -31,7 +32,7 @@ def read_file(file: Path | None) -> Json:
         if not isinstance(document, dict):
             raise SettingsError("not an object")
         whole, _ = with_extender(document, 1)
-        build_frameworks(decode_scheduler_config(whole).profiles, Handle())
+        build_frameworks(options_from(decode_scheduler_config(whole)).profiles, Handle())
     except SettingsError as error:
         prefix = "" if str(error).startswith(str(file)) else f"{file}: "
         raise ScenarioError(f"{prefix}{error}") from error

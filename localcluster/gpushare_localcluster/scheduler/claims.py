@@ -27,7 +27,7 @@ from gpushare.core.claims.model import (
 )
 from gpushare.core.claims.pools import gather_pools
 from gpushare.errors import MessageError
-from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
 from gpushare.wire.dra.objects import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -36,7 +36,6 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.dra.requests import claim_request, class_record, holdings
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.dra.taints import read_taint_rule
 from gpushare_localcluster.api.objects import to_json
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.scheduler.cluster_events import Resource

@@ -7,7 +7,7 @@ unsupported part that matters is refused.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler.config import DEFAULT_LEASE_TIMES, ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 from gpushare.wire.scheduler.profiles import Profile
 
 
@@ -15,8 +15,7 @@ from gpushare.wire.scheduler.profiles import Profile
 class SchedulerOptions:
     """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
 
-    `empty_candidates`: see Preemption. `lease`: (namespace, name) of the leader's Lease, None to
-    schedule always; `lease_times`: lease duration, renew deadline and retry period.
+    `empty_candidates`: see Preemption.
     """
 
     extenders: tuple[ExtenderConfig, ...] = ()
@@ -25,8 +24,6 @@ class SchedulerOptions:
     max_backoff: float = 10.0
     seed: int | None = None
     empty_candidates: bool = True
-    lease: tuple[str, str] | None = None
-    lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
 
     @property
     def scheduler_names(self) -> frozenset[str]:
@@ -47,14 +44,14 @@ class SchedulerOptions:
 def options_from(config: SchedulerConfig, *, seed: int | None = None) -> SchedulerOptions:
     """Return the options in a configuration file. Raises SettingsError for an unsupported one."""
     for extender in config.extenders:
-        if not extender.url_prefix.startswith(("http://", "https://")):
-            raise SettingsError(f"{extender.url_prefix}: extenders are called by http or https")
+        if not extender.url_prefix.startswith("http://"):
+            raise SettingsError(
+                f"{extender.url_prefix}: the local cluster's scheduler calls extenders by http only"
+            )
     return SchedulerOptions(
         extenders=config.extenders,
         profiles=config.profiles,
         initial_backoff=config.pod_initial_backoff,
         max_backoff=config.pod_max_backoff,
         seed=seed,
-        lease=config.lease,
-        lease_times=config.lease_times,
     )

@@ -15,7 +15,6 @@ from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare_localcluster.http_client import HttpClient
 from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare_localcluster.scheduler.candidates import Candidate
-from gpushare_localcluster.scheduler.extender_tls import tls_context
 from gpushare_localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare_localcluster.scheduler.objects import Json, PodView
 
@@ -45,15 +44,13 @@ class FilterResult:
 
 
 class HttpExtender:
-    """One configured extender. Raises SettingsError for unusable certificates."""
+    """One configured extender, called by plain http."""
 
     def __init__(self, config: ExtenderConfig) -> None:
         self.config = config
         self._url = config.url_prefix.rstrip("/")
         self._managed = frozenset(item.name for item in config.managed_resources)
-        name = config.tls.server_name if config.tls else ""
-        tls = tls_context(config)
-        self._http = HttpClient(self._url, headers=_HEADERS, tls=tls, server_name=name)
+        self._http = HttpClient(self._url, headers=_HEADERS)
 
     @property
     def name(self) -> str:

@@ -6,7 +6,8 @@ Informers write, plug-ins read, from any thread: each change replaces a whole en
 
 from collections.abc import Mapping
 
-from gpushare.wire.budgets import DisruptionBudget, read_budget, selects
+from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.scheduler.objects import PodView
 

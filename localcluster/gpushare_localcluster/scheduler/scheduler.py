@@ -23,7 +23,6 @@ from gpushare_localcluster.scheduler.eviction import Evictor
 from gpushare_localcluster.scheduler.extender import HttpExtender
 from gpushare_localcluster.scheduler.feed import Feed
 from gpushare_localcluster.scheduler.handle import Handle
-from gpushare_localcluster.scheduler.leadership import Leadership
 from gpushare_localcluster.scheduler.objects import PodView
 from gpushare_localcluster.scheduler.others import SELECTING, OtherObjects
 from gpushare_localcluster.scheduler.profiles import build_frameworks
@@ -34,8 +33,6 @@ log = logging.getLogger(__name__)
 
 Feeder = Callable[[Json | None, Json | None, float], None]
 
-_LOOK_AGAIN = 0.1
-"""Seconds between two checks of the leadership."""
 # Pods that have not ended; ended pods hold nothing.
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _NAMESPACES = "/api/v1/namespaces"
@@ -83,7 +80,6 @@ class Scheduler:
             observer=observer,
             tracer=tracer,
         )
-        self._leadership = Leadership(self._api, options)
         self._stopping = False
         self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
         on_pod = partial(self._take_in, self._feed.pod)
@@ -108,7 +104,6 @@ class Scheduler:
         """Start to watch and to schedule."""
         for informer in self._informers:
             informer.start()
-        self._leadership.start()
         self._loop.start()
 
     def stop(self) -> None:
@@ -121,7 +116,6 @@ class Scheduler:
         if self._loop.is_alive():
             self._loop.join(10)
         self._schedule_one.stop()
-        self._leadership.stop()
         self._events.close()
         for extender in self._handle.extenders:
             extender.close()
@@ -194,12 +188,9 @@ class Scheduler:
         return True
 
     def _next(self) -> QueuedPod | None:
-        """Wait until this scheduler leads and a pod is ready; return the pod, None at the end."""
+        """Wait until a pod is ready; return the pod, None at the end."""
         with self._changed:
             while not self._stopping:
-                if not self._leadership.leads():
-                    self._changed.wait(_LOOK_AGAIN)
-                    continue
                 now = time.monotonic()
                 entry = self._queue.pop(now)
                 if entry is not None:

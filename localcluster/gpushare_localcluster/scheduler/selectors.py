@@ -1,14 +1,13 @@
 """Matching of node selector terms and pod affinity terms (core/v1).
 
-Terms are plain dicts of the API. Label selectors of pods are read by
-`gpushare.wire.budgets.selects`.
+Terms are plain dicts of the API. The rules are in `gpushare.core.selectors`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpushare.core.selectors import Requirement
-from gpushare.wire.budgets import selects
+from gpushare.core.selectors import NodeSelectorTerm
+from gpushare.wire.label_selectors import requirement_of, selects
 from gpushare_localcluster.scheduler.objects import Json, NodeView, PodView
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]
@@ -71,17 +70,6 @@ def any_term(terms: tuple[Json, ...] | None, node: NodeView) -> bool:
 
 def term_matches(term: Json, node: NodeView) -> bool:
     """Return whether all expressions and fields of one term hold; an empty term matches no node."""
-    expressions = term.get("matchExpressions") or ()
-    fields = term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    return all(_holds(item, node.labels) for item in expressions) and all(
-        _holds(item, {"metadata.name": node.name}) for item in fields
-    )
-
-
-def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
-    """Return whether one requirement holds (core/v1 NodeSelectorRequirement)."""
-    values = tuple(str(item) for item in requirement.get("values") or ())
-    key, operator = str(requirement.get("key")), str(requirement.get("operator"))
-    return Requirement(key, operator, values).holds(labels)
+    labels = tuple(map(requirement_of, term.get("matchExpressions") or ()))
+    fields = tuple(map(requirement_of, term.get("matchFields") or ()))
+    return NodeSelectorTerm(labels, fields).matches(node.name, node.labels)

@@ -25,12 +25,6 @@ class WaitingPod:
         self._pending = {name: min(longest, LONGEST_WAIT) for name, longest in waits.items()}
         self._answer: Status | None = None
 
-    @property
-    def pending_plugins(self) -> list[str]:
-        """The plug-ins that have not allowed the pod yet."""
-        with self._changed:
-            return list(self._pending)
-
     def allow(self, plugin: str) -> None:
         """Allow the binding on behalf of the plug-in."""
         with self._changed:

@@ -1,4 +1,4 @@
-"""The table of kubectl commands in docs/local-cluster-kubectl.md is true."""
+"""The table of kubectl commands in docs/local-cluster.md is true."""
 
 import shutil
 from pathlib import Path

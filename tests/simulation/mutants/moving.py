@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.cli import defrag_apply
+from gpushare.explain.moves import Answer, Pause, Run, Stop, Stopped
 from gpushare.extender.moves.mover import Mover
-from gpushare.extender.moves.steps import Answer, Pause, Run, Stop, Stopped
 from gpushare.wire.moves import MoveRecord
 from tests.simulation.mutants.museum import mutant
 
@@ -66,11 +66,11 @@ def never_lets_go(original: Any) -> Any:
     return lambda self: None
 
 
-@mutant("M6", "a person who moves pods writes nothing down", defrag_apply.DefragRun, "_begin",
+@mutant("M6", "a person who moves pods writes nothing down", defrag_apply.DefragRecord, "begin",
         test=f"{_TOGETHER}::test_a_person_and_the_extender_never_evict_at_once")  # fmt: skip
 def moves_beside_the_record(original: Any) -> Any:
     del original
-    return lambda self, ref: None
+    return lambda self, ref: ""
 
 
 @mutant("M7", "an eviction that was refused takes another one's of that pod from the record",

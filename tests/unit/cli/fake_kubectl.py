@@ -20,7 +20,10 @@ _SCRIPT = """\
 #!/bin/sh
 echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
 rest="$*"
-case "$rest" in *" --output="*) rest="${{rest%%" --output="*}}${{rest#*" --output="}}";; esac
+case "$rest " in
+  *" --output= "*) rest="$rest "; rest="${{rest%%" --output= "*}} ${{rest#*" --output= "}}"
+    rest="${{rest% }}";;
+esac
 file="{folder}/"
 while [ "$rest" ]; do
   after="${{rest#?}}"

@@ -80,17 +80,17 @@ class Evictor:
         return "default"
 
     def get(self, path: str) -> Mapping[str, Any]:
+        if path == RECORD and self.record is not None:
+            return self.record
+        raise ApiNotFound("no such object", 404)
+
+    def request(self, _method: str, path: str, **_: object) -> bytes:
         if self.reads_fail:
             self.reads_fail -= 1
             raise ApiError("Unable to connect to the server: no", 0)
-        if path == RECORD and self.record is not None:
-            return self.record
         for item in self.pods:
             if path == f"/api/v1/namespaces/team-a/pods/{item['metadata']['name']}":
-                return item
-        raise ApiNotFound("no such pod", 404)
-
-    def request(self, _method: str, path: str, **_: object) -> bytes:
+                return json.dumps({"apiVersion": "v1", "kind": "Pod"} | item).encode()
         lists: dict[str, tuple[str, list[Any]]] = {
             "/api/v1/nodes": ("Node", self.nodes),
             "/api/v1/pods": ("Pod", self.pods),
@@ -327,6 +327,17 @@ def test_while_another_process_moves_a_pod_nobody_is_evicted(api: Evictor, apply
     assert api.moves() == {"team-b/other": False}
 
 
+def test_an_eviction_of_the_same_pod_by_another_process_stays_written_down(
+    api: Evictor, apply: Apply
+) -> None:
+    for name in TARGETS:
+        api.record = None
+        api.write(MoveRecord().sent(f"uid-{name}", f"team-a/{name}", EPOCH).document())
+        assert "is being moved by another process" in stopped(apply())
+        assert api.moves() == {f"team-a/{name}": False}
+    assert api.evictions == []
+
+
 def test_it_goes_on_once_the_other_process_has_moved_its_pod(
     api: Evictor, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +423,15 @@ def test_a_lost_answer_of_what_was_done_is_seen(api: Evictor, apply: Apply, *, l
     code, _, _ = apply()
     assert (code, len(api.evictions)) == (0, 2)
     assert len(calls) == (3 if late else 2)
+
+
+def test_a_pod_that_changes_after_a_lost_answer_is_looked_at_again(
+    api: Evictor, apply: Apply
+) -> None:
+    api.faults = [LOST, ApiConflict("no", 409)]
+    code, out, _ = apply()
+    assert (code, len(api.evictions)) == (0, 2)
+    assert "has changed since it was looked at; it is tried again" in out
 
 
 def test_an_outcome_that_stays_unknown_is_told_as_such(api: Evictor, apply: Apply) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.cli import main as verbs
+from gpushare.cli.commands import OF_PLUGIN
 from gpushare.cli.kubectl import PROMPT_AFTER
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
@@ -194,7 +195,7 @@ def test_a_list_of_kubeconfigs_is_handed_over(
     assert inspect("--kubeconfig", files)[0] == 0
     assert cluster.log[0].startswith(f"KUBECONFIG={files} get")
     code, _, err = inspect("--kubeconfig", "/none:/nothing")
-    assert (code, err) == (1, "error: kubeconfig: no such file: /none:/nothing\n")
+    assert (code, err) == (2, "error: kubeconfig: no such file: /none:/nothing\n")
 
 
 def test_a_kubeconfig_that_cannot_be_looked_for_is_left_to_kubectl(
@@ -266,7 +267,7 @@ def test_what_kubectl_asks_for_is_shown_while_it_waits(
 def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECTL", "/no/such/kubectl")
     code, out, err = inspect()
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.startswith("error: cannot start /no/such/kubectl (No such file or directory)")
     assert err.count("\n") == 1
 
@@ -274,7 +275,6 @@ def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("nosuch", "gone"), 'error: node "nosuch" not found; node "gone" not found\n'),
         (("UPPER",), "error: 'UPPER' is not the name of a node\n"),
         (("a,metadata.name=b",), "error: 'a,metadata.name=b' is not the name of a node\n"),
         (("a", "-l", "x"), "error: name cannot be provided when a selector is specified\n"),
@@ -287,15 +287,36 @@ def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_what_makes_no_sense_ends_with_1(
+def test_wrong_usage_ends_with_2(
     cluster: FakeKubectl, inspect: Inspect, words: tuple[str, ...], text: str
 ) -> None:
-    assert inspect(*words) == (1, "", text)
+    assert inspect(*words) == (2, "", text)
 
 
-def test_a_wrong_flag_ends_as_kubectls(inspect: Inspect) -> None:
+def test_nodes_that_do_not_exist_are_an_error(cluster: FakeKubectl, inspect: Inspect) -> None:
+    text = 'Error from server (NotFound): nodes "nosuch" not found; nodes "gone" not found\n'
+    assert inspect("nosuch", "gone") == (1, "", text)
+
+
+@pytest.mark.parametrize("command", OF_PLUGIN)
+def test_the_plugin_has_the_commands_about_pods(inspect: Inspect, command: str) -> None:
+    code, out, _ = inspect(command, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: kubectl inspect gpushare {command} ")
+
+
+def test_the_plugin_as_one_file_says_what_it_lacks(
+    inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gpushare.cli.whatif", None)
+    code, out, err = inspect("whatif", "--pods", "8GiB")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "install the package gpushare" in err
+
+
+def test_a_wrong_flag_is_told_as_kubectls(inspect: Inspect) -> None:
     code, out, err = inspect("--nope")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.splitlines() == [
         "error: unrecognized arguments: --nope",
         "See 'kubectl inspect gpushare --help' for usage.",
@@ -394,7 +415,7 @@ def test_it_is_a_verb_of_gpushare_too(
 
 
 def test_it_needs_the_standard_library_alone(cluster: FakeKubectl) -> None:
-    modules = "inspect documents facts lister kubectl options report tables"
+    modules = "inspect documents facts lister kubectl options own_pods report rights tables"
     imports = ", ".join(f"gpushare.cli.{name}" for name in modules.split())
     code = f"import sys, {imports}; print([name for name in {HEAVY} if name in sys.modules])"
     process = subprocess.run(

@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.cli.completion import complete_plugin
 from gpushare.cli.documents import to_yaml
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.lister import Observed, Scope, follow, observe
-from gpushare.cli.options import complete
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import align, details
 from gpushare.wire.annotations import ALIYUN
@@ -147,11 +147,19 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
 
 # -- completion ----------------------------------------------------------------------------------
 
+PLUGIN = [
+    "defrag\tSay which few pods would have to move so that a pod fits, or move them.",
+    "doctor\tSay what is mis-wired, one line for each check. Changes nothing.",
+    "explain\tSay why a pod is pending and what would help, or why it is where it is.",
+    "whatif\tSay whether pods would fit, now or with nodes gone or added. Changes nothing.",
+]
+
 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ([""], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
+        ([""], ["a", "b", *PLUGIN, ":4"]),
+        (["d"], [*PLUGIN[:2], ":4"]),
         (["explain", ""], ["p1", "p2", ":4"]),
         (["explain", "-n", "team", ""], ["t1", ":4"]),
         (["explain", "p1", ""], [":4"]),
@@ -167,7 +175,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
         (["--cluster", ""], ["east", ":4"]),
         (["-l", ""], [":4"]),
         (["--watc"], ["--watch\tgo on and show each change", ":4"]),
-        ([], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
+        ([], ["a", "b", *PLUGIN, ":4"]),
     ],
 )
 def test_completion_offers_what_can_follow(
@@ -184,11 +192,12 @@ def test_completion_offers_what_can_follow(
     kubectl.answers("config view --minify --output=jsonpath={..namespace}" + patience, "")
     kubectl.answers("config get-contexts -o name" + patience, "dev\nlive\n")
     kubectl.answers("config get-clusters" + patience, "NAME\neast\n")
-    assert complete(words, kubectl.environ).splitlines() == answer
+    assert complete_plugin(words, kubectl.environ).splitlines() == answer
 
 
 def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> None:
-    assert complete(["--context", "dev", "--as=x", "-n", "y", ""], kubectl.environ) == ":4\n"
+    words = ["--context", "dev", "--as=x", "-n", "y", ""]
+    assert complete_plugin(words, kubectl.environ) == ":4\n"
     assert kubectl.log == [
         "KUBECONFIG= get --raw /api/v1/nodes --output= --context=dev --as=x --request-timeout=3s"
     ]

@@ -170,7 +170,7 @@ def test_without_an_answer_the_rest_is_shown_with_a_warning(
 )
 def test_what_is_no_url_is_an_error(url: str, inspect: Inspect, kubectl: FakeKubectl) -> None:
     code, out, err = inspect("--extender", url)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err == f"error: --extender: {url!r} is not http://HOST:PORT\n"
     assert not (kubectl.folder / "log").exists()
 

@@ -89,7 +89,7 @@ def test_a_plug_in_that_cannot_be_asked_leaves_the_others(
 @pytest.mark.parametrize("words", [("-o", "json"), ("-w",)])
 def test_other_forms_are_refused(inspect: Inspect, words: tuple[str, ...]) -> None:
     code, out, err = inspect("--top", *words)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "--top is one table" in err
 
 

@@ -314,3 +314,21 @@ def test_no_node_is_needed_for_pods_that_no_shape_takes(
     assert code == 1
     assert "Need:     0 nodes: more of these shapes take none of the pods that are left out" in out
     assert "Pods:     0 of 3 fit" in out
+
+
+def test_new_nodes_like_tainted_ones_take_pods_in_words(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: Capsys
+) -> None:
+    """And without tolerations no line says that there is room."""
+    tainted = node("a")
+    tainted["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    kubectl.cluster([tainted], [], page=500)
+    code, out, _ = need(capsys, "--pods", "16GiB x 3")
+    assert code == 0
+    assert "Need:     1 node: 1 x like a (2 x 16 GiB); with one" in out
+    assert "Pods:     3 of 3 fit (3 are asked for): 2 on nodes that are there, 1 on new ones" in out
+    assert "; the largest pod that still fits: 16 GiB on one device" in out
+    code, out, _ = need(capsys, "--pods", "16GiB x 3", "--tolerate", "none")
+    assert code == 1
+    assert "Need:     0 nodes: more of these shapes take none of the pods that are left out" in out
+    assert "16GiB x 3: 3: untolerated taint nvidia.com/gpu" in out

@@ -1,25 +1,25 @@
 """Help needs the standard library alone, and not the imports of the command."""
 
-import argparse
 import contextlib
 import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 import pytest
 
 from gpushare.cli import parsers
-from gpushare.cli.main import _MODULES, _PARSERS
+from gpushare.cli.commands import MODULES, PARSERS, parser_of
 from gpushare.doctor.options import doctor_parser
 from gpushare.explain import defrag
 
 HEAVY = ("numpy", "urllib3", "flask", "msgspec", "gunicorn", "yaml")
 
 
-@pytest.mark.parametrize("command", sorted(_PARSERS))
+@pytest.mark.parametrize("command", sorted(PARSERS))
 def test_help_imports_nothing_heavy(command: str) -> None:
     code = f"""
 import json, sys
@@ -37,13 +37,13 @@ print(json.dumps(sorted(set(sys.modules) & set({HEAVY!r}))), file=sys.stderr)
     assert json.loads(process.stderr.splitlines()[-1]) == []
 
 
-@pytest.mark.parametrize("command", sorted(_PARSERS))
+@pytest.mark.parametrize("command", sorted(PARSERS))
 def test_help_is_that_of_the_command(command: str) -> None:
     text = []
-    module, maker = _PARSERS[command]
-    parser: argparse.ArgumentParser = getattr(import_module(module), maker)(f"gpushare {command}")
-    run: Callable[[list[str]], object] = import_module(_MODULES[command]).main
-    for ask in (parser.parse_args, run):
+    run: Callable[..., object] = import_module(MODULES[command]).main
+    if command == "inspect":
+        run = partial(run, prog="gpushare inspect")
+    for ask in (parser_of(command).parse_args, run):
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             ask(["-h"])
         text.append(out.getvalue())

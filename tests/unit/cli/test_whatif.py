@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from gpushare.errors import SettingsError
 from gpushare.explain.whatif import new_names
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import SPLIT
+from gpushare.wire.device_request import SPLIT, USE_MODELS
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
 
@@ -85,7 +86,7 @@ def test_pods_of_manifests() -> None:
     ("document", "text"),
     [
         ("text", "document 1: is no object of Kubernetes"),
-        ({"kind": "Service", "metadata": {"name": "s"}}, "Service s: makes no pods"),
+        ({"kind": "Service", "metadata": {"name": "s"}}, "Service s makes no pods"),
         (pod_json("plain"), "asks for no aliyun.com/gpu-mem"),
         (pod_json("npu", 4, resource=NPU.resource), "asks for no aliyun.com/gpu-mem"),
         (pod_json("odd", "5Gi"), "Pod odd: "),
@@ -97,7 +98,10 @@ def test_pods_of_manifests() -> None:
             },
             "Pod claims: asks by claims, which do not count here: there is no cluster; say their",
         ),
-        ({"kind": "Job", "spec": {"parallelism": "many"}}, "'many' is no number of pods"),
+        (
+            {"kind": "Job", "spec": {"parallelism": "many", "template": pod_json("x", 4)}},
+            "'many' is no number of pods",
+        ),
     ],
 )
 def test_a_manifest_that_is_of_no_use_is_named(document: object, text: str) -> None:
@@ -395,3 +399,209 @@ def test_what_is_wrong_is_said_in_one_line(
     assert (code, out) == (2, "")
     assert text in err
     assert len(err.splitlines()) == 1
+
+
+def tainted(name: str, *keys: str) -> dict[str, Any]:
+    """Return a node with these taints; a key may have a value."""
+    item = node(name)
+    pairs = (key.partition("=") for key in keys)
+    item["spec"] = {
+        "taints": [{"key": key, "value": value, "effect": "NoSchedule"} for key, _, value in pairs]
+    }
+    return item
+
+
+def test_pods_in_words_tolerate_the_taints_of_gpu_nodes(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [tainted("gke", "nvidia.com/gpu=present"), tainted("aks", "sku=gpu")]
+    kubectl.cluster([*nodes, tainted("team", "team=a")], [], page=500)
+    code, out, _ = whatif(capsys, "--pods", "16GiB x 4")
+    assert (code, out.splitlines()[1:4]) == (
+        0,
+        [
+            "Nodes:    team taint team",
+            "Taints:   pods in words tolerate nvidia.com/gpu=present:NoSchedule,"
+            " sku=gpu:NoSchedule (--tolerate says otherwise)",
+            "Pods:     16GiB x 4: 4 of 4 fit (2 on aks, 2 on gke)",
+        ],
+    )
+    document = json.loads(whatif(capsys, "--pods", "16GiB x 4", "-o", "json")[1])
+    assert [taint["key"] for taint in document["tolerated"]] == ["nvidia.com/gpu", "sku"]
+
+
+def test_pods_in_words_tolerate_what_running_gpu_pods_tolerate_by_name(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, careless = pod("p1", "a"), pod("p2", "b")
+    running["spec"]["tolerations"] = [{"key": "team", "operator": "Exists"}]
+    careless["spec"]["tolerations"] = [{"operator": "Exists"}]
+    kubectl.cluster([tainted("a", "team=a"), tainted("b", "other")], [running, careless], page=500)
+    _, out, _ = whatif(capsys, "--pods", "12GiB")
+    assert "Nodes:    b taint other\n" in out
+    assert "Pods:     12GiB: 2 fit (2 on a)\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "fit"),
+    [
+        (("none",), 0),
+        (("all",), 4),
+        (("team",), 2),
+        (("team=a",), 2),
+        (("team=a:NoSchedule", "nvidia.com/gpu"), 4),
+        ((), 2),
+    ],
+)
+def test_the_command_line_says_which_taints_pods_in_words_tolerate(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], fit: int
+) -> None:
+    cordoned = tainted("cordoned", "team=a")
+    cordoned["spec"]["unschedulable"] = True
+    nodes = [tainted("gke", "nvidia.com/gpu=present"), tainted("team", "team=a"), cordoned]
+    kubectl.cluster(nodes, [], page=500)
+    flags = [part for word in words for part in ("--tolerate", word)]
+    document = json.loads(whatif(capsys, "--pods", "16GiB", *flags, "-o", "json")[1])
+    assert document["pods"][0]["fit"] == fit
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("team=b",), "'team=b': no node with devices has such a taint; their taints: team=a:"),
+        (("none", "team"), "none and all go alone"),
+        (("team=a:Never",), "is not KEY[=VALUE][:EFFECT]"),
+    ],
+)
+def test_a_taint_that_no_node_has_is_refused(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
+) -> None:
+    kubectl.cluster([tainted("team", "team=a")], [], page=500)
+    flags = [part for word in words for part in ("--tolerate", word)]
+    code, out, err = whatif(capsys, "--pods", "16GiB", *flags)
+    assert (code, out) == (2, "")
+    assert text in err
+
+
+def test_manifests_tolerate_what_they_say_alone(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.cluster([tainted("gke", "nvidia.com/gpu=present")], [], page=500)
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod_json("plain", 4)))
+    code, out, _ = whatif(capsys, "--pods", str(file))
+    assert code == 1
+    assert "Nodes:    gke taint nvidia.com/gpu\n" in out
+    assert "Taints:" not in out
+    assert "0 of 1 fit; then: 1 untolerated taint nvidia.com/gpu" in out
+
+
+def test_pods_of_a_saved_report_tolerate_the_taints_of_their_node(
+    kubectl: FakeKubectl, inspect: Inspect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.cluster([tainted("a", "team=a"), tainted("b", "team=a")], [pod("p1", "a")], page=5)
+    file = tmp_path / "saved.json"
+    file.write_text(inspect("-o", "json")[1])
+    code, out, _ = whatif(capsys, "--snapshot", str(file), "--without", "a")
+    assert (code, out.splitlines()[2]) == (0, "Without:  a: 1 of 1 pod fit elsewhere")
+
+
+def test_other_objects_of_a_file_are_passed_over(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    spec = {"replicas": 2, "template": pod_json("x", 8)}
+    items = [
+        {"kind": "Service", "metadata": {"name": "web"}},
+        {"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec},
+        {"kind": "Deployment", "metadata": {"name": "front"}, "spec": {"template": pod_json("y")}},
+    ]
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    code, out, err = whatif(capsys, "--pods", str(file))
+    assert code == 0
+    assert "Pods:     deployment/web: 2 of 2 fit (2 on a)\n" in out
+    assert err == (
+        "Passed over: Service web makes no pods; Deployment front asks for no aliyun.com/gpu-mem,"
+        " and by no claim\n"
+    )
+
+
+def test_parts_of_an_object_are_named(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    groups = [
+        {"groupName": "small", "replicas": 2, "template": pod_json("x", 4)},
+        {"groupName": "large", "replicas": 1, "template": pod_json("x", 16)},
+    ]
+    spec = {"headGroupSpec": {"template": pod_json("head")}, "workerGroupSpecs": groups}
+    file = tmp_path / "ray.json"
+    file.write_text(json.dumps({"kind": "RayCluster", "metadata": {"name": "r"}, "spec": spec}))
+    _, out, err = whatif(capsys, "--pods", str(file))
+    assert "Pods:     raycluster/r small: 2 of 2 fit (2 on a)\n" in out
+    assert "Pods:     raycluster/r large: 1 of 1 fit (1 on a)\n" in out
+    assert err == ""
+
+
+def test_a_daemon_set_has_a_pod_on_each_node_that_it_selects(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cordoned nodes included, and as many as nodes come; not those with an untolerated taint."""
+    cordoned = node("cordoned")
+    cordoned["spec"] = {"unschedulable": True}
+    nodes = [node("a"), cordoned, tainted("team", "team"), node("small", 4, 1)]
+    kubectl.cluster(nodes, [], page=500)
+    file = tmp_path / "daemons.json"
+    spec = {"template": pod_json("x", 8)}
+    file.write_text(json.dumps({"kind": "DaemonSet", "metadata": {"name": "d"}, "spec": spec}))
+    words = ("--pods", str(file), "--add", "1:a", "-o", "json")
+    code, out, _ = whatif(capsys, *words)
+    assert code == 1
+    assert {item["name"]: item["fit"] for item in json.loads(out)["pods"]} == {
+        "daemonset/d on a": 1,
+        "daemonset/d on cordoned": 1,
+        "daemonset/d on new-1": 1,
+        "daemonset/d on small": 0,
+    }
+
+
+def labelled(name: str) -> dict[str, Any]:
+    """Return a node with two GPUs of 16 GiB by labels of GPU feature discovery alone."""
+    item = node(name, 0)
+    labels = {"count": "2", "memory": "16384", "product": "Tesla-T4"}
+    item["metadata"]["labels"] = {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}
+    return item
+
+
+def test_nodes_with_labels_of_gpus_are_judged_as_once_shared(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = pod_json("whole", limits={"nvidia.com/gpu": "1"})
+    whole["spec"]["nodeName"] = "gfd"
+    kubectl.cluster([labelled("gfd"), node("cpu", 0)], [whole], page=500)
+    code, out, err = whatif(capsys, "--pods", "8GiB")
+    assert (code, out) == (2, "")
+    assert "no node shares aliyun.com/gpu-mem" in err
+    assert "(1 have labels of GPUs: whatif --as-shared)" in err
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod_json("x", 16, annotations={USE_MODELS: "t4"})))
+    words = ("--as-shared", "--pods", str(file), "--pods", "8GiB")
+    code, out, _ = whatif(capsys, *words)
+    assert code == 0
+    assert "Pods:     pod/x: 1 of 1 fit (1 on gfd)\n" in out
+    assert "Pods:     8GiB: 2 fit (2 on gfd)\n" in out
+    assert "; 2 GPUs on 1 node count as shared by labels alone; pods with whole GPUs there" in out
+
+
+def test_what_devices_share_already_counts_as_it_is(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compute is advertised as by the other nodes."""
+    shared = labelled("a") | {"status": node("a", 8, 1)["status"]}
+    shared["status"]["allocatable"][ALIYUN.cores] = "100"
+    kubectl.cluster([shared, labelled("b")], [], page=500)
+    words = ("--as-shared", "--pods", "8GiB + 50%", "-o", "json")
+    (answer,) = json.loads(whatif(capsys, *words)[1])["pods"]
+    assert {item["node"]: item["pods"] for item in answer["on"]} == {"a": 1, "b": 4}
+    assert whatif(capsys, "--as-shared", "--pods", "1", "--nodes", "x.csv")[0] == 2

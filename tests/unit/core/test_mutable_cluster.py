@@ -5,9 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import MutableCluster, Placement, fits, ranking
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
 from tests.unit.core.clusters import POLICIES, Cluster, node, requests
+
+SMALL = Cluster(
+    (
+        node("a", 8, 8, cpu=4500, memory=2**34, models=("A", "A")),
+        node("b", 8, 8, 8, cpu=9000, memory=2**33),
+        node("c", 4, 8),
+    )
+)
+"""Nodes that run out of CPU, memory or devices."""
 
 CLUSTER = Cluster((node("a", 8, 8, 8), node("b", 8, 8), node("c", 4, 8, unhealthy=[0])))
 
@@ -49,3 +60,47 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         for row, shares, element in present:
             if element.alone:
                 assert all(used[row, device] == units for device, units in shares)
+
+
+class Counting:
+    """A policy of devices that counts the scored rows."""
+
+    ignores_host = True
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
+        return ()
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        self.rows += len(rows)
+        return -snapshot.free[rows].astype(float)
+
+
+@given(
+    wanted=st.lists(requests(2) | st.builds(Request, cpu=st.just(3000)), min_size=1, max_size=12),
+    policy=st.sampled_from(sorted(POLICIES)),
+)
+def test_scores_are_those_of_a_ranking_that_judges_cpu_and_memory_by_row(
+    wanted: list[Request], policy: str
+) -> None:
+    view = mutable(SMALL.snapshot(), np.arange(3), empty=True)
+    cluster = MutableCluster(view, ranking(POLICIES[policy], 3))
+    for request in wanted:
+        expected = Ranking(POLICIES[policy], fits=fits).scores(view, request)
+        scores = cluster.scorer.scores(view, request)
+        assert scores.values.tolist() == expected.values.tolist()
+        for row in np.flatnonzero(scores.values > -np.inf).tolist():
+            assert scores.device(row) == expected.device(row)
+        cluster.place(request)
+
+
+def test_pods_that_differ_in_cpu_and_memory_alone_share_scores() -> None:
+    policy = Counting()
+    view = mutable(SMALL.snapshot(), np.arange(3), empty=True)
+    cluster = MutableCluster(view, ranking(policy, 3))
+    places = [cluster.place(Request(2, 1, cpu=cpu)) for cpu in (1000, 2000, 1501, 8000, 1)]
+    # On the tightest device first; a has too little CPU for the fourth pod.
+    assert [place.row for place in places if place is not None] == [2, 2, 0, 1, 0]
+    assert policy.rows == 3 + 4

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from urllib3.exceptions import InsecureRequestWarning
 
 from gpushare.doctor.certificate import ends_at
@@ -19,7 +20,7 @@ from gpushare.doctor.facts import ListedPods
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main, warn_once_of_unverified_tls
 from gpushare.doctor.objects import read_lease, read_node, read_pods
-from gpushare.doctor.report import as_json, as_text
+from gpushare.doctor.report import as_document, as_text
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList
 from gpushare.wire.metrics import read_samples, total
@@ -225,7 +226,8 @@ def test_colours_are_around_the_level_alone() -> None:
 
 
 def test_the_document_has_its_keys() -> None:
-    document = json.loads(as_json(FINDINGS))
+    document = json.loads(as_document(FINDINGS))
+    assert yaml.safe_load(as_document(FINDINGS, "yaml")) == document
     assert document["apiVersion"] == "gpushare.io/v1"
     assert document["kind"] == "DoctorReport"
     assert document["result"] == "fail"

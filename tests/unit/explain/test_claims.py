@@ -102,7 +102,7 @@ def test_a_pod_that_waits_is_told_which_claims_hold_the_devices() -> None:
         "Claim:      default/claim-3 has no devices and asks for 1 x gpu with memory 30Gi",
         "Devices:    0 of 1 nodes have devices for its claims",
         "Would fit:  a has devices for its claims once claim default/claim-2 (of train) ends",
-        "Scheduler:  it has said nothing yet",
+        "Scheduler:  default-scheduler has said nothing yet",
     ]
     reading = said(books, 3)["claimDevices"]
     assert (reading["nodes"], reading["fit"], reading["never"]) == (1, [], False)

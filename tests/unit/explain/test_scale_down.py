@@ -1,14 +1,13 @@
 """Which nodes may go: all that do could go at once, and no other could go besides."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
-from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.selectors import Demands
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
@@ -100,92 +99,6 @@ def test_a_pod_of_another_resource_keeps_a_node_too() -> None:
     assert answer["a"] == "default/a0 would have no device on another node"
     # Pods in the first books were taken back: b has room there, and none here.
     assert [*answer] == ["a", "b"]
-
-
-def by_claim(
-    *claims: tuple[str, str, int, tuple[str, ...]],
-    pod: Request = ONE,
-    demands: Demands = NO_DEMANDS,
-    own_filters: OwnFilters | None = None,
-) -> Books:
-    """Books of three nodes of two cards of 16.
-
-    claims: with a name, a node, units, and the pods that it is reserved for; one that is called
-    "late" is on no node yet. pod, demands: of each pod.
-    """
-    ledger = books(*(node(name, 16, 16) for name in "abc"))
-    running, reserved = dict[str, ObservedPod](), dict[str, list[str]]()
-    for name, place, units, users in claims:
-        snapshot = ledger.snapshot()
-        free = snapshot.free[snapshot.row[place]].tolist()
-        at = next(at for at, remaining in enumerate(free) if remaining >= units)
-        claim_ref = replace(ref(name), uid=f"uid-{name}/{place}")
-        ledger.pod_changed(ObservedPod(claim_ref, Request(units, 1), place, ((at, units),)))
-        reserved[f"uid-{name}"] = [f"uid-{user}" for user in users]
-        for user in {*users} - {"late"}:
-            running[f"uid-{user}"] = ObservedPod(ref(user), pod, place, demands=demands)
-    return Books.of_claims(ledger.view(), own_filters or OwnFilters(), running, reserved)
-
-
-def test_a_pod_whose_claim_has_no_card_elsewhere_keeps_its_node() -> None:
-    whole = [("ca", "a", 12, ("pa",)), ("cb", "b", 12, ("pb",)), ("cc", "b", 12, ("pc",))]
-    assert [*must_stay([by_claim(*whole)], POLICY, staying=["c"])] == ["b"]
-    assert must_stay([by_claim(*whole)], POLICY) == {
-        "a": "default/pa would have no device on another node",
-        "b": "default/pc would have no device on another node",
-    }
-    assert must_stay([by_claim(*whole[:2])], POLICY, staying=["c"]) == {}
-
-
-def test_all_claims_of_a_pod_go_to_one_node() -> None:
-    both = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("pa",))]
-    existing = [("cb", "b", 8, ("pb",)), ("cc", "c", 8, ("pc",))]
-    answer = must_stay([by_claim(*both, *existing)], POLICY, staying=["b", "c"])
-    assert answer == {"a": "default/pa would have no device on another node"}
-    apart = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("other",))]
-    assert must_stay([by_claim(*apart, *existing)], POLICY, staying=["b", "c"]) == {}
-
-
-def test_a_claim_that_pods_share_goes_with_all_of_them_and_once() -> None:
-    shared = ("x", "a", 12, ("p1", "p2", "late"))
-    room = [("cb", "b", 16, ("pb",)), ("cc", "b", 4, ("pc",))]
-    assert must_stay([by_claim(shared, *room)], POLICY, staying=["b"]) == {}
-    full = [*room, ("cd", "b", 1, ("pd",))]
-    assert must_stay([by_claim(shared, *full)], POLICY, staying=["b"]) == {
-        "a": "default/p1 (2 pods that share a claim) would have no device on another node"
-    }
-
-
-def test_a_claim_whose_pod_comes_yet_keeps_its_node_and_one_of_nobody_does_not() -> None:
-    late = ("x", "a", 12, ("late",))
-    assert must_stay([by_claim(late)], POLICY) == {
-        "a": "claim default/x would have no device on another node"
-    }
-    assert must_stay([by_claim(("x", "a", 12, ()))], POLICY) == {}
-
-
-def test_a_pod_by_claim_goes_only_where_it_is_let_in_and_has_cpu() -> None:
-    states = NodeStates(
-        state_of(
-            node(name, 16, 16),
-            labels={"zone": zone},
-            allocatable={"cpu": cpu, "memory": 2**40, "pods": 110},
-        )
-        for name, zone, cpu in (("a", "one", 4000), ("b", "two", 4000), ("c", "one", 150))
-    )
-    own_filters = OwnFilters(states, lambda _: {})
-    claim = ("x", "a", 12, ("pa",))
-
-    def stays(cpu: int, **zone: str) -> bool:
-        demands = Demands(node_selector=tuple(zone.items()))
-        claim_books = by_claim(
-            claim, pod=Request(cpu=cpu), demands=demands, own_filters=own_filters
-        )
-        return "a" in must_stay([claim_books], POLICY, staying=["b", "c"])
-
-    assert not stays(4000)
-    assert not stays(100, zone="one")
-    assert stays(200, zone="one")
 
 
 def packed(pods: Sequence[int], room: Sequence[int]) -> bool:

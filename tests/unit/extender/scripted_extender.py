@@ -13,6 +13,8 @@ from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
@@ -74,13 +76,15 @@ class ScriptedExtender:
             self.resources,
             binder,
             not_ready=lambda: self.why_not,
-            best_only=best_only,
             bind_slots=BindSlots(max_binds),
-            observe=self.observe,
-            rejected=self.rejected.update,
-            event_messages=EventMessages(self.heard, self.resources, "GiB"),
-            last_hour=self.hour,
-            shadow=self.shadow.asked if self.shadow is not None else None,
+            filter_options=FilterOptions(best_only=best_only),
+            recipients=Recipients(
+                observe=self.observe,
+                rejected=self.rejected.update,
+                event_messages=EventMessages(self.heard, self.resources, "GiB"),
+                last_hour=self.hour,
+                shadow=self.shadow.asked if self.shadow is not None else None,
+            ),
             clock=self.api.clock,
         )
 

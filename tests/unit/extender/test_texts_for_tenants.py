@@ -29,6 +29,7 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
@@ -110,10 +111,8 @@ class World:
             resources,
             Binder(self.api, resources, lambda: float("inf"), self.api.clock),
             not_ready=lambda: self.not_ready,
-            best_only=False,
             bind_slots=BindSlots(8),
-            observe=lambda *_: None,
-            event_messages=self.messages,
+            recipients=Recipients(event_messages=self.messages),
         )
 
     def pod(self, colour: str, units: int | str, annotations: Mapping[str, str]) -> Json:

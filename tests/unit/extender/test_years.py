@@ -28,6 +28,8 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -89,10 +91,11 @@ class Cluster:
                 lambda: int(self.api.now * 1e9),
             ),
             not_ready=str,
-            best_only=True,
+            filter_options=FilterOptions(best_only=True),
             bind_slots=BindSlots(8),
-            observe=lambda *_: None,
-            event_messages=EventMessages(Heard(), self.resources, "GiB", self.api.clock),
+            recipients=Recipients(
+                event_messages=EventMessages(Heard(), self.resources, "GiB", self.api.clock)
+            ),
             clock=self.api.clock,
             wall=self.api.clock,
         )

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from gpushare import __version__
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
-from gpushare.core.explain import Explanation
 from gpushare.core.model import NodeSpec, Request
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
 from gpushare.errors import MessageError
+from gpushare.explain.claims import Readings, why_pending
 from gpushare.explain.document import progress_document
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
@@ -32,6 +32,8 @@ from gpushare.extender.tell.group_progress import waiting_groups
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places
 from gpushare.ledger import LedgerView
+from gpushare.turns import in_turns
+from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
@@ -49,6 +51,7 @@ Version = tuple[int, int]
 """The versions of the books and of the node states for kube-scheduler's own filters."""
 
 _NEVER: Version = (-1, -1)
+_TOO_LARGE = "its spec is too large to be judged here: gpushare explain judges it"
 _BUDGET = 0.05
 """Seconds of one turn; each turn makes at least one explanation."""
 _REST = 9.0
@@ -88,7 +91,7 @@ class Documents:
             for resource in resources
         ]
         if claims is not None:
-            self._parts.append(_ClaimsPart(claims.source, unit, last_hour, called, mistaken_pods))
+            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -118,15 +121,14 @@ class Documents:
 class ExplanationCache:
     """The explanations of the pending requests for one resource, each in one sentence.
 
-    An explanation on a full cluster takes up to 0.3 s of CPU, and many requests may be pending. So
+    An explanation on a full cluster takes up to 0.5 s of CPU, and many requests may be pending. So
     pods with equal requests and demands share one explanation, and explanations take at most a
     tenth of the time; the other pods keep their last sentence until their turn.
 
-    unit: of the memory. clock: seconds, monotonic.
+    clock: seconds, monotonic.
     """
 
-    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._unit = unit
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._rested_at = 0.0
         self._sentences: dict[Hashable, tuple[Version, str]] = {}
@@ -136,13 +138,10 @@ class ExplanationCache:
     def about(
         self,
         questions: Iterable[_Question],
-        explain: Callable[[_Question], Explanation],
+        explain: Callable[[_Question], str],
         version: Version,
     ) -> Mapping[Hashable, str]:
-        """Return the sentences; a question before its first turn has none.
-
-        explain: raises MessageError for an impossible request.
-        """
+        """Return the sentences; a question before its first turn has none."""
         open_questions = dict.fromkeys(questions)
         sentences = self._sentences.items()
         self._sentences = {
@@ -154,16 +153,7 @@ class ExplanationCache:
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
             question = stale.pop(0)
-            try:
-                explanation = explain(question)
-            except MessageError as error:
-                text = f"its request makes no sense: {error}"
-            else:
-                fit = len(explanation.fit)
-                text = f"it fits now on {fit} node{'s' * (fit > 1)}"
-                if not fit:
-                    text = sentence(explanation, self._unit)
-            self._sentences[question] = version, text
+            self._sentences[question] = version, explain(question)
             now = self._clock()
         if now > begin:
             self._rested_at = now + (now - begin) * _REST
@@ -195,7 +185,8 @@ class _KeptPart:
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
-        self.explanations = ExplanationCache(unit)
+        self._unit = unit
+        self.explanations = ExplanationCache()
         self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
 
     def version(self) -> object:
@@ -240,10 +231,17 @@ class _KeptPart:
             _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
         ]
 
-    def _explain(self, question: tuple[Request, Demands]) -> Explanation:
+    def _explain(self, question: tuple[Request, Demands]) -> str:
         request, demands = question
-        self._managed.ranking(request)
-        return explanation_of(self._managed, request, demands, time.time())
+        try:
+            self._managed.ranking(request)
+            explanation = explanation_of(self._managed, request, demands, time.time())
+        except MessageError as error:
+            return f"its request makes no sense: {error}"
+        fit = len(explanation.fit)
+        if fit:
+            return f"it fits now on {fit} node{'s' * (fit > 1)}"
+        return sentence(explanation, self._unit)
 
     def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
         was_called = self._called(pod.ref.uid)
@@ -294,9 +292,65 @@ class _KeptPart:
 
 
 class _ClaimsPart(_KeptPart):
-    """The part about the devices of the driver: claims instead of pods, and none is pending."""
+    """The part about the devices of the driver: claims hold memory, and pods with claims wait."""
 
     more = MappingProxyType({"holder": "claim"})
+
+    def __init__(
+        self,
+        claims: ClaimsView,
+        unit: str,
+        last_hour: LastHour,
+        called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
+    ) -> None:
+        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
+        self._claims = claims
+        self._readings: tuple[Version, Readings] = _NEVER, {}
+
+    def version(self) -> object:
+        """Return a value that differs whenever the text does."""
+        return super().version(), self._claims.books.version, self._claims.waiting.version
+
+    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
+        del books
+        by_class = self._claims.books.resources.keys()
+        pods = [pod for pod in self._claims.waiting.all().values() if pod.asks_by_claims(by_class)]
+        version = self._claims.books.version, self._managed.filters.states.version
+        if self._readings[0] != version:
+            self._readings = version, {}
+        # No namespace waits for all sentences of another.
+        questions = [
+            (pod.needs, pod.is_gated) for pod in in_turns(pods, lambda pod: pod.ref.namespace)
+        ]
+        sentences = self.explanations.about(questions, self._why_pending, version)
+        return [
+            {
+                "namespace": pod.ref.namespace,
+                "name": pod.ref.name,
+                "requested": 0,
+                "devices": 0,
+                "created": int(pod.created) or None,
+                "asked": self._called(pod.ref.uid),
+                "why": sentences.get((pod.needs, pod.is_gated)),
+                "scheduler": pod.scheduler,
+            }
+            for pod in sorted(pods, key=lambda pod: (pod.created, str(pod.ref)))
+        ]
+
+    def _why_pending(self, question: tuple[bytes, bool]) -> str:
+        needs, is_gated = question
+        if not needs:
+            return _TOO_LARGE
+        claims, (_, readings) = self._claims, self._readings
+        return why_pending(
+            CLAIMS_PODS.decode(needs),
+            claims.books,
+            claims.source.filters,
+            claims.matches,
+            readings=readings,
+            is_gated=is_gated,
+        )
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:

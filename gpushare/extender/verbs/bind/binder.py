@@ -23,8 +23,6 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.bind.gate import NOT_LEADING, Arrival, Torn
 from gpushare.extender.verbs.bind.transaction import (
@@ -38,6 +36,7 @@ from gpushare.extender.verbs.bind.transaction import (
     WriteBinding,
     observed_pod,
 )
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
@@ -385,11 +384,10 @@ class BindVerb:
         resources: ManagedResources,
         tickets: Tickets,
         binder: Binder,
+        recipients: Recipients,
         *,
         not_ready: Callable[[], str],
         bind_slots: BindSlots,
-        event_messages: EventMessages | None,
-        last_hour: LastHour | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
@@ -398,8 +396,7 @@ class BindVerb:
         self._clock = clock
         self._not_ready = not_ready
         self._bind_slots = bind_slots
-        self._event_messages = event_messages
-        self._last_hour = last_hour
+        self._recipients = recipients
 
     def answer(self, body: bytes, later: Callable[[VerbAnswer], None]) -> VerbAnswer | None:
         """Return the answer to a body of bind, with any error in the field `Error`.
@@ -439,12 +436,13 @@ class BindVerb:
     def _answer(self, ref: PodRef, node: str, result: BindResult) -> VerbAnswer:
         """Return the answer for the outcome; end the hold, drop the ticket, write the event."""
         line: dict[str, object] = {"pod": ref, "node": node}
+        event_messages, last_hour = self._recipients.event_messages, self._recipients.last_hour
         # Not earlier: until the books charge the pod, only the hold protects its devices.
         for resource in self._resources:
             resource.holds.bind(ref.uid, is_refused=bool(result.error))
         if result.error:
-            if self._event_messages is not None and result.reason != NOT_OURS:
-                self._event_messages.bind_failed(ref, node, result.error)
+            if event_messages is not None and result.reason != NOT_OURS:
+                event_messages.bind_failed(ref, node, result.error)
             error_text = f"gpushare: {result.error}"
             return VerbAnswer(
                 encode_bind(error_text), result.reason, line | {"error": result.error}
@@ -455,10 +453,10 @@ class BindVerb:
             record = resource.ledger.record(ref.uid)
             if isinstance(record, Entry) and record.placement is not None:
                 shares = record.placement
-                if self._last_hour is not None:
+                if last_hour is not None:
                     units = sum(units for _, units in shares)
-                    self._last_hour.allocated(resource.names.resource, ref.uid, units)
-        if self._event_messages is not None:
-            self._event_messages.bound(ref, node, shares)
+                    last_hour.allocated(resource.names.resource, ref.uid, units)
+        if event_messages is not None:
+            event_messages.bound(ref, node, shares)
         line["devices"] = ",".join(f"{device}:{units}" for device, units in shares) or "-"
         return VerbAnswer(encode_bind(), result.reason, line)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gpushare.core.selectors import untolerated
 from gpushare.errors import SettingsError
-from gpushare.wire.budgets import selects
 from gpushare.wire.fields import fields_of, number, text
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.objects import Json, PodView
 from gpushare_localcluster.scheduler.plugins.node_affinity import required_affinity

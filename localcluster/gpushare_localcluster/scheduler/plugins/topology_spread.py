@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
-from gpushare.wire.budgets import selects
 from gpushare.wire.fields import Fields, items, text
+from gpushare.wire.label_selectors import selects
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource

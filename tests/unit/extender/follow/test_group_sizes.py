@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.extender.follow import group_sizes
-from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes, gang_size
+from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes
 from gpushare.wire.groups import COSCHEDULING, JOB_SET, Group
 from gpushare.wire.objects import POD_GROUPS
 
@@ -90,9 +90,3 @@ def test_each_kind_is_read_once_under_a_name_of_its_own() -> None:
     for field in ("kind", "name", "path"):
         assert len({getattr(source, field) for source in SIZE_SOURCES}) == len(SIZE_SOURCES)
     assert all(source.path.rsplit("/", 1)[1] in source.name for source in SIZE_SOURCES)
-
-
-@pytest.mark.parametrize(("size", "gang"), [(0, 0), (1, 0), (2, 2)])
-def test_a_group_of_one_or_of_nobody_knows_how_many_is_no_gang(size: int, gang: int) -> None:
-    assert gang_size(Group("kueue team/g", size), GroupSizes()) == gang
-    assert gang_size(Group("", size), GroupSizes()) == 0

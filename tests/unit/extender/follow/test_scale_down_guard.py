@@ -15,15 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import ObservedPod
-from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.explain.claim_books import ClaimBooks
-from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.scale_down_guard import AGAIN, ScaleDownGuard
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import NODES
@@ -33,8 +28,6 @@ from gpushare.wire.scale_down import (
     Mark,
     mark_of,
 )
-from tests.support.claim_values import DRIVER, GIB, allocated, holding, slice_of
-from tests.support.claim_values import device as card
 from tests.unit.extender.kit import (
     NO_RIGHT,
     managed_resources,
@@ -48,14 +41,6 @@ from tests.unit.extender.kit import (
 CA = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 KARPENTER = "karpenter.sh/do-not-disrupt"
 ABOUT_A1 = "team/a1 would have no device on another node"
-
-
-def claims_view(resources: ManagedResources) -> ClaimsView:
-    books, policy = ClaimBooks(DRIVER, GIB), "device-bestfit"
-    rankings = {policy: Ranking(load_policy(policy))}
-    filters = next(iter(resources)).filters
-    source = ManagedResource(ALIYUN, books.ledger, rankings, policy, filters=filters)
-    return ClaimsView(books, source, matches=lambda *_: True, counts=ClaimCounts)  # type: ignore[arg-type]
 
 
 class World:
@@ -77,12 +62,12 @@ class World:
             self.changed(name)
         self.restart(on=on)
 
-    def restart(self, *, on: bool, claims: ClaimsView | None = None) -> None:
+    def restart(self, *, on: bool) -> None:
         """Another process; its watch shows all objects."""
         self.running = Shown[ObservedPod]() if on else None
         self.pods = PodEventHandler(self.resources, running=self.running)
         self.guard = ScaleDownGuard(
-            self, self.resources, self.marks, self.running, claims=claims,
+            self, self.resources, self.marks, self.running,
             not_ready=lambda: self.why_not, clock=lambda: self.now,
         )  # fmt: skip
 
@@ -228,34 +213,6 @@ def test_a_node_selector_of_a_pod_that_runs_counts() -> None:
     world.ended("b1")
     world.round()
     assert "team/web would have no device" in world.why("a")
-
-
-def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> None:
-    world = World("a", "b")
-    for name in "ab":  # no devices by annotation
-        world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
-    world.shown()
-    view = claims_view(world.resources)
-    view.books.replace_slices(slice_of(name, card("gpu-0", 16, node=name)) for name in "ab")
-    view.books.claim_changed(allocated(1, holding("a", "gpu-0", 10), users=(("p", "uid-p"),)))
-    world.restart(on=True, claims=view)
-    world.changed("b", **{CA: "true"})
-
-    def runs(**selector: str) -> None:
-        pod = pod_json("p", node="a", phase="Running")
-        pod["spec"] |= {"nodeSelector": selector, "resourceClaims": [{"name": "gpu"}]}
-        world.pods.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
-
-    runs(zone="here")
-    world.round()
-    assert world.why("a") == "team/p would have no device on another node"
-    world.ended("p")
-    runs()
-    world.round()
-    assert world.notes("a") == {}
-    view.books.claim_changed(allocated(2, holding("b", "gpu-0", 10)))
-    world.round()
-    assert world.why("a") == "team/p would have no device on another node"
 
 
 @pytest.mark.parametrize("on", [True, False])

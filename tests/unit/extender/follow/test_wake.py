@@ -11,7 +11,7 @@ from gpushare.core.selectors import Demands
 from gpushare.errors import ApiError, ApiUnavailable
 from gpushare.extender.follow.wake import AFTER_START, EVERY, KEY, SchedulerWaker
 from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
-from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.codec import WatchEvent
@@ -59,8 +59,8 @@ class World:
         verb = FilterVerb(
             self.resources,
             Tickets(),
+            FilterOptions(best_only=True),
             not_ready=str,
-            best_only=True,
             bind_slots=BindSlots(8),
             lists=NameLists(),
             clock=self.api.clock,

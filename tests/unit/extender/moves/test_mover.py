@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.moves.steps import WAIT, Stop
+from gpushare.explain.moves import WAIT, Stop
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.unit.extender.kit import NO_RIGHT, read_node
@@ -109,7 +109,16 @@ SPENT, CHANGED = (ApiError("budget", 429), False), (ApiConflict("changed", 409),
 
 @pytest.mark.parametrize(
     "faults",
-    [[LOST], [CUT], [CUT, LOST], [SPENT], [CUT, SPENT], [CHANGED], [(ApiNotFound("", 404), False)]],
+    [
+        [LOST],
+        [CUT],
+        [CUT, LOST],
+        [SPENT],
+        [CUT, SPENT],
+        [CHANGED],
+        [CUT, CHANGED],
+        [(ApiNotFound("", 404), False)],
+    ],
 )
 def test_an_eviction_that_fails_for_a_while_is_made_once_in_the_end(faults: list[Any]) -> None:
     world = World()
@@ -128,6 +137,27 @@ def test_a_right_that_is_missing_ends_it() -> None:
     assert len(world.faults) == 8
     assert world.stops() == [Stop.REFUSED.value]
     assert world.mover.state()["moves_left"] == 10
+
+
+def test_a_right_that_goes_while_an_eviction_is_unclear_leaves_the_eviction_written_down() -> None:
+    world = World()
+    world.faults = [CUT] + [(NO_RIGHT, False)] * 9
+    world.until(lambda: bool(world.stops()))
+    assert world.stops() == [Stop.UNKNOWN.value]
+    assert world.under_way()
+
+
+def test_the_plan_is_done_where_the_pod_gets_the_room_before_all_was_moved() -> None:
+    world = World()
+    world.slow = 5
+    world.until(lambda: bool(world.holds()))
+    for pod in list(world.pods.values()):
+        if pod["metadata"]["name"].startswith("mover-"):
+            world.gone(pod["metadata"]["uid"])
+    world.until_idle(60)
+    assert world.node_of(world.late) == "a"
+    assert world.stops() == []
+    assert world.holds() == []
 
 
 def test_a_budget_that_never_allows_it_ends_it() -> None:

@@ -59,7 +59,6 @@ class MoverReplica:
             self.resources,
             Tickets(),
             not_ready=str,
-            best_only=False,
             bind_slots=BindSlots(8),
             lists=NameLists(),
             clock=lambda: world.now,

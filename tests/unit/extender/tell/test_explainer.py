@@ -13,6 +13,8 @@ import pytest
 from gpushare.core.claims.model import ClassRecord
 from gpushare.core.model import PodRef, Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.pod import NodeAsk
@@ -22,6 +24,7 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.groups import Group, claimant, group_of
 from tests.support.claim_values import (
     DRIVER,
@@ -85,8 +88,9 @@ def test_a_pod_is_read_and_explained() -> None:
 
 def view_of(books: ClaimBooks) -> ClaimsView:
     """A view of the books' nodes, all open to every pod."""
-    states = NodeStates(NodeState(name) for name in books.nodes())
-    source = ManagedResource(ALIYUN, books.ledger, {}, "device-bestfit", filters=OwnFilters(states))
+    states, policy = NodeStates(NodeState(name) for name in books.nodes()), "device-bestfit"
+    names, rankings = replace(ALIYUN, resource=CLASS), {policy: Ranking(load_policy(policy))}
+    source = ManagedResource(names, books.ledger, rankings, policy, filters=OwnFilters(states))
     return ClaimsView(books, source, matches=lambda _selectors, _device: True, counts=Mock())
 
 

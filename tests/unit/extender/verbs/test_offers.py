@@ -26,7 +26,7 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs import holds as holds_module
 from gpushare.extender.verbs import offers
-from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.holds import Holds
 from gpushare.extender.verbs.offers import Offers, offers_of
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
@@ -64,11 +64,13 @@ class FilterWorld:
         self.verb = FilterVerb(
             self.resources,
             tickets,
+            FilterOptions(
+                best_only=best,
+                promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
+            ),
             not_ready=str,
-            best_only=best,
             bind_slots=BindSlots(8),
             lists=NameLists(),
-            promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
             clock=lambda: self.now,
         )
         self.prioritize_verb = PrioritizeVerb(

@@ -11,6 +11,8 @@ from gpushare.core.ranking import Ranking
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
+from gpushare.extender.verbs.recipients import Recipients
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -39,11 +41,12 @@ class RankVerbs:
             resources,
             Binder(api, resources, lambda: float("inf"), api.clock),
             not_ready=str,
-            best_only=True,
             bind_slots=BindSlots(8),
-            observe=lambda verb, outcome, _: self.outcomes.append((verb, outcome)),
+            filter_options=FilterOptions(best_only=True, ranks_all=ranks_all),
+            recipients=Recipients(
+                observe=lambda verb, outcome, _: self.outcomes.append((verb, outcome))
+            ),
             ranker=self.world.ranker if follows else None,
-            ranks_all=ranks_all,
             clock=api.clock,
         )
 

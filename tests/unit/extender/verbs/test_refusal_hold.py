@@ -6,6 +6,7 @@ import threading
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
@@ -77,10 +78,8 @@ def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> No
         resources,
         binder,
         not_ready=lambda: "",
-        best_only=False,
         bind_slots=BindSlots(8),
-        observe=lambda *_: None,
-        refusal_hold=RefusalHold(hold=5.0),
+        filter_options=FilterOptions(refusal_hold=RefusalHold(hold=5.0)),
     )
     limits = {"limits": {"aliyun.com/gpu-mem": "4"}}
     metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}

@@ -1,4 +1,4 @@
-"""Slices become core types: names, nodes, amounts, attributes and counters."""
+"""Slices become core types: names, nodes, amounts, attributes and counters. Taint rules too."""
 
 from typing import Any
 
@@ -14,13 +14,15 @@ from gpushare.core.claims.model import (
     NodeChoice,
     RequestPolicy,
     Slice,
+    TaintRule,
 )
 from gpushare.core.selectors import NodeSelectorTerm, Requirement, Taint
 from gpushare.errors import MessageError
-from gpushare.wire.dra.devices import read_slice
-from gpushare.wire.dra.objects import RESOURCE_SLICES
+from gpushare.wire.dra.devices import read_slice, read_taint_rule
+from gpushare.wire.dra.objects import DEVICE_TAINT_RULES, RESOURCE_SLICES
 
 GIB = 1024**3 * 1000
+TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}
 POOL = {"name": "p", "generation": 3, "resourceSliceCount": 2}
 
 
@@ -181,3 +183,22 @@ def test_counters_are_of_the_slice_and_of_devices() -> None:
 def test_a_slice_with_compatibility_groups_is_ignored() -> None:
     consumed = [{"counterSet": "set", "counters": {}, "compatibilityGroups": ["g"]}]
     assert read(devices=[{"name": "d", "consumesCounters": consumed}]).is_ignored
+
+
+def rule_of(**fields: Any) -> TaintRule:
+    return read_taint_rule(DEVICE_TAINT_RULES.decode(msgspec.json.encode(fields)))
+
+
+def test_a_rule_names_a_driver_a_pool_and_a_device_or_any() -> None:
+    taint = Taint("k", "v", "NoSchedule")
+    selector = {"driver": "gpu", "pool": "p", "device": "d"}
+    rule = rule_of(spec={"deviceSelector": selector, "taint": TAINT})
+    assert rule == TaintRule(taint, "gpu", "p", "d")
+    assert rule_of(spec={"deviceSelector": {}, "taint": TAINT}) == TaintRule(taint)
+    assert rule_of(spec={"taint": TAINT}) == TaintRule(taint)
+
+
+@pytest.mark.parametrize("fields", [{}, {"spec": {}}])
+def test_a_rule_without_a_taint_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(MessageError, match="taint is missing"):
+        rule_of(**fields)

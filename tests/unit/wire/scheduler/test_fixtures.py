@@ -97,10 +97,8 @@ READ = {
                 url_prefix="https://gpushare.kube-system.svc:8443/scheduler",
                 enable_https=True,
                 tls=TlsConfig(
-                    server_name="gpushare.kube-system.svc",
                     ca_file="/etc/kubernetes/pki/gpushare/ca.crt",
                     cert_file="/etc/kubernetes/pki/gpushare/client.crt",
-                    key_file="/etc/kubernetes/pki/gpushare/client.key",
                 ),
             ),
         ),

@@ -427,7 +427,7 @@ function drawSummary(largest) {
       part.typical ? `less than ${amount(part.typical)} on a device` : ""),
     ...(sums.useless ? [figure("Stranded by compute", number(sums.useless), share(sums.useless, sums.total))] : []),
     figure("Closed and unused", number(closed), share(closed, sums.total)),
-    figure("Pods that wait", number(part.pending.length), part.pending.length ? `for ${amount(waits)}` : ""));
+    figure("Pods that wait", number(part.pending.length), waits ? `for ${amount(waits)}` : ""));
   const first = largest.slice(0, HUES);
   const others = largest.slice(HUES).reduce((sum, [, units]) => sum + units, 0);
   const segments = first.map(([name, units]) =>

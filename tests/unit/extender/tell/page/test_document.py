@@ -2,28 +2,18 @@
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import PodRef, Reason, Request
-from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
-from gpushare.explain.claim_books import ClaimBooks
-from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.group_members import Member
 from gpushare.extender.follow.watch_handlers import PodEventHandler
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
-from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.groups import Claimant, Group
-from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, slice_of
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import pod_json, read_pod
@@ -295,33 +285,6 @@ def test_a_node_says_why_autoscalers_leave_it_alone_as_long_as_they_do() -> None
     assert second["keptFromScaleDown"] == "team/web would have no place"
     world.kept = {}
     assert not any("keptFromScaleDown" in node for node in part(world)["nodes"])
-
-
-def test_the_cards_of_claims_stand_beside_the_others() -> None:
-    world = World()
-    books, policy = ClaimBooks(DRIVER, GIB), "device-bestfit"
-    books.slice_changed(slice_of("n1", device("gpu-0", 80), device("gpu-1", 80)))
-    rankings = {policy: Ranking(load_policy(policy))}
-    source = ManagedResource(replace(ALIYUN, resource=CLASS), books.ledger, rankings, policy)
-    view = ClaimsView(books, source, matches=lambda *_: True, counts=ClaimCounts)  # type: ignore[arg-type]
-    resources = ManagedResources((world.managed,))
-    documents = Documents(
-        resources,
-        "GiB",
-        LastHour(),
-        not_ready=str,
-        called=lambda _: False,
-        mistaken_pods=MistakenPods(resources, "GiB", time.monotonic),
-        claims=view,
-    )
-    before = documents.body()
-    books.claim_changed(allocated(1, holding("n1", "gpu-0", 70)))
-    assert documents.body() != before
-    _, part = json.loads(documents.body())["resources"]
-    assert (part["resource"], part["holder"], part["pending"]) == (CLASS, "claim", [])
-    (displayed,) = part["nodes"]
-    assert [item["allocated"] for item in displayed["devices"]] == [70, 0]
-    assert [item["name"] for item in displayed["pods"]] == ["claim-1"]
 
 
 def test_groups_that_wait_at_bind_are_told() -> None:

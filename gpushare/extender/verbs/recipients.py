@@ -1,0 +1,36 @@
+"""The recipients of the decisions of the verbs: metrics, events, the page and a shadow policy.
+
+Tested in `tests/unit/extender/test_service.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpushare.extender.shadow.follower import Asked
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.page.last_hour import LastHour
+
+Observe = Callable[[str, str, float], None]
+"""Called for every call: verb, outcome (one word), seconds."""
+
+
+def _nothing(*_: object) -> None:
+    """Take a value without a recipient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipients:
+    """The recipients; None or the default for none."""
+
+    observe: Observe = _nothing
+    rejected: Callable[[Mapping[str, int]], None] = _nothing
+    """Called with the number of nodes that filter refused, by reason."""
+    event_messages: EventMessages | None = None
+    """Writes events for users."""
+    last_hour: LastHour | None = None
+    """Counts allocated and refused pods."""
+    shadow: Callable[[Asked], None] | None = None
+    """Called with each answer of filter."""
+
+
+NO_RECIPIENTS = Recipients()

@@ -1,0 +1,178 @@
+"""What the commands answer to a user who has rights in one namespace alone."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gpushare.cli.defrag import main as defrag
+from gpushare.cli.explain import main as explain
+from gpushare.cli.inspect import main as inspect_pods
+from gpushare.cli.rights import lacks
+from gpushare.cli.whatif import main as whatif
+from gpushare.errors import ApiError
+from tests.unit.cli.fake_kubectl import FakeKubectl, pending, pod
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+NAMESPACE = "team"
+NODES = (
+    'nodes is forbidden: User "tina" cannot list resource "nodes" in API group "" at the cluster'
+    " scope"
+)
+LACKS = "no right to list nodes of the whole cluster (the ClusterRole gpushare-viewer has it)"
+MESSAGE = "0/2 nodes are available: 2 Insufficient GPU Memory in one device."
+NOTE = "0 of 2 nodes take the pod: 2 Insufficient GPU Memory in one device; free now: at most 3 GiB"
+
+
+def event(note: str, at: str, controller: str = "gpushare-extender") -> dict[str, Any]:
+    return {
+        "reportingComponent": controller,
+        "reason": "GPUShareNoFit",
+        "message": note,
+        "eventTime": at,
+    }
+
+
+@pytest.fixture
+def tenant(kubectl: FakeKubectl) -> FakeKubectl:
+    """A cluster that shows the namespace alone: pods runs and late, and the events of late."""
+    pods = [pod("runs", "gpu-1", namespace=NAMESPACE), pending("late", 8, namespace=NAMESPACE)]
+    pods[1]["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": MESSAGE}
+    ]
+    path = f"get --raw /api/v1/namespaces/{NAMESPACE}"
+    for item in pods:
+        text = json.dumps({"kind": "Pod", **item})
+        kubectl.answers(f"{path}/pods/{item['metadata']['name']}", text)
+    (kubectl.folder / "pods").write_text(json.dumps({"kind": "PodList", "items": pods}))
+    events = [
+        event("older", "2027-01-15T11:00:00.000001Z"),
+        event("Successfully ...", "2027-01-15T13:00:00.000001Z", "kubelet"),
+        event(NOTE, "2027-01-15T12:00:00.000001Z"),
+    ]
+    late = f"{path}/events?fieldSelector=involvedObject.uid%3Duid-late"
+    kubectl.answers(late, json.dumps({"kind": "EventList", "items": events}))
+    kubectl.answers("config view --minify --output=jsonpath={..namespace}", NAMESPACE)
+    refuses(kubectl, NODES)
+    return kubectl
+
+
+def refuses(kubectl: FakeKubectl, text: str) -> None:
+    """Refuse all but the pods of the namespace in these words."""
+    kubectl.otherwise(
+        'case "$3" in\n'
+        f'/api/v1/namespaces/{NAMESPACE}/pods*) cat "{kubectl.folder}/pods" ;;\n'
+        f"*) echo 'Error from server (Forbidden): {text}' >&2; exit 1 ;; esac"
+    )
+
+
+def test_a_pending_pod_is_explained_by_itself_and_its_events(
+    tenant: FakeKubectl, inspect: Inspect
+) -> None:
+    assert inspect("explain", "late") == (
+        0,
+        "Pod:        team/late is pending and asks for 8 units on one device (aliyun.com/gpu-mem)\n"
+        f"Event:      2027-01-15 12:00:00 UTC: {NOTE}\n"
+        "Event:      2027-01-15 11:00:00 UTC: older\n"
+        "Judged:     by the pod, its condition PodScheduled and gpushare's events alone: "
+        f"{LACKS}\n"
+        f"Scheduler:  default-scheduler says: {MESSAGE}\n",
+        "",
+    )
+    document = json.loads(inspect("explain", "late", "--unit", "GiB", "-o", "json")[1])
+    assert document["unit"] == "GiB"
+    assert document["basis"].endswith(LACKS)
+    assert document["events"][0] == {
+        "at": "2027-01-15T12:00:00Z",
+        "reason": "GPUShareNoFit",
+        "note": NOTE,
+    }
+    assert document["scheduler"]["message"] == MESSAGE
+
+
+def test_a_bound_pod_is_explained_by_its_annotations(tenant: FakeKubectl, inspect: Inspect) -> None:
+    code, out, err = inspect("explain", "runs")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "Pod:        team/runs is bound to gpu-1: 4 units on device 0 (aliyun.com/gpu-mem)",
+        f"Judged:     by the pod and its condition PodScheduled alone: {LACKS}",
+    ]
+
+
+def test_both_programs_answer_alike(
+    tenant: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (explain(["late"]), inspect_pods(["explain", "late"])) == (0, 0)
+    first, second = capsys.readouterr().out.split("Pod:")[1:]
+    assert first == second
+
+
+def test_other_errors_are_told_as_they_are(tenant: FakeKubectl, inspect: Inspect) -> None:
+    tenant.before("echo 'Error from server (Expired): too old' >&2; exit 1")
+    assert inspect("explain", "late") == (1, "", "Error from server (Expired): too old\n")
+
+
+def test_without_the_right_to_list_nodes_the_pods_of_the_namespace_are_shown(
+    tenant: FakeKubectl, inspect: Inspect
+) -> None:
+    warning = f"Warning: {LACKS}: shown are the pods of namespace team, by their annotations\n"
+    code, out, err = inspect()
+    assert (code, err) == (0, warning)
+    assert out.splitlines() == [
+        "POD   NAMESPACE  NODE   GPU Memory(units)  DEVICES  PHASE",
+        "runs  team       gpu-1  4                  0(4)     Running",
+        "",
+        "PENDING POD  NAMESPACE  GPU Memory(units)  REASON",
+        f"late         team       8                  {MESSAGE}",
+    ]
+    assert inspect("-n", NAMESPACE, "--unit", "GiB", "--no-headers") == (
+        0,
+        "runs  team  gpu-1  4  0(4)  Running\n",
+        warning,
+    )
+
+
+def test_the_document_tells_no_sum_that_is_unknown(tenant: FakeKubectl, inspect: Inspect) -> None:
+    document = json.loads(inspect("-o", "json")[1])
+    assert (document["total"], document["free"], document["nodes"]) == (None, None, [])
+    (runs,), (late,) = document["pods"], document["pending"]
+    assert (runs["node"], runs["devices"]) == ("gpu-1", [{"index": 0, "allocated": 4}])
+    assert late["requested"] == 8
+
+
+@pytest.mark.parametrize("words", [("gpu-1",), ("-o", "name"), ("-w",), ("-l", "a=b"), ("--top",)])
+def test_a_question_about_nodes_is_refused_in_one_line(
+    tenant: FakeKubectl, inspect: Inspect, words: Sequence[str]
+) -> None:
+    text = f"error: {LACKS}: this needs all nodes and pods; -n NAMESPACE alone shows the pods there"
+    assert inspect(*words) == (1, "", f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "prefix"),
+    [
+        (whatif, ("--pods", "8GiB"), "error: "),
+        (defrag, ("--for", "8GiB"), "gpushare defrag: "),
+    ],
+)
+def test_what_needs_the_whole_cluster_says_so_and_what_is_left(
+    tenant: FakeKubectl,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[Sequence[str]], int],
+    words: Sequence[str],
+    prefix: str,
+) -> None:
+    assert command(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"{prefix}{LACKS}: {command.__module__.rpartition('.')[2]} needs all")
+    assert "--snapshot FILE" in err
+
+
+def test_the_missing_right_is_named() -> None:
+    words = NODES.replace("nodes", "pods").replace("at the cluster scope", 'in the namespace "x"')
+    text = "no right to list pods of that namespace (the ClusterRole gpushare-viewer has it)"
+    assert lacks(ApiError(words, 403)) == text
+    assert lacks(ApiError("go away", 403)) == "no right to read the cluster (go away)"
