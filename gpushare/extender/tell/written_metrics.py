@@ -14,7 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import numpy as np
+
 from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.snapshot import PODS as PODS_OF_DEVICES
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
 from gpushare.extender.claims.view import ClaimsView
@@ -40,7 +44,10 @@ OTHERS = "_others"
 """In place of each name in that one. No namespace or pod can be called so."""
 
 
-_TYPICAL = "gpushare_typical_request_bytes"
+MANY = 4
+"""So many pods on a device, or more, are one series."""
+
+_TYPICAL, _BY_PODS = "gpushare_typical_request_bytes", "gpushare_devices"
 _HELP = {
     "gpushare_device_memory_bytes": "Memory of a device, as its node advertises it",
     "gpushare_device_memory_allocated_bytes": (
@@ -55,6 +62,7 @@ _HELP = {
     "gpushare_device_healthy": (
         "1 where pods may be placed; 0: closed, kubectl inspect gpushare shows which"
     ),
+    _BY_PODS: f"Open devices by the pods that hold a part of each; {MANY}: as many or more",
     _TYPICAL: "What most pods, bound or waiting, ask for on each device; 0: there are none",
     **{
         f"gpushare_device_{amount.noun}_allocated_percent": (
@@ -100,6 +108,9 @@ class DeviceMetrics:
             label = f'resource="{resource.translate(_ESCAPES)}"'
             typical = float(inputs[0] * self._unit_bytes)
             lines[_TYPICAL].append(f"{_TYPICAL}{{{label}}} {typical}\n".encode())
+            for count, devices in enumerate(_devices_by_pods(view.snapshot)):
+                text = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
+                lines[_BY_PODS].append(text.encode())
             if resource not in self._lines:
                 self._lines[resource] = NodeValues(partial(_device_lines, label, self._unit_bytes))
             for of_node in self._lines[resource].all(managed_resource.ledger, inputs):
@@ -111,6 +122,13 @@ class DeviceMetrics:
             if texts
             for part in (f"# HELP {gauge} {_HELP[gauge]}\n# TYPE {gauge} gauge\n".encode(), *texts)
         )
+
+
+def _devices_by_pods(snapshot: Snapshot) -> list[int]:
+    """Return the number of open devices with 0, 1, 2 ... pods; the last is of MANY and more."""
+    pods = snapshot.pods[:, :, PODS_OF_DEVICES][snapshot.open & (snapshot.capacity > 0)]
+    counts: list[int] = np.bincount(np.minimum(pods, MANY), minlength=MANY + 1).tolist()
+    return counts
 
 
 def _device_lines(label: str, unit_bytes: int, books: NodeBooks, inputs: _NodeInputs) -> _NodeLines:
