@@ -1,10 +1,13 @@
-"""The parser of every command: a wrong command line prints the error and where to find help.
+"""The parser of every command: a wrong command line prints the error and where to find help. Also
+the width of the terminal.
 
-Imports argparse alone; each command defines the options. Tested in `tests/unit/test_cli.py`.
+Imports the standard library alone; each command defines the options. Tested in
+`tests/unit/test_cli.py` and `tests/unit/wire/test_printable.py`.
 """
 
 import argparse
-from typing import Any, NoReturn
+import os
+from typing import Any, NoReturn, TextIO
 
 USAGE = 2
 """The exit code of a wrong command line."""
@@ -30,3 +33,13 @@ class Parser(argparse.ArgumentParser):
 def hint(command: str) -> str:
     """Return the hint at --help of a command, in kubectl's words."""
     return f"See '{command} --help' for usage."
+
+
+def columns_of(out: TextIO) -> int:
+    """Return the columns of a terminal; 0 for another output, or if unknown."""
+    if not out.isatty():
+        return 0
+    try:
+        return os.get_terminal_size(out.fileno()).columns
+    except (OSError, ValueError):  # a terminal of a test
+        return 0

@@ -6,13 +6,14 @@ Tested in `tests/integration/test_simulate_cluster.py`.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from gpushare.cli.rights import without_cluster
 from gpushare.core.amounts import by_name
 from gpushare.core.model import NodeSpec
-from gpushare.errors import WireError
+from gpushare.errors import ApiError, WireError
 from gpushare.kube.api import Getter, pages
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
@@ -56,7 +57,7 @@ def live_rows(
         pool_size=1,
         user_agent="gpushare-simulate",
     )
-    with closing(client):
+    with closing(client), _named_right():
         for node in items(client, "/api/v1/nodes", NODES, {}, notes):
             spec = node_spec(node, names, unit)
             if spec.closed is None and not spec.capacity:
@@ -82,6 +83,16 @@ def live_rows(
         for spec in specs.values()
     ]
     return {"nodes": nodes, "pods": pods, "notes": notes}
+
+
+@contextmanager
+def _named_right() -> Iterator[None]:
+    """Raise an error that names the missing right in place of a refusal."""
+    try:
+        yield
+    except ApiError as error:
+        remedy = "; --nodes FILE and --pods FILE take tables of them"
+        raise without_cluster(error, "simulate --from-cluster", remedy) from error
 
 
 def _take_pod(

@@ -55,7 +55,8 @@ def resource_of_nodes(path: str, names: Names, unit: str, policy: str) -> Listed
             )
         )
     ledger.replace_nodes(specs)
-    return ListedResource(names, ledger, unit, policy, [_BARE])
+    states = NodeStates(NodeState(spec.name) for spec in specs)
+    return ListedResource(names, ledger, unit, policy, [_BARE], states)
 
 
 def resource_of_report(document: object, source: str, policy: str) -> ListedResource:

@@ -32,7 +32,7 @@ from gpushare.cli.pod_words import pod_named
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
-from gpushare.commandline import USAGE
+from gpushare.commandline import USAGE, columns_of
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
@@ -52,7 +52,7 @@ from gpushare.explain.text import units_text
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.printable import printable
+from gpushare.wire.printable import printable, wrapped
 from gpushare.yamlfile import read_documents
 
 KIND = "GPUShareDefragPlan"
@@ -114,7 +114,8 @@ def _look(options: argparse.Namespace, kubectl: Kubectl, max_moves: int) -> Look
 
 
 def _text(look: Look, options: argparse.Namespace) -> str:
-    return "".join(f"{printable(line)}\n" for line in lines_of(look, options))
+    text = "".join(f"{printable(line)}\n" for line in lines_of(look, options))
+    return wrapped(text, columns_of(sys.stdout))
 
 
 def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int:

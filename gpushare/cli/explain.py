@@ -31,6 +31,7 @@ from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
 from gpushare.cli.pod_words import PodName, pods_named
 from gpushare.cli.rights import FORBIDDEN
+from gpushare.commandline import columns_of
 from gpushare.core.model import Request
 from gpushare.errors import ApiError, MessageError, WireError
 from gpushare.explain.claims import by_claims, explain_claims
@@ -44,7 +45,7 @@ from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
 from gpushare.wire.pods import names_any, priority_of, request_of
-from gpushare.wire.printable import printable
+from gpushare.wire.printable import printable, wrapped
 
 _MOST_PODS = 5
 """The most pods that are explained as text; the document has all."""
@@ -68,7 +69,7 @@ def _explain(options: argparse.Namespace) -> None:
         print(dumped(as_one(documents), options.output), end="")
         return
     texts = ("".join(f"{printable(line)}\n" for line in part["lines"]) for part in documents)
-    print("\n".join(texts), end="")
+    print(wrapped("\n".join(texts), columns_of(sys.stdout)), end="")
     if len(shown) < len(pods):
         print(f"\nand {len(pods) - len(shown)} more pods: -o json has all, or name one")
 

@@ -21,7 +21,7 @@ from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.inventory import MAX_DEVICES, InventoryDevice, decode_inventory
+from gpushare.wire.inventory import InventoryDevice, decode_inventory, devices_of_totals
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
@@ -280,21 +280,11 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
 def _from_totals(
     capacity: Fields, allocatable: Fields, names: Names
 ) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
-    """Return the devices of a node without inventory, and why the node is closed or None.
-
-    The kubelet subtracts unhealthy devices from allocatable: 0 means that all are unhealthy.
-    """
+    """Return the devices of a node without inventory, and why the node is closed or None."""
     total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
     count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))
     usable = _units(allocatable.get(names.resource, total))
-    if not total:
-        return (), None
-    if not count:
-        return (), Reason.NO_COUNT
-    if count > MAX_DEVICES:
-        return (), Reason.BROKEN_CAPACITY
-    devices = (InventoryDevice(total // count, healthy=usable > 0),) * count
-    return devices, Reason.UNEVEN if total % count else None
+    return devices_of_totals(total, count, usable)
 
 
 def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:

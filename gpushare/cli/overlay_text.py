@@ -35,8 +35,12 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
     needed = [
         (shape, count) for shape, count in zip(need.shapes, need.counts, strict=True) if count
     ]
-    if not needed:
+    left_out = sum(pods.count for pods in need.left_out)
+    if not needed and not left_out:
         return "# no node is needed: what is there has room\n"
+    without_room = f"# no node of these shapes takes {left_out} of the pods\n" if left_out else ""
+    if not needed:
+        return without_room
     parts = []
     names_in_use: set[str] = set()
     for shape, count in needed:
@@ -48,7 +52,7 @@ def overlay_text(need: NodeNeed, names: Names, unit: str) -> str:
         names_in_use.add(name)
         title = f"# {count} x {printable(shape.name)}\n"
         parts.append(title + "---\n".join(_documents(shape, name, names, unit)))
-    return "---\n".join(parts)
+    return without_room + "---\n".join(parts)
 
 
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:

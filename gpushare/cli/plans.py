@@ -82,7 +82,7 @@ class Plans:
         names += [
             name for name in books.ledger.entries_and_specs()[1] if name not in self.host.without
         ]
-        return [books.states.get(name) or NodeState(name) for name in sorted(names)]
+        return [books.states[name] for name in sorted(names)]
 
     def of_node(self, shape: str) -> ResourcePlan:
         """Return the plan of the existing node that a shape names, or the first plan."""
@@ -178,7 +178,7 @@ def tolerated_taints(books: ListedResource, words: Sequence[str]) -> tuple[Taint
     else:
         tolerations = [
             toleration
-            for demands in {*books.demands.values()}
+            for demands in {pod.demands for pods in books.current_pods.on.values() for pod in pods}
             for toleration in demands.tolerations
             if toleration.key
         ]

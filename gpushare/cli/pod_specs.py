@@ -17,7 +17,7 @@ from typing import Any
 from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.facts import mapping
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
-from gpushare.cli.pod_templates import pod_templates
+from gpushare.cli.pod_templates import PodTemplate, pod_templates
 from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CORDON, CPU, NodeState
@@ -44,8 +44,10 @@ from gpushare.wire.dra.objects import (
     ClaimsPod,
 )
 from gpushare.wire.inventory import units_of
+from gpushare.wire.near_misses import near_miss
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
+from gpushare.wire.request_mistakes import foreign_name, misplaced, resources_of
 from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 
 _PODS = re.compile(
@@ -89,8 +91,8 @@ class PodReader:
         self._nodes = nodes
         self.has_words = False
         """Whether pods in words or of tables were read."""
-        self.passed_over: list[str] = []
-        """Objects of manifests without pods that count, with the reason."""
+        self.warnings: list[str] = []
+        """Objects of manifests without pods that count, and mistakes of pods that count."""
 
     def wanted(self, flag: str, word: str) -> tuple[list[PodBatch], list[PodBatch]]:
         """Return the pods of one --pods or --gang: (by annotation, by claims)."""
@@ -123,7 +125,9 @@ class PodReader:
         specs = pods_of_documents(
             documents, word, self._every, self._priorities(), self._claims, nodes=self._nodes
         )
-        self.passed_over += specs.passed_over
+        if specs.passed_over:
+            self.warnings.append(f"Passed over: {'; '.join(specs.passed_over)}")
+        self.warnings += [f"Warning: {mistake}" for mistake in specs.mistakes]
         return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
     def _of_books(self, pods: list[PodBatch], source: str) -> tuple[list[PodBatch], list[PodBatch]]:
@@ -176,6 +180,8 @@ class Specs:
     users: list[ClaimsUser] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     """Objects without pods that count, with the reason."""
+    mistakes: list[str] = field(default_factory=list)
+    """Mistakes of pods that count."""
 
 
 def pods_of_documents(
@@ -217,15 +223,17 @@ def pods_of_documents(
         except WireError as error:
             raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
-        wanted = _wanted(item, at, resource_names, priorities, claims)
+        wanted = _wanted(item, at, resource_names, priorities, claims, mistakes=specs.mistakes)
         if item.get("kind") == "DaemonSet":
             wanted = [pod for batch in wanted for pod in _of_daemons(batch, nodes)]
         specs.pods.extend(pod for pod in wanted if isinstance(pod, PodBatch))
         specs.users.extend(pod for pod in wanted if not isinstance(pod, PodBatch))
         if not wanted:
             name = str(mapping(item.get("metadata")).get("name") or "")[:253]
-            makes = f"asks for no {resource_names[0].resource}, and by no claim"
-            why_not = makes if pod_templates(item) else "makes no pods"
+            templates = pod_templates(item)
+            why_not = (
+                _without_request(templates, resource_names[0]) if templates else "makes no pods"
+            )
             specs.passed_over.append(f"{str(item.get('kind'))[:80]} {name} {why_not}")
     if not (specs.pods or specs.users):
         passed_over = f": {'; '.join(specs.passed_over)}" if specs.passed_over else ""
@@ -298,8 +306,13 @@ def _wanted(
     resource_names: Sequence[Names],
     priorities: Priorities,
     claims: Claims,
+    *,
+    mistakes: list[str],
 ) -> list[PodBatch | ClaimsUser]:
-    """Return the pods of an object that ask for devices, a batch for each template."""
+    """Return the pods of an object that ask for devices, a batch for each template.
+
+    Mistakes in requests that count are added to `mistakes`.
+    """
     kind, metadata = str(item.get("kind"))[:80], mapping(item.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
     source = f"{source}: {kind} {name}"
@@ -323,10 +336,30 @@ def _wanted(
                 priority = _priority(template.pod, priorities, source)
                 wanted.append(replace(user, name=label, count=template.count, priority=priority))
         elif names_and_request is not None and names_and_request[0] is resource_names[0]:
-            priority = _priority(template.pod, priorities, source)
-            demands = demands_of(decoded)
-            wanted.append(PodBatch(label, names_and_request[1], template.count, demands, priority))
+            batch = PodBatch(
+                label,
+                names_and_request[1],
+                template.count,
+                demands=demands_of(decoded),
+                priority=_priority(template.pod, priorities, source),
+            )
+            wanted.append(batch)
+            if mistake := misplaced(decoded, batch.request, resource_names[0]):
+                mistakes.append(f"{label}: {mistake}")
     return wanted
+
+
+def _without_request(templates: Iterable[PodTemplate], names: Names) -> str:
+    """Return that pods ask for nothing that counts, with names of resources that are mistakes."""
+    text = f"asks for no {names.resource}, and by no claim"
+    for template in templates:
+        pod = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+        annotations = (pod.metadata and pod.metadata.annotations) or {}
+        resources = resources_of(pod)
+        mistake = near_miss(resources, annotations, names)
+        if mistake := mistake or foreign_name(resources, annotations, names):
+            return f"{text} ({mistake})"
+    return text
 
 
 def _of_daemons(
@@ -338,7 +371,7 @@ def _of_daemons(
     """
     tolerations = (*batch.demands.tolerations, *_OF_DAEMONS)
     for node in nodes:
-        is_selected = node.labels is None or batch.demands.selects(node.name, node.labels)
+        is_selected = batch.demands.selects(node.name, node.labels)
         if is_selected and untolerated(node.taints, tolerations) is None:
             only = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", (node.name,)),))
             demands = replace(batch.demands, terms=(only,), tolerations=tolerations)

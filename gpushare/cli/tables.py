@@ -7,13 +7,13 @@ as long as the first row). Control characters in names of the cluster are escape
 Tested in `tests/unit/cli/test_inspect_parts.py` and `tests/unit/cli/test_inspect_terminal.py`.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, Report
+from gpushare.commandline import columns_of
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.printable import printable
 
@@ -94,11 +94,7 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
     if not out.isatty():
         return PLAIN
     colours = "NO_COLOR" not in environ and environ.get("TERM") != "dumb"
-    try:
-        columns = os.get_terminal_size(out.fileno()).columns
-    except (OSError, ValueError):  # a terminal of a test
-        columns = 0
-    return Style(bars=True, colours=colours, columns=columns or 100)
+    return Style(bars=True, colours=colours, columns=columns_of(out) or 100)
 
 
 def width(text: str) -> int:

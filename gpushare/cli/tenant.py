@@ -13,8 +13,8 @@ from gpushare.cli.facts import Fields, elements, mapping, text
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.rights import lacks
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiError, MessageError, WireError
-from gpushare.explain.pod import PodEvent, PodExplanation
+from gpushare.errors import ApiError, WireError
+from gpushare.explain.pod import PodEvent, PodExplanation, asks_for_none
 from gpushare.explain.text import NO_UNIT
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import scheduler_view
@@ -60,7 +60,7 @@ def _by_pod(pod: Pod, managed_names: Sequence[Names], unit: str) -> PodExplanati
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
     if names_and_request is None:
-        raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
+        raise asks_for_none(pod, managed_names, None)
     names, request = names_and_request
     shares = observe_pod(pod, names).placement
     return replace(

@@ -27,7 +27,7 @@ from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.rights import without_cluster
 from gpushare.cli.tables import style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
-from gpushare.commandline import USAGE
+from gpushare.commandline import USAGE, columns_of
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import tolerating
 from gpushare.errors import ApiError, SettingsError
@@ -38,7 +38,7 @@ from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.printable import printable
+from gpushare.wire.printable import printable, wrapped
 from gpushare.yamlfile import read_documents
 
 _DOES_NOT_FIT = 1
@@ -52,11 +52,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
     words = sys.argv[1:] if argv is None else argv
 
     def answer() -> int:
+        options = whatif_parser(prog).parse_args(words)
         try:
-            text, fits = _answer(whatif_parser(prog).parse_args(words))
+            text, fits = _answer(options)
         except ApiError as error:
             raise without_cluster(error, "whatif") from error
-        print(text, end="")
+        is_document = options.output or options.overlay
+        print(wrapped(text, 0 if is_document else columns_of(sys.stdout)), end="")
         return 0 if fits else _DOES_NOT_FIT
 
     return ended_as_kubectl(answer, USAGE)
@@ -91,8 +93,8 @@ def _answer(options: argparse.Namespace) -> tuple[str, bool]:
     for word in options.gang:
         plans.add_gang(reader.wanted("--gang", word), word)
     plans.leave_out(tolerated if reader.has_words else ())
-    if reader.passed_over:
-        print(f"Passed over: {printable('; '.join(reader.passed_over))}", file=sys.stderr)
+    for warning in reader.warnings:
+        print(printable(warning), file=sys.stderr)
     requested_plans = [
         plan
         for plan in plans.every

@@ -206,7 +206,7 @@ class OwnFilters:
 
 def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
     """Yield the reasons that exclude the node regardless of free amounts."""
-    if state.labels is not None and not demands.selects(state.name, state.labels):
+    if not demands.selects(state.name, state.labels):
         yield UNSELECTED
     if state.cordoned and untolerated((CORDON,), demands.tolerations):
         yield CORDONED

@@ -103,14 +103,17 @@ class NodeSelectorTerm:
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
-    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node meets all requirements; an empty term matches no node."""
+    def matches(self, name: str, labels: Mapping[str, str] | None) -> bool:
+        """Return whether a node meets all requirements; an empty term matches no node.
+
+        labels: None for unknown labels, which meet all requirements.
+        """
         if not self.labels and not self.fields:
             return False
         fields_of_node = {"metadata.name": name}
-        return all(requirement.holds(labels) for requirement in self.labels) and all(
-            requirement.holds(fields_of_node) for requirement in self.fields
-        )
+        return (
+            labels is None or all(requirement.holds(labels) for requirement in self.labels)
+        ) and all(requirement.holds(fields_of_node) for requirement in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,14 @@ class Demands:
     is_complete: bool = True
     """False if the demands were too large to keep; then they exclude no node."""
 
-    def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the node selector and the terms allow a node."""
-        return all(labels.get(key) == value for key, value in self.node_selector) and (
-            self.terms is None or any(term.matches(name, labels) for term in self.terms)
-        )
+    def selects(self, name: str, labels: Mapping[str, str] | None) -> bool:
+        """Return whether the node selector and the terms allow a node.
+
+        labels: None for unknown labels, which meet all requirements.
+        """
+        return (
+            labels is None or all(labels.get(key) == value for key, value in self.node_selector)
+        ) and (self.terms is None or any(term.matches(name, labels) for term in self.terms))
 
     def both(self, second: "Demands") -> "Demands":
         """Return the combined demands on one node that must accept both pods.

@@ -127,6 +127,17 @@ class ListedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class StrayPod:
+    """A pod with a mistake that asks for none of our resources."""
+
+    name: str
+    """As namespace/name."""
+    mistake: str
+    resources: frozenset[str] = frozenset()
+    """Resources with names of other products: no mistake where a node offers one of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class PluginPod:
     """A pod of our device plug-in."""
 
@@ -153,6 +164,8 @@ class ListedPods:
     """Running pods that look like the original extender, of other namespaces or made by a node."""
     without_memory: tuple[tuple[str, str], ...] = ()
     """(pod, mistake) of pods that ask for a count or for compute, and for no memory."""
+    strays: tuple["StrayPod", ...] = ()
+    """Pods that ask for none of our resources, and seem to want a part of a card."""
     cores_alone: tuple[tuple[str, str], ...] = ()
     """(pod, node) of pods that ask for compute and for no memory."""
     whole: tuple[tuple[str, str], ...] = ()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpushare.commandline import columns_of
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.autoscalers import placeholders_namespace
 from gpushare.doctor.checks.scheduler_file import entry_of
@@ -52,7 +53,7 @@ def main(argv: Sequence[str], prog: str = "gpushare doctor") -> int:
         print(as_document(findings, options.output), end="")
     else:
         colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(as_text(findings, colours=colours), end="")
+        print(as_text(findings, colours=colours, columns=columns_of(sys.stdout)), end="")
     return 1 if failed(findings) else 0
 
 

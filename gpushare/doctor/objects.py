@@ -23,9 +23,18 @@ from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.placeholders import SCHEDULER
 from gpushare.wire.pods import observe_pod
 from gpushare.wire.quantity import to_units
-from gpushare.wire.request_mistakes import is_whole, misplaced, mistake_of
+from gpushare.wire.request_mistakes import (
+    SEES_NONE,
+    VISIBLE,
+    is_whole,
+    misplaced,
+    mistake_of,
+    without_request,
+)
 
 Fields = Mapping[str, Any]
+
+_SCHEDULERS_OF_OTHERS = frozenset({"kai-scheduler", "hami-scheduler", "volcano", "koord-scheduler"})
 
 ORIGINAL = "gpushare-schd-extender"
 """The name of the original's Deployment, and a part of the image's name."""
@@ -106,6 +115,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
     originals: list[str] = []
     alike: list[str] = []
     without_memory: list[tuple[str, str]] = []
+    strays: list[facts.StrayPod] = []
     cores_alone: list[tuple[str, str]] = []
     whole: list[tuple[str, str]] = []
     # (tag, the node of a static pod)
@@ -147,6 +157,8 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
             without_memory += [(name_of(pod), mistake)] if mistake else []
             cores_alone += [(name_of(pod), node)] if mistake and names.cores in resources else []
+        else:
+            strays += _strays(pod, resources, names)
         if any(map(is_whole, resources)):
             whole.append((name_of(pod), node))
     releases = sorted(tags)
@@ -156,6 +168,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         schedulers=tuple(tag for tag, node in releases if not node),
         alike=tuple(alike),
         without_memory=tuple(without_memory),
+        strays=tuple(strays),
         cores_alone=tuple(cores_alone),
         whole=tuple(whole),
         static=tuple((tag, node) for tag, node in releases if node),
@@ -165,6 +178,38 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         claiming=tuple(claiming),
         plugins=tuple(plugins),
     )
+
+
+def _strays(pod: Fields, resources: set[str], names: Names) -> Iterable[facts.StrayPod]:
+    """Return (the pod,) if it seems to want a part of a card; () for any other pod.
+
+    Pods of DaemonSets, of kube-system and of other products' schedulers see to devices themselves,
+    and a pod on a node has whole cards by another device plug-in.
+    """
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    owners = [owner.get("kind") for owner in mappings(metadata.get("ownerReferences"))]
+    on_node = bool(spec.get("nodeName"))
+    has_own_scheduler = spec.get("schedulerName") in _SCHEDULERS_OF_OTHERS
+    if _is_of_control_plane(pod) or "DaemonSet" in owners or (on_node and has_own_scheduler):
+        return ()
+    extended = frozenset(name for name in resources if "/" in name)
+    annotations = mapping(metadata.get("annotations"))
+    mistake = without_request(frozenset() if on_node else extended, annotations, names)
+    if mistake:
+        return (facts.StrayPod(name_of(pod), mistake, extended),)
+    if extended or spec.get("resourceClaims"):
+        return ()
+    for container in _containers(pod):
+        for variable in mappings(container.get("env")):
+            value = variable.get("value")
+            if variable.get("name") == VISIBLE[0] and value and value not in SEES_NONE:
+                mistake = (
+                    f"container {container.get('name')} sets {VISIBLE[0]} and asks for no"
+                    f" {names.resource}: it sees cards that nobody counts for it, where NVIDIA's"
+                    " toolkit accepts the variable"
+                )
+                return (facts.StrayPod(name_of(pod), mistake),)
+    return ()
 
 
 def _plugin_pod(pod: Fields, now: float) -> facts.PluginPod:

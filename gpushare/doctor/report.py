@@ -21,6 +21,7 @@ from gpushare.doctor.checks import (
 )
 from gpushare.doctor.facts import Facts
 from gpushare.doctor.finding import LEVELS, Finding, Level
+from gpushare.wire.printable import folded
 from gpushare.yamlfile import yaml_of
 
 Check = Callable[[Facts], Iterable[Finding]]
@@ -56,8 +57,11 @@ def failed(findings: Iterable[Finding]) -> bool:
     return any(finding.level == "fail" for finding in findings)
 
 
-def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
-    """Return a line for each finding, and a line with their numbers by level."""
+def as_text(findings: Sequence[Finding], *, colours: bool, columns: int = 0) -> str:
+    """Return a line for each finding, and a line with their numbers by level.
+
+    columns: where long lines are broken, 0 for nowhere.
+    """
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -65,9 +69,10 @@ def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
         if colours:
             mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
         todo = f" -> {finding.todo}" if finding.todo else ""
-        body = f"  {finding.check:<{width}}  {finding.message}{todo}"
+        body = f"{finding.level:<4}  {finding.check:<{width}}  {finding.message}{todo}"
         # Texts of the cluster may have control characters for a terminal.
-        lines.append(mark + "".join(char if char.isprintable() else "?" for char in body))
+        body = "".join(char if char.isprintable() else "?" for char in body)
+        lines.append(mark + folded(body, columns, width + 8)[4:])
     counts = Counter(finding.level for finding in findings)
     summary = ", ".join(f"{counts[level]} {level}" for level in LEVELS)
     return "\n".join([*lines, summary, ""])

@@ -58,6 +58,11 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "group": pod.outstanding.group and _group(pod.outstanding.group),
         "groupProgress": pod.group and progress_document(pod.group),
         "held": [held_document(place) for place in pod.outstanding.holds],
+        "rollout": pod.rollout
+        and {
+            "deployment": pod.rollout.deployment,
+            "oldPods": [asdict(ref) for ref in pod.rollout.old_pods],
+        },
         "moves": pod.moves or None,
         "newNode": ask
         and {

@@ -4,9 +4,10 @@ The extender explains by its own books, the command line by books that it fills 
 is changed; no I/O.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Protocol, Self, TypeVar
 
 from gpushare.core.explain import BoundPodScore, Explanation, explain, score_bound_pod
@@ -26,7 +27,7 @@ from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.placeholders import Placeholder
 from gpushare.wire.pods import has_ended, pod_ref, request_among
-from gpushare.wire.request_mistakes import misplaced
+from gpushare.wire.request_mistakes import is_whole, misplaced, resources_of, without_request
 
 _NO_DEVICES = "its devices are not known, so its memory counts on every device of the node"
 _NO_CARD = "the card that it was given is not on the node any more"
@@ -175,6 +176,15 @@ class DeviceReading:
 
 
 @dataclass(frozen=True, slots=True)
+class Rollout:
+    """A rolling update that waits for itself: a new pod fits only once old pods have ended."""
+
+    deployment: str
+    old_pods: tuple[PodRef, ...]
+    """Among the pods that have to end."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodEvent:
     """An event of the extender about a pod."""
 
@@ -216,6 +226,8 @@ class PodExplanation:
     """A field of the spec that has another effect than the user expects, or ""."""
     moves: int = 0
     """Moves of other pods that would make room; 0 if none is known or none was looked for."""
+    rollout: Rollout | None = None
+    """The rolling update of a pending pod that waits for old pods of its own Deployment."""
     claims: tuple[ClaimExplanation, ...] = ()
     """The claims of a pod that asks for no managed resource."""
     reading: DeviceReading | None = None
@@ -270,7 +282,13 @@ def explain_pod(
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
     if resolved is None:
-        raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
+        offered = {
+            name
+            for books in sources
+            for state in books.filters.states.values()
+            for name in state.allocatable or ()
+        }
+        raise asks_for_none(pod, [books.names for books in sources], offered)
     books, request = resolved
     answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
@@ -279,8 +297,55 @@ def explain_pod(
     if node:
         return replace(answer, state="bound", node=node, detail=_NOT_IN_BOOKS)
     explanation = explanation_of(books, request, demands_of(pod), now)
-    mistake = misplaced(pod, request, books.names)
-    return replace(answer, state="pending", explanation=explanation, mistake=mistake)
+    return replace(
+        answer,
+        state="pending",
+        explanation=explanation,
+        mistake=misplaced(pod, request, books.names),
+        rollout=_rollout(pod, ref, explanation),
+    )
+
+
+def _rollout(pod: Pod, ref: PodRef, explanation: Explanation) -> Rollout | None:
+    """Return the rolling update that a pending pod is part of, if old pods have to end for it."""
+    deployment, revision = _deployment(ref, (pod.metadata and pod.metadata.labels) or {})
+    old_pods: dict[PodRef, None] = {}
+    for entry in chain.from_iterable(remedy.ends for remedy in explanation.remedies):
+        owner, of_entry = _deployment(entry.ref, dict(entry.labels))
+        is_same = (owner, entry.ref.namespace) == (deployment, ref.namespace)
+        if is_same and of_entry != revision and not entry.terminating:
+            old_pods[entry.ref] = None
+    return Rollout(deployment, tuple(old_pods)) if deployment and old_pods else None
+
+
+def _deployment(ref: PodRef, labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return (Deployment, template hash) of a pod; empty texts for a pod of no Deployment.
+
+    The Deployment controller calls a ReplicaSet DEPLOYMENT-HASH and labels pods with the hash; a
+    pod is called REPLICASET-xxxxx.
+    """
+    revision = labels.get("pod-template-hash", "")
+    replica_set = ref.name.rpartition("-")[0]
+    if not revision or not replica_set.endswith(f"-{revision}"):
+        return "", ""
+    return replica_set.removesuffix(f"-{revision}"), revision
+
+
+def asks_for_none(
+    pod: Pod, managed_names: Sequence[Names], offered: Collection[str] | None
+) -> MessageError:
+    """Return the error about a pod that asks for none of the resources, with its mistake if any.
+
+    offered: the resources that nodes offer; None if unknown.
+    """
+    managed = [names.resource for names in managed_names]
+    resources = resources_of(pod)
+    if offered is None:  # nodes may offer whole cards
+        offered = [name for name in resources if is_whole(name)]
+    annotations = (pod.metadata and pod.metadata.annotations) or {}
+    mistake = without_request(resources.difference(managed, offered), annotations, managed_names[0])
+    why = mistake or "gpushare has no say in it"
+    return MessageError(f"pod {pod_ref(pod)} asks for no {', '.join(managed)}: {why}")
 
 
 def resolve(pod: Pod, sources: Sequence[_Source]) -> tuple[_Source, Request] | None:

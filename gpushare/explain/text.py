@@ -17,6 +17,7 @@ from gpushare.explain.pod import (
     GroupProgress,
     Outstanding,
     PodExplanation,
+    Rollout,
 )
 from gpushare.wire.conditions import SchedulerView
 
@@ -123,9 +124,7 @@ def lines(pod: PodExplanation) -> list[str]:
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
         rows.append(_outlook(explanation, pod))
-    if pod.moves:
-        moves = "1 move" if pod.moves == 1 else f"{pod.moves} moves"
-        rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {pod.ref}"))
+    rows += _ways(pod)
     if pod.node_ask is not None:
         at, text = pod.node_ask.asked_at, f"none was asked for: {pod.node_ask.why_not}"
         if at is not None:
@@ -142,6 +141,27 @@ def lines(pod: PodExplanation) -> list[str]:
     if pod.state == "pending":
         rows.append(("Scheduler", _scheduler(pod)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
+
+
+def _ways(pod: PodExplanation) -> list[tuple[str, str]]:
+    """Return the rows about what the owner of the pod may do."""
+    rows = []
+    if pod.rollout is not None:
+        rows.append(("Rollout", _rollout(pod.rollout)))
+    if pod.moves:
+        moves = "1 move" if pod.moves == 1 else f"{pod.moves} moves"
+        rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {pod.ref}"))
+    return rows
+
+
+def _rollout(rollout: Rollout) -> str:
+    names = _some(map(str, rollout.old_pods))
+    are = "is an old pod" if len(rollout.old_pods) == 1 else "are old pods"
+    return (
+        f"{names} {are} of the same Deployment {rollout.deployment}, which may keep them until this"
+        " pod runs: let old pods end first, by the strategy Recreate, or by maxSurge: 0 with"
+        " maxUnavailable: 1"
+    )
 
 
 def _without_books(pod: PodExplanation) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ import ssl
 import threading
 import time
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
@@ -217,6 +218,8 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # no annotations there
             kubeconfig, context, client_configuration=settings, persist_config=False
         )
+        if not (settings.api_key or settings.cert_file):
+            _check_plug_in(kubeconfig, context)
     else:
         kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
     if not urlsplit(settings.host).hostname:
@@ -232,6 +235,22 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
     if used and urlsplit(settings.proxy).scheme not in ("http", "https"):
         raise ValueError("its proxy is none for HTTP; SOCKS is not supported")
     return settings
+
+
+def _check_plug_in(kubeconfig: str, context: str | None) -> None:
+    """Raise ValueError if the program that the kubeconfig names for credentials is not there.
+
+    The official client logs this and goes on as system:anonymous. A program that fails is another
+    matter: it may have credentials later.
+    """
+    from kubernetes.config.kube_config import KubeConfigMerger  # noqa: PLC0415 -- as above
+
+    config = KubeConfigMerger(kubeconfig).config  # type: ignore[no-untyped-call]  # as above
+    named = config["contexts"].get_with_name(context or config["current-context"])["context"]
+    user = config["users"].get_with_name(named["user"], safe=True) if "user" in named else None
+    plug_in = user["user"].safe_get("exec") if user is not None and user["user"] else None
+    if plug_in is not None and which(plug_in["command"]) is None:
+        raise ValueError(f"its program for credentials is not found: {plug_in['command']}")
 
 
 def _tls(settings: "Configuration") -> ssl.SSLContext:

@@ -123,8 +123,8 @@ def of_file(path: Path) -> RawRows:
         raise TraceError(f"{path}: is no JSON: {error}") from error
     if isinstance(items, dict) and "items" in items:
         raise TraceError(
-            f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: give"
-            " --from-cluster, which reads nodes and pods of the cluster itself"
+            f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: whatif"
+            " without --nodes, and simulate with --from-cluster, read nodes and pods of the cluster"
         )
     return of_items(str(path), items)
 

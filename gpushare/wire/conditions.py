@@ -45,10 +45,16 @@ def scheduler_view(pod: Pod) -> SchedulerView:
         if (condition.type, condition.status) == ("PodScheduled", "False"):
             message = " ".join((condition.message or condition.reason or "").split())
             nodes, by_scheduler, by_extender = counted(message)
-            return SchedulerView(
-                name, gates, message[:_MOST_TEXT], nodes, by_scheduler, by_extender
-            )
+            return SchedulerView(name, gates, _cut(message), nodes, by_scheduler, by_extender)
     return SchedulerView(name, gates)
+
+
+def _cut(message: str) -> str:
+    """Return the message, or its first words and dots if it is too long."""
+    if len(message) <= _MOST_TEXT:
+        return message
+    words = message[: _MOST_TEXT + 1].rpartition(" ")[0]
+    return f"{words or message[:_MOST_TEXT]} ..."
 
 
 def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:

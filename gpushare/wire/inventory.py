@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from gpushare.core.model import MAX_UNITS
+from gpushare.core.model import MAX_UNITS, Reason
 from gpushare.errors import AnnotationError, SettingsError
 from gpushare.wire.annotations import is_uuid, strict_number
 
@@ -66,6 +66,25 @@ class InventoryDevice:
     model: str = ""
     healthy: bool = True
     problem: str = ""
+
+
+def devices_of_totals(
+    total: int, count: int, usable: int
+) -> tuple[tuple[InventoryDevice, ...], Reason | None]:
+    """Return the devices of a node without an inventory, and why the node is closed, or None.
+
+    total: memory in units, count: devices, usable: allocatable memory. A count that is not there
+    for a moment would make one giant device of all. The kubelet subtracts unhealthy devices from
+    allocatable: 0 means that all are unhealthy.
+    """
+    if not total:
+        return (), None
+    if not count:
+        return (), Reason.NO_COUNT
+    if count > MAX_DEVICES:
+        return (), Reason.BROKEN_CAPACITY
+    devices = (InventoryDevice(total // count, healthy=usable > 0),) * count
+    return devices, Reason.UNEVEN if total % count else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import label_value, labelled_gpus, node_model
 from gpushare.wire.inventory import (
-    MAX_DEVICES,
     Inventory,
     InventoryDevice,
     decode_inventory,
+    devices_of_totals,
     encode_inventory,
     mib_of,
 )
@@ -155,31 +155,22 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
 def _from_totals(
     bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
 ) -> NodeSpec:
-    """Return the node by the totals; closed if the count is missing, 0 beside memory, or does not
-    divide the memory.
-
-    A count that is not there for a moment would make one giant device of all.
-    """
+    """Return the node by the totals, as `devices_of_totals` does."""
     try:
         total = _units(capacity, allocatable, names.resource)
         count = _units(capacity, allocatable, names.count)
         usable = to_units(allocatable.get(names.resource, total))
     except QuantityError:
         return replace(bare, closed=Reason.BROKEN_CAPACITY)
-    if not total:
-        return bare
-    if not count:
-        return replace(bare, closed=Reason.NO_COUNT)
-    if count > MAX_DEVICES:
-        return replace(bare, closed=Reason.BROKEN_CAPACITY)
+    devices, closed = devices_of_totals(total, count, usable)
     return replace(
         bare,
-        capacity=(total // count,) * count,
-        healthy=(usable > 0,) * count,
-        models=("",) * count,
-        uuids=("",) * count,
-        closed=Reason.UNEVEN if total % count else None,
-        counted=True,
+        capacity=tuple(device.mem for device in devices),
+        healthy=tuple(device.healthy for device in devices),
+        models=("",) * len(devices),
+        uuids=("",) * len(devices),
+        closed=closed,
+        counted=bool(devices),
     )
 
 

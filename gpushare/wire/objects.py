@@ -53,6 +53,12 @@ class Variable(Struct, gc=False):
     name: str | None = None
 
 
+class SecurityContext(Struct, gc=False):
+    """SecurityContext of a container."""
+
+    privileged: bool | None = None
+
+
 class Container(Struct, gc=False, rename="camel"):
     """Container; restart_policy "Always" makes an init container a sidecar."""
 
@@ -60,6 +66,7 @@ class Container(Struct, gc=False, rename="camel"):
     env: list[Variable] | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
+    security_context: SecurityContext | None = None
 
 
 class NodeSelectorRequirement(Struct, gc=False):

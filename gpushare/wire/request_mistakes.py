@@ -6,7 +6,8 @@ MiB, a chunk), but people write bytes or MiB nevertheless.
 Other products have other names for a part of a GPU. Pods moved from there keep such names, which
 nobody counts here. docs/dialects.md has the same names for people, and a test compares the two. The
 facts are from HAMi's pkg/device/nvidia/device.go, Volcano's vGPU guide, vgpu-manager's and
-gpu-manager's READMEs, Koordinator's deviceshare/utils.go and KAI's docs/gpu-sharing.
+gpu-manager's READMEs, TKE's guide of qGPU, Koordinator's deviceshare/utils.go and KAI's
+docs/gpu-sharing. near_misses.py has misspelt names.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,12 +17,16 @@ from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
+from gpushare.wire.near_misses import near_miss
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
 from gpushare.wire.pods import lacks_room, names_any, request_of
 from gpushare.wire.whole_card import whole_card_mistake
 
 VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """Variables that say which cards a container sees; a kubelet lets those of the pod win."""
+
+SEES_NONE = ("", "none", "void")
+"""Values of NVIDIA_VISIBLE_DEVICES with which NVIDIA's toolkit gives a container no card."""
 
 NO_CARD_HAS = 1000
 """GiB that no card has, for the comparison if no device is known."""
@@ -42,6 +47,7 @@ class ForeignName(NamedTuple):
 
 _MIB, _SHARE = "it counts MiB", "a share of a card's memory cannot be asked for: write units"
 RESOURCES = {
+    "aliyun.com/gpu-core.tflops": ForeignName("ACK", "cores", "in percent of a card"),
     "nvidia.com/gpumem": ForeignName("HAMi", "resource", _MIB),
     "nvidia.com/gpumem-percentage": ForeignName("HAMi", "", _SHARE),
     "nvidia.com/gpucores": ForeignName("HAMi", "cores"),
@@ -58,6 +64,8 @@ RESOURCES = {
     "koordinator.sh/gpu.shared": ForeignName("Koordinator", "count"),
     "tencent.com/vcuda-core": ForeignName("gpu-manager", "cores"),
     "tencent.com/vcuda-memory": ForeignName("gpu-manager", "resource", "it counts 256 MiB"),
+    "tke.cloud.tencent.com/qgpu-core": ForeignName("qGPU", "cores"),
+    "tke.cloud.tencent.com/qgpu-memory": ForeignName("qGPU", "resource", "it counts GiB"),
 }
 """By the name of a resource of containers."""
 ANNOTATIONS = {
@@ -105,15 +113,35 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
     if not request.devices:
         return ""
     annotations = (pod.metadata and pod.metadata.annotations) or {}
-    resources = {name for container in _containers(pod) for name in _amounts(container)}
-    if mistake := foreign_name(resources, annotations, names):
+    resources = resources_of(pod)
+    if mistake := foreign_name(resources, annotations, names) or near_miss(
+        resources, annotations, names
+    ):
         return mistake
     if whole_cards := sorted(filter(is_whole, resources)):
         return (
             f"{whole_cards[0]} is asked for beside {names.resource}: two device plug-ins would give"
             " it cards without knowing of each other; ask for one of the two"
         )
-    return whole_card_mistake(annotations, request, names) or blinded(pod, names)
+    return whole_card_mistake(annotations, request, names) or sees_more(pod, names)
+
+
+def without_request(resources: Collection[str], annotations: Collection[str], names: Names) -> str:
+    """Return why a pod that asks for none of our resources gets no part of a card, and the mend; ""
+    if nothing says that the pod wants one.
+
+    resources: of all containers, without those that nodes offer.
+    """
+    mistake = near_miss(resources, annotations, names) or foreign_name(
+        resources, annotations, names
+    )
+    whole_cards = sorted(filter(is_whole, resources))
+    if mistake or not whole_cards:
+        return mistake
+    return (
+        f"{whole_cards[0]} asks for whole cards, and no node offers it: for a part of a card write"
+        f" {names.resource}"
+    )
 
 
 def foreign_name(resources: Collection[str], annotations: Collection[str], names: Names) -> str:
@@ -133,14 +161,21 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
     return "; ".join(hints)
 
 
-def blinded(pod: Pod, names: Names) -> str:
-    """Return the container that sets its visible cards itself, and the mend; "" without one."""
+def sees_more(pod: Pod, names: Names) -> str:
+    """Return the container that sees other cards than its own, and the mend; "" without one."""
     for container in _containers(pod):
+        if names.resource not in _amounts(container):
+            continue
         variables = [variable.name for variable in container.env or () if variable.name in VISIBLE]
-        if variables and names.resource in _amounts(container):
+        if variables:
             return (
                 f"container {container.name} sets {variables[0]} itself, which wins over what the"
                 " device plug-in tells it: it sees other cards than it was given; leave it out"
+            )
+        if container.security_context and container.security_context.privileged:
+            return (
+                f"container {container.name} is privileged, so it sees all cards of its node: leave"
+                " that out, or ask for the capabilities that it needs"
             )
     return ""
 
@@ -148,6 +183,11 @@ def blinded(pod: Pod, names: Names) -> str:
 def is_whole(resource: str) -> bool:
     """Return whether the resource is NVIDIA's device plug-in's: whole cards, or slices of cards."""
     return resource not in RESOURCES and resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+
+
+def resources_of(pod: Pod) -> set[str]:
+    """Return the resources that the containers ask for."""
+    return {name for container in _containers(pod) for name in _amounts(container)}
 
 
 def _containers(pod: Pod) -> Iterator[Container]:

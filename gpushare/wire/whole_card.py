@@ -24,7 +24,17 @@ def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Nam
 
 
 def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:
-    """Return why the annotation is ignored, and the mend; "" for a valid or missing one."""
+    """Return why the annotation is ignored, or missed, and the mend; "" without a mistake.
+
+    It is missed by a pod that takes whole cards and asks for one unit of each: its program would be
+    told of one unit.
+    """
+    if request.alone and request.units == 1 and WHOLE_CARD not in annotations:
+        return (
+            f"the pod has its cards alone, and its program is told of 1 unit of {names.resource}:"
+            f' write the annotation {WHOLE_CARD}: "true" to give it all memory of its cards, or'
+            " the units that it needs"
+        )
     text = annotations.get(WHOLE_CARD, "false")
     if text not in ("true", "false"):
         return f"{WHOLE_CARD}: {text[:20]!a} is neither 'true' nor 'false', and is ignored"

@@ -4,11 +4,9 @@ Knows the API server's statuses; knows no resource.
 """
 
 import http.client
-import math
 import socket
 import ssl
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,7 +20,6 @@ from gpushare.errors import (
     ApiGone,
     ApiNotFound,
     ApiUnavailable,
-    ApiUnreachable,
 )
 from gpushare_localcluster.http_client import HttpClient, Response
 
@@ -89,36 +86,6 @@ class ApiClient:
             options["propagationPolicy"] = propagation
         return self._json("DELETE", path, options)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
-        """Return the body of a successful answer within `timeout` seconds.
-
-        not_after: the latest start, in seconds of the monotonic clock.
-
-        Raises ApiUnreachable for a later start.
-        """
-        if time.monotonic() > not_after:
-            raise ApiUnreachable(f"{method} {path}: not sent: its time was over", 0)
-        headers = {} if body is None else {"Content-Type": content_type}
-        try:
-            answer = self._http.call(
-                method, _with_query(path, query or {}), body, timeout=timeout, headers=headers
-            )
-        except (OSError, http.client.HTTPException) as error:
-            raise ApiUnavailable(f"{method} {path}: {_told(error)}", 0) from error
-        if answer.status >= 300:
-            raise api_error(method, path, answer)
-        return answer.body
-
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":
         """Open a stream of watch events. Raises ApiGone for a version that is too old."""
         full = _with_query(path, {**query, "watch": "true"})
@@ -138,15 +105,15 @@ class ApiClient:
         content_type: str = "application/json",
     ) -> Json:
         data = None if body is None else msgspec.json.encode(body)
-        answer = self.request(
-            method,
-            path,
-            query=query,
-            body=data,
-            content_type=content_type,
-            timeout=self._timeout,
-        )
-        return _object(answer, f"{method} {path}")
+        headers = {} if body is None else {"Content-Type": content_type}
+        full = _with_query(path, query or {})
+        try:
+            answer = self._http.call(method, full, data, timeout=self._timeout, headers=headers)
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiUnavailable(f"{method} {path}: {_told(error)}", 0) from error
+        if answer.status >= 300:
+            raise api_error(method, path, answer)
+        return _object(answer.body, f"{method} {path}")
 
 
 class Watch:

@@ -16,7 +16,6 @@ from gpushare.errors import (
     ApiGone,
     ApiNotFound,
     ApiUnavailable,
-    ApiUnreachable,
 )
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.http_client import HttpClient, _dropped
@@ -235,9 +234,3 @@ def test_a_connection_is_kept_whatever_the_number_of_its_descriptor() -> None:
         assert not _dropped(connection)
         theirs.close()
         assert _dropped(connection)
-
-
-def test_a_call_is_not_begun_when_its_time_is_over() -> None:
-    client = ApiClient("http://127.0.0.1:9", user_agent="t")
-    with pytest.raises(ApiUnreachable, match="its time was over"):
-        client.request("GET", "/x", timeout=5, not_after=time.monotonic() - 1)

@@ -28,6 +28,7 @@ POLICIES = {
     "device-plugin": (CONFIG / "device-plugin", ("own-node", "variables")),
     "claims": (CONFIG / "extender" / "claims", ("device-class", "rights", "scheduler-name")),
     "scheduler-name": (CONFIG / "extender" / "admission", ("policy",)),
+    "mistakes": (CONFIG / "extender" / "mistakes", ("policy",)),
 }
 CLAIMS = ("extender.claims.driver=gpu.nvidia.com",)
 _OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
@@ -131,6 +132,7 @@ def test_each_policy_comes_with_its_value() -> None:
     both = policies("policies.placements=true", "devicePlugin.enabled=true")
     assert both == placements | of_the_plugin | {"gpushare-variables"}
     assert policies("policies.schedulerName=true") == {"gpushare-scheduler-name"}
+    assert policies("policies.mistakes=true") == {"gpushare-mistakes"}
 
 
 def documents(*values: str) -> dict[tuple[str, str], Json]:
@@ -162,7 +164,7 @@ def test_claims_know_the_driver_and_the_account() -> None:
 def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -> None:
     values = ["devicePlugin.enabled=true", "networkPolicy.enabled=true"]
     if minor >= 30:
-        values += ["policies.placements=true", "policies.schedulerName=true"]
+        values += [f"policies.{name}=true" for name in ("placements", "schedulerName", "mistakes")]
     if minor >= 36:
         values += CLAIMS
     documents = rendered(*values, version=f"1.{minor}.0")
@@ -195,6 +197,7 @@ def test_the_versions_are_those_of_this_release() -> None:
         (("memoryUnit=GB",), "1.37.0", "memoryUnit"),
         (("replicas=2",), "1.37.0", "replicas"),
         (("policies.placements=true",), "1.29.4", "need Kubernetes 1.30, and this is v1.29.4"),
+        (("policies.mistakes=true",), "1.29.4", "need Kubernetes 1.30, and this is v1.29.4"),
         (
             ("policies.schedulerName=true", "wiring=existing-scheduler"),
             "1.37.0",

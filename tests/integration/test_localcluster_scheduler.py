@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from gpushare_localcluster.api.apiserver import ApiServer
 from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient
+from gpushare_localcluster.http_client import HttpClient
 from gpushare_localcluster.kubelet import Kubelet
 from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.cycle import Decision
@@ -400,9 +402,10 @@ def test_init_containers_have_logs_and_sidecars_keep_running(cluster: Cluster) -
     neighbour = {"name": "beside", "image": "pause", "restartPolicy": "Always"}
     cluster.pod("p", initContainers=[first, neighbour], nodeName="n1")
     poll(lambda: cluster.get("p")["status"]["phase"] == "Running")
-    for name in ("first", "beside", "main"):
-        log = cluster.api.request("GET", f"{PODS}/p/log", query={"container": name}, timeout=5)
-        assert f"container {name} of pod default/p started" in log.decode()
+    with closing(HttpClient(cluster.server.url)) as http:
+        for name in ("first", "beside", "main"):
+            log = http.call("GET", f"{PODS}/p/log?container={name}", timeout=5).body.decode()
+            assert f"container {name} of pod default/p started" in log
     output = cluster.get("p")["status"]["initContainerStatuses"]
     assert [(item["name"], *item["state"]) for item in output] == [
         ("first", "terminated"),

@@ -43,6 +43,9 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     # Pending and running pods alike.
     misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
     misplaced += pods.without_memory
+    nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
+    offered = {name for node in nodes for name in (node.state and node.state.allocatable) or ()}
+    misplaced += [(pod.name, pod.mistake) for pod in pods.strays if not pod.resources & offered]
     if not misplaced:
         yield ok("pod-extras", "none asks for, or sets, what does not go with device memory")
     todo = "correct it, and create the pod again"

@@ -7,7 +7,6 @@ resources. A web framework would take longer for a request than the API itself.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
@@ -74,7 +73,6 @@ class ApiServer:
         """End all watches, close all connections, and return when all threads have ended."""
         self._server.closing.set()
         self.store.wake()
-        self.logs.wake()
         self._server.stop()
 
     def kubeconfig(self) -> str:
@@ -143,7 +141,7 @@ class _Application:
         group, *below = parts if area == "apis" and parts else ["", *parts]
         if area in ("api", "apis") and len(below) > 1 and below[1]:
             return self._rest.answer(group, below[0], "/".join(below[1:]), call)
-        response = _document(area, parts, call.accept, environ.get("HTTP_HOST", ""))
+        response = _document(area, parts, environ.get("HTTP_HOST", ""))
         if call.method != "GET":
             raise method_not_allowed(call.method)
         return response
@@ -162,27 +160,11 @@ def _call(environ: Environ) -> Call:
     )
 
 
-def _document(area: str, parts: list[str], accept: str, address: str) -> Response:
+def _document(area: str, parts: list[str], address: str) -> Response:
     """Return health, version, discovery or OpenAPI. Raises StatusError for other paths."""
-    if area in ("healthz", "livez", "readyz") and not parts:
-        return Response(200, b"ok", "text/plain")
-    if area in ("api", "apis"):
-        return _discovered(area, parts, accept, address)
     match [area, *parts]:
-        case ["version"]:
-            return json_answer(discovery.version())
-        case ["openapi", "v2"]:
-            # An empty schema: every object passes the validation in kubectl.
-            return Response(200, b"", discovery.OPENAPI_V2)
-    raise no_such_path()
-
-
-def _discovered(area: str, parts: list[str], accept: str, address: str) -> Response:
-    """Return the discovery document of a path. Raises StatusError for a path that is not served."""
-    if not parts and discovery.wants_aggregated(accept):
-        response = json_answer(discovery.aggregated(core=area == "api"))
-        return replace(response, content_type=discovery.AGGREGATED)
-    match [area, *parts]:
+        case ["healthz" | "livez" | "readyz"]:
+            return Response(200, b"ok", "text/plain")
         case ["api"]:
             return json_answer(discovery.core_versions(address))
         case ["apis"]:
@@ -193,4 +175,9 @@ def _discovered(area: str, parts: list[str], accept: str, address: str) -> Respo
             return json_answer(discovery.group(group))
         case ["apis", group, version]:
             return json_answer(discovery.resource_list(group, version))
+        case ["version"]:
+            return json_answer(discovery.version())
+        case ["openapi", "v2"]:
+            # An empty schema: every object passes the validation in kubectl.
+            return Response(200, b"", discovery.OPENAPI_V2)
     raise no_such_path()

@@ -156,13 +156,6 @@ def _job_duration(job: Object, now: datetime) -> Cell:
     return since(status["startTime"], until) if status.get("startTime") else ""
 
 
-def _controller(body: Object, _: datetime) -> Cell:
-    for item in elements(metadata(body), "ownerReferences"):
-        if item.get("controller"):
-            return f"{str(item.get('kind')).lower()}.apps/{item.get('name')}"
-    return NONE
-
-
 def _service_ports(service: Object, _: datetime) -> Cell:
     ports = elements(section(service, "spec"), "ports")
     return ",".join(f"{item.get('port')}/{item.get('protocol', 'TCP')}" for item in ports) or NONE
@@ -224,12 +217,6 @@ def _counts(**paths: str) -> tuple[Column, ...]:
     )
 
 
-_REPLICA_COLUMNS = (
-    NAME,
-    *_counts(Desired="spec.replicas", Current="status.replicas", Ready="status.readyReplicas"),
-    AGE,
-    *_MADE_OF,
-)
 _SET_READY = Column("Ready", out_of(("status", "readyReplicas"), ("spec", "replicas")))
 _DAEMON_COUNTS = {
     "Desired": "status.desiredNumberScheduled",
@@ -240,12 +227,6 @@ _DAEMON_COUNTS = {
 }
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {
-    "controllerrevisions.apps": (
-        NAME,
-        Column("Controller", _controller),
-        *_counts(Revision="revision"),
-        AGE,
-    ),
     "daemonsets.apps": (
         NAME,
         *_counts(**_DAEMON_COUNTS),
@@ -268,8 +249,12 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         *_MADE_OF,
     ),
-    "replicasets.apps": _REPLICA_COLUMNS,
-    "replicationcontrollers": _REPLICA_COLUMNS,
+    "replicasets.apps": (
+        NAME,
+        *_counts(Desired="spec.replicas", Current="status.replicas", Ready="status.readyReplicas"),
+        AGE,
+        *_MADE_OF,
+    ),
     "services": (
         NAME,
         Column("Type", path("spec", "type", absent="ClusterIP")),

@@ -1,15 +1,12 @@
-"""Discovery: the served resources, as kubectl and client-go read them.
+"""Discovery: the served resources, as kubectl and client-go read them, and `/version`.
 
-Pure, made from the resource table: the plain lists, the aggregated document of newer clients, and
-`/version`.
+Pure, made from the resource table. There is no aggregated document: clients that ask for it read
+the plain lists as well.
 """
 
 from gpushare_localcluster.api.objects import Object
 from gpushare_localcluster.api.resources import Resource, in_version, versions
 from gpushare_localcluster.api.status import no_such_path
-
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""Content-Type of the aggregated document; clients older than 1.30 know only the beta."""
 
 OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """Content-Type of the empty v2 schema; newer clients reject the "@" of the request."""
@@ -36,14 +33,6 @@ def version() -> Object:
         "compiler": "",
         "platform": "",
     }
-
-
-def wants_aggregated(accept: str) -> bool:
-    """Return whether the client accepts the aggregated document in version 2."""
-    return any(
-        {part.strip() for part in choice.split(";")} >= {"v=v2", "as=APIGroupDiscoveryList"}
-        for choice in accept.split(",")
-    )
 
 
 def core_versions(address: str) -> Object:
@@ -88,27 +77,6 @@ def resource_list(name: str, api_version: str) -> Object:
     }
 
 
-def aggregated(*, core: bool) -> Object:
-    """Return the aggregated document of `/api` (core) or `/apis` (everything else)."""
-    items = [
-        {
-            "metadata": {"name": name, "creationTimestamp": None},
-            "versions": [
-                {
-                    "version": version,
-                    "freshness": "Current",
-                    "resources": [_discovered(row) for row in in_version(name, version)],
-                }
-                for version in served
-            ],
-        }
-        for name, served in versions().items()
-        if core == (name == "")
-    ]
-    typed = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
-    return {**typed, "metadata": {}, "items": items}
-
-
 def _group(name: str) -> Object:
     served = [
         {"groupVersion": f"{name}/{version}", "version": version} for version in versions()[name]
@@ -141,23 +109,3 @@ def _subresources(row: Resource) -> list[tuple[str, str, tuple[str, ...]]]:
     if row.root == "api/v1" and row.plural == "pods":
         rows += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
     return rows
-
-
-def _discovered(row: Resource) -> Object:
-    entry = _resource(row)
-    scope = "Namespaced" if entry.pop("namespaced") else "Cluster"
-    names = {"resource": entry.pop("name"), "singularResource": entry.pop("singularName")}
-    kind = {"group": row.group, "version": row.version, "kind": entry.pop("kind")}
-    entry = {**names, **entry, "responseKind": kind, "scope": scope}
-    below = [
-        {
-            "subresource": called,
-            "responseKind": {
-                **(SCALE if kind_below == "Scale" else {"group": "", "version": ""}),
-                "kind": kind_below,
-            },
-            "verbs": list(verbs),
-        }
-        for called, kind_below, verbs in _subresources(row)
-    ]
-    return {**entry, "subresources": below} if below else entry

@@ -4,21 +4,16 @@ Knows lines by namespace, pod and container; nothing of how containers run.
 """
 
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 
-from gpushare_localcluster.api.calls import Call, Connection, Response, Target
+from gpushare_localcluster.api.calls import Call, Response, Target
 from gpushare_localcluster.api.objects import elements, metadata, section
 from gpushare_localcluster.api.pods import CONTAINER_LISTS
 from gpushare_localcluster.api.records import timestamp
 from gpushare_localcluster.api.registry import Registry
-from gpushare_localcluster.api.status import StatusError, bad_request
-
-POLL = 1.0
-"""Seconds between two checks of client and pod by a quiet `--follow`."""
+from gpushare_localcluster.api.status import bad_request
 
 TEXT = "text/plain"
-ENDED = ("Succeeded", "Failed")
 
 
 class PodLogs:
@@ -27,34 +22,27 @@ class PodLogs:
     def __init__(self) -> None:
         """Start empty."""
         self._lines: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self._printed = threading.Condition()
+        self._lock = threading.Lock()
 
     def write(self, uid: str, container: str, text: str, at: datetime) -> None:
         """Add the lines that a container of the pod with this uid printed."""
-        with self._printed:
+        with self._lock:
             lines = self._lines.setdefault((uid, container), [])
             lines.extend((timestamp(at), line) for line in text.splitlines())
-            self._printed.notify_all()
 
     def forget(self, uid: str) -> None:
         """Drop the output of the pod with this uid."""
-        with self._printed:
+        with self._lock:
             for key in [key for key in self._lines if key[0] == uid]:
                 del self._lines[key]
-            self._printed.notify_all()
-
-    def wake(self) -> None:
-        """Wake every follower, so that it notices the end of the server."""
-        with self._printed:
-            self._printed.notify_all()
 
     def read(self, uid: str, container: str) -> list[tuple[str, str]]:
         """Return the lines so far, each with its time."""
-        with self._printed:
+        with self._lock:
             return list(self._lines.get((uid, container), ()))
 
     def answer(self, registry: Registry, target: Target, call: Call) -> Response:
-        """Return the log of a container as plain text.
+        """Return the log of a container as plain text; `follow` ends with the lines so far.
 
         Raises StatusError: 404 without the pod, 400 for an unknown or waiting container.
         """
@@ -77,46 +65,9 @@ class PodLogs:
         shown_lines = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
         stamps = call.flag("timestamps")
         text = b"".join(_printed(line, stamps=stamps) for line in shown_lines)
-        if not call.flag("follow"):
-            return Response(200, text, TEXT)
-        new_lines = self._follow(registry, target, (uid, container), len(lines), call.connection)
-        return Response(200, _joined(text, new_lines, stamps=stamps), TEXT)
-
-    def _follow(
-        self,
-        registry: Registry,
-        target: Target,
-        key: tuple[str, str],
-        line_count: int,
-        client: Connection,
-    ) -> Iterator[tuple[str, str]]:
-        while client.alive():
-            ended = _ended(registry, target, key[0])
-            with self._printed:
-                lines = self._lines.get(key, [])[line_count:]
-                if not lines and not ended and client.alive():
-                    self._printed.wait(POLL)
-            yield from lines
-            line_count += len(lines)
-            if ended and not lines:
-                return
+        return Response(200, text, TEXT)
 
 
 def _printed(line: tuple[str, str], *, stamps: bool) -> bytes:
     text = f"{line[0]} {line[1]}\n" if stamps else f"{line[1]}\n"
     return text.encode(errors="replace")
-
-
-def _joined(first: bytes, new_lines: Iterator[tuple[str, str]], *, stamps: bool) -> Iterator[bytes]:
-    if first:
-        yield first
-    for line in new_lines:
-        yield _printed(line, stamps=stamps)
-
-
-def _ended(registry: Registry, target: Target, uid: str) -> bool:
-    try:
-        pod = registry.get(target.resource, target.home, target.name).body
-    except StatusError:
-        return True
-    return metadata(pod)["uid"] != uid or section(pod, "status").get("phase") in ENDED

@@ -134,15 +134,7 @@ def _core() -> Iterable[Resource]:
             "status.nominatedNodeName",
         ),
     )
-    yield Resource(
-        "replicationcontrollers",
-        "ReplicationController",
-        short_names=("rc",),
-        categories=("all",),
-        status=True,
-        generation=True,
-        scale=True,
-    )
+    yield Resource("replicationcontrollers", "ReplicationController", short_names=("rc",))
     yield Resource("secrets", "Secret", fields=("type",))
     yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
     yield Resource(
@@ -169,7 +161,6 @@ def _workload(plural: str, kind: str, group: str, *short_names: str, scale: bool
 
 
 def _workloads() -> Iterable[Resource]:
-    yield Resource("controllerrevisions", "ControllerRevision", "apps")
     yield _workload("daemonsets", "DaemonSet", "apps", "ds", scale=False)
     yield _workload("deployments", "Deployment", "apps", "deploy", scale=True)
     yield _workload("replicasets", "ReplicaSet", "apps", "rs", scale=True)

@@ -36,7 +36,6 @@ _SPECS: dict[str, Object] = {
         "manualSelector": False,
     },
     "ReplicaSet": {"replicas": 1},
-    "ReplicationController": {"replicas": 1},
     "StatefulSet": {
         "replicas": 1,
         "revisionHistoryLimit": 10,
@@ -80,11 +79,8 @@ def with_defaults(resource: Resource, body: Object) -> Object:
         if not isinstance(client_spec.get(field, {}), dict):
             raise bad_request(f"spec.{field} must be an object")
     spec = {**_SPECS[kind], **client_spec, "template": _template(resource, body, client_spec)}
-    if kind == "Job":
-        if "completions" not in client_spec and "parallelism" not in client_spec:
-            spec["completions"] = 1
-    elif kind == "ReplicationController":
-        spec.setdefault("selector", metadata(spec["template"]).get("labels"))
+    if kind == "Job" and "completions" not in client_spec and "parallelism" not in client_spec:
+        spec["completions"] = 1
     if kind in _ROLLING:
         field, limits = _ROLLING[kind]
         spec[field] = _strategy(section(client_spec, field), limits)
@@ -111,8 +107,6 @@ def with_identity(job: Object, uid: str) -> Object:
 
 def check_update(resource: Resource, old: Object, new: Object) -> None:
     """Refuse a change of an immutable field, such as the selector. Raises StatusError: 422."""
-    if resource.kind == "ReplicationController":
-        return
     fixed = ("selector", "template", "completions") if resource.kind == "Job" else ("selector",)
     if resource.kind == "StatefulSet":
         fixed = (*fixed, "serviceName", "podManagementPolicy", "volumeClaimTemplates")
@@ -186,8 +180,7 @@ def _check_selector(resource: Resource, body: Object) -> None:
     selector, labels = spec.get("selector"), metadata(spec["template"]).get("labels") or {}
     if not selector:
         raise _wrong(resource, body, "selector", "Required value")
-    is_map = resource.kind == "ReplicationController"
-    if not selects({"matchLabels": selector} if is_map else selector, labels):
+    if not selects(selector, labels):
         reason = f"Invalid value: {labels}: `selector` does not match template `labels`"
         raise _wrong(resource, body, "template.metadata.labels", reason)
 

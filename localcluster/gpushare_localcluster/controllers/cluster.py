@@ -18,7 +18,6 @@ from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare_localcluster.event_writer import write_event
 
 ROOTS = {
-    "ControllerRevision": "/apis/apps/v1",
     "Deployment": "/apis/apps/v1",
     "Job": "/apis/batch/v1",
     "JobSet": "/apis/jobset.x-k8s.io/v1alpha2",
@@ -27,7 +26,6 @@ ROOTS = {
     "Node": "/api/v1",
     "Pod": "/api/v1",
     "ReplicaSet": "/apis/apps/v1",
-    "ReplicationController": "/api/v1",
     "ResourceClaim": "/apis/resource.k8s.io/v1",
     "ResourceClaimTemplate": "/apis/resource.k8s.io/v1",
     "StatefulSet": "/apis/apps/v1",
@@ -37,7 +35,6 @@ ROOTS = {
 RETRY = 1.0
 """Seconds until a refused or failed pod is created again."""
 
-REVISION_LABEL = "controller-revision-hash"
 _SAFE = str.maketrans("0123456789abcdef", "456789bcdfghjklm")
 
 
@@ -68,8 +65,6 @@ class Cluster:
         """
         meta = owner["metadata"]
         selector = owner["spec"].get("selector") or {}
-        if owner["kind"] == "ReplicationController":
-            selector = {"matchLabels": selector}
         claimed_items = []
         for item in self.items(kind, meta["namespace"]):
             controller = controller_of(item)
@@ -162,29 +157,6 @@ class Cluster:
         about = {**about, "apiVersion": _api_version(about["kind"])}
         component = f"{about['kind'].lower()}-controller"
         write_event(self._api, about, reason, message, kind=kind, component=component)
-
-    def revision(self, owner: Json) -> tuple[Json, list[Json]]:
-        """Return the ControllerRevision of the owner's template, and the other revisions."""
-        revisions = self.claimed(owner, "ControllerRevision")
-        data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
-        newest = max((item["revision"] for item in revisions), default=0)
-        same = [item for item in revisions if item.get("data") == data]
-        if not same:
-            digest = hashed(owner["spec"]["template"])
-            labels = {**(owner["spec"]["template"]["metadata"].get("labels") or {})}
-            meta = {"name": f"{name(owner)}-{digest}", "labels": {**labels, REVISION_LABEL: digest}}
-            body = {"metadata": meta, "data": data, "revision": newest + 1}
-            return self.create("ControllerRevision", owner, body), revisions
-        (current,) = same[:1]
-        if current["revision"] < newest:
-            current = self.patch(current, {"revision": newest + 1})
-        return current, [item for item in revisions if name(item) != name(current)]
-
-    def forget_revisions(self, owner: Json, revisions: list[Json]) -> None:
-        """Delete the oldest revisions beyond the limit of the history."""
-        excess = max(0, len(revisions) - owner["spec"]["revisionHistoryLimit"])
-        for item in sorted(revisions, key=lambda item: int(item["revision"]))[:excess]:
-            self.delete(item)
 
 
 def path(kind: str, namespace: str = "", name: str = "") -> str:

@@ -10,7 +10,7 @@ from gpushare_localcluster.controllers.cluster import Cluster, deleting
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
-_OWNED = ("ReplicaSet", "Pod", "Job", "ControllerRevision", "Lease")
+_OWNED = ("ReplicaSet", "Pod", "Job", "Lease")
 _OWNERS = (
     "Deployment",
     "Job",
@@ -18,7 +18,6 @@ _OWNERS = (
     "LeaderWorkerSet",
     "Node",
     "ReplicaSet",
-    "ReplicationController",
     "StatefulSet",
 )
 

@@ -33,7 +33,6 @@ _RECONCILE: dict[str, Reconcile] = {
     "LeaderWorkerSet": leaderworkersets.reconcile,
     "Node": nodes.reconcile,
     "ReplicaSet": replicasets.reconcile,
-    "ReplicationController": replicasets.reconcile,
     "StatefulSet": statefulsets.reconcile,
 }
 _OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}

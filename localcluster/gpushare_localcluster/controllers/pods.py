@@ -5,12 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpushare_localcluster.client import Json
-from gpushare_localcluster.controllers.cluster import (
-    REVISION_LABEL,
-    deleting,
-    seconds_of,
-    seconds_since,
-)
+from gpushare_localcluster.controllers.cluster import deleting, seconds_of, seconds_since
 
 
 def phase(pod: Json) -> str:
@@ -69,8 +64,3 @@ def _int(text: str) -> int:
     with suppress(ValueError):
         return int(text)
     return 0
-
-
-def revision_of(pod: Json) -> str:
-    """Return the revision of the owner's template that a pod has."""
-    return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))

@@ -1,4 +1,4 @@
-"""ReplicaSets and ReplicationControllers: a number of pods of one template.
+"""ReplicaSets: a number of pods of one template.
 
 Facts: k8s.io/kubernetes pkg/controller/replicaset.
 """

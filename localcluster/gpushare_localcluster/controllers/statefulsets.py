@@ -1,20 +1,17 @@
 """StatefulSets: numbered pods, created and replaced in order.
 
-Facts: k8s.io/kubernetes pkg/controller/statefulset. Volume claims are not created.
+Facts: k8s.io/kubernetes pkg/controller/statefulset. There are no volume claims, no history of
+templates and no partitions.
 """
 
 from dataclasses import dataclass
 
 from gpushare_localcluster.client import Json
-from gpushare_localcluster.controllers.cluster import RETRY, REVISION_LABEL, Cluster, deleting, name
-from gpushare_localcluster.controllers.pods import (
-    active,
-    counted,
-    phase,
-    revision_of,
-    wait_until_available,
-)
+from gpushare_localcluster.controllers.cluster import RETRY, Cluster, deleting, hashed, name
+from gpushare_localcluster.controllers.pods import active, counted, phase, wait_until_available
 
+_REVISION = "controller-revision-hash"
+"""Label of a pod: the name of the template from which the pod was made."""
 _INDEX = "apps.kubernetes.io/pod-index"
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
 
@@ -24,37 +21,27 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     step.
     """
     spec = owner["spec"]
-    update, revisions = cluster.revision(owner)
-    current_name = (owner.get("status") or {}).get("currentRevision")
-    current = next((item for item in revisions if name(item) == current_name), update)
+    update = f"{name(owner)}-{hashed(spec['template'])}"
+    current = (owner.get("status") or {}).get("currentRevision") or update
     owned_pods = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
     pods = {_number(owner, pod): pod for pod in owned_pods}
-    rolling = spec["updateStrategy"].get("rollingUpdate") or {}
-    numbers = _Numbers(
-        cluster=cluster,
-        owner=owner,
-        pods=pods,
-        update=update,
-        current=current,
-        partition=rolling.get("partition") or 0,
-    )
+    numbers = _Numbers(cluster, owner, pods, update)
     later = numbers.step()
     alive = [pod for number, pod in pods.items() if number in numbers.wanted and active(pod)]
     is_ready, available, wait = counted(alive, owner)
-    updated = [pod for pod in alive if revision_of(pod) == name(update)]
-    if len(updated) == is_ready == len(alive) == spec["replicas"]:
+    updated_count = sum(_revision(pod) == update for pod in alive)
+    if updated_count == is_ready == len(alive) == spec["replicas"]:
         current = update
-        cluster.forget_revisions(owner, revisions)
     cluster.set_status(
         owner,
         {
             "replicas": len(alive),
             "readyReplicas": is_ready,
             "availableReplicas": available,
-            "currentReplicas": sum(revision_of(pod) == name(current) for pod in alive),
-            "updatedReplicas": len(updated),
-            "currentRevision": name(current),
-            "updateRevision": name(update),
+            "currentReplicas": sum(_revision(pod) == current for pod in alive),
+            "updatedReplicas": updated_count,
+            "currentRevision": current,
+            "updateRevision": update,
             "collisionCount": 0,
         },
     )
@@ -68,9 +55,8 @@ class _Numbers:
     cluster: Cluster
     owner: Json
     pods: dict[int, Json]
-    update: Json
-    current: Json
-    partition: int
+    update: str
+    """The name of the template as it is now."""
 
     @property
     def wanted(self) -> range:
@@ -99,10 +85,8 @@ class _Numbers:
 
     def _create(self, number: int) -> bool:
         title = f"{name(self.owner)}-{number}"
-        behind = number - self.wanted.start < self.partition
-        revision = self.current if behind else self.update
-        labels = {REVISION_LABEL: name(revision), _POD_NAME: title, _INDEX: str(number)}
-        template: Json = revision["data"]["spec"]["template"]
+        labels = {_REVISION: self.update, _POD_NAME: title, _INDEX: str(number)}
+        template: Json = self.owner["spec"]["template"]
         service = self.owner["spec"].get("serviceName")
         spec = {
             **template["spec"],
@@ -124,15 +108,19 @@ class _Numbers:
         """Delete the highest outdated pod, once all higher pods are available."""
         if self.owner["spec"]["updateStrategy"]["type"] != "RollingUpdate":
             return
-        for number in reversed(self.wanted[self.partition :]):
+        for number in reversed(self.wanted):
             pod = self.pods.get(number)
             if pod is None or deleting(pod):
                 return
-            if revision_of(pod) != name(self.update):
+            if _revision(pod) != self.update:
                 self.cluster.delete_pod(self.owner, pod)
                 return
             if wait_until_available(pod, self.owner) > 0:
                 return
+
+
+def _revision(pod: Json) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(_REVISION, ""))
 
 
 def _number(owner: Json, pod: Json) -> int:

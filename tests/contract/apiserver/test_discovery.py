@@ -28,7 +28,6 @@ SINCE_LATELY = [
     "/apis/resource.k8s.io/v1/resourceslices",
     "/apis/resource.k8s.io/v1/deviceclasses",
 ]
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
 @pytest.mark.parametrize(
@@ -57,18 +56,6 @@ def test_short_names_and_verbs_are_told(api: Api) -> None:
     assert (pods["kind"], pods["namespaced"], pods["shortNames"]) == ("Pod", True, ["po"])
     assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(pods["verbs"])
     assert "pods/binding" in {item["name"] for item in page["resources"]}
-
-
-def test_the_aggregated_document_tells_the_same(api: Api) -> None:
-    for path in ("/api", "/apis"):
-        reply = api.call("GET", path, accept=f"{AGGREGATED},application/json")
-        assert reply.headers["Content-Type"] == AGGREGATED
-        for item in reply.body["items"]:
-            for version in item["versions"]:
-                group = item["metadata"].get("name", "")
-                page = api.get(f"/apis/{group}/{version['version']}" if group else "/api/v1")
-                plain = {entry["name"] for entry in page.body["resources"]}
-                assert {entry["resource"] for entry in version["resources"]} <= plain
 
 
 def test_an_unserved_group_is_not_found(api: Api) -> None:

@@ -41,6 +41,13 @@ def test_a_pod_that_no_device_will_ever_take_is_stored_with_a_warning(
     assert words in api.create(PODS, body).headers["Warning"]
 
 
+def test_a_misspelt_resource_is_stored_with_a_warning(api: Api) -> None:
+    body = pod("misspelt")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-memory": "5"}}
+    reply = api.create(PODS, body)
+    assert "aliyun.com/gpu-mem is probably meant" in reply.headers["Warning"]
+
+
 def test_a_template_of_pods_is_looked_at_too(api: Api) -> None:
     labels = {"app": "web"}
     template = pod("x", gpu_mem="5Gi") | {"metadata": {"labels": labels}}

@@ -319,24 +319,6 @@ def test_a_log_is_refused_where_there_can_be_none(api: Api) -> None:
     assert api.get(f"{PODS}/p/log", container="other").status == 400
 
 
-def test_a_followed_log_grows_and_ends_with_its_pod(api: Api, local: ApiServer) -> None:
-    uid = start_pod(api)
-    local.logs.write(uid, "main", "before", NOON)
-    host = local.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=30)
-    connection.request("GET", f"{PODS}/p/log?follow=true")
-    response = connection.getresponse()
-    try:
-        assert response.readline() == b"before\n"
-        local.logs.write(uid, "main", "after", NOON)
-        assert response.readline() == b"after\n"
-        api.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
-        assert response.readline() == b""
-    finally:
-        response.close()
-        connection.close()
-
-
 def test_a_body_of_another_coding_is_refused_not_misread(local: ApiServer) -> None:
     host = local.url.removeprefix("http://")
     connection = http.client.HTTPConnection(host, timeout=30)

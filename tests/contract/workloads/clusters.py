@@ -27,8 +27,7 @@ from tests.e2e.processes import Process
 
 NODES = ("node-1", "node-2")
 _CONTROLLERS = (
-    *("deployment", "garbage-collector", "job", "namespace", "replicaset"),
-    *("replicationcontroller", "statefulset"),
+    *("deployment", "garbage-collector", "job", "namespace", "replicaset", "statefulset"),
 )
 """Those of kube-controller-manager that run; others take nodes made by hand for dead ones."""
 _CONFIG = {

@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.cli.explain import main
+from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
 from tests.unit.wire.dra.objects import device
@@ -83,6 +86,17 @@ def test_a_pod_is_explained_from_lists(cluster: FakeKubectl, inspect: Inspect, n
         "Would fit:  on a once default/half (10 GiB) ends; or on a once closed device 1 returns",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
+    ]
+
+
+def test_a_terminal_breaks_long_lines_at_blanks(cluster: FakeKubectl) -> None:
+    code = "import sys; from gpushare.cli.explain import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", code, "late"]
+    output = on_terminal(words, {**os.environ, **cluster.environ}, 60)
+    assert output.splitlines()[:3] == [
+        "Pod:        default/late is pending and asks for 8 GiB on",
+        "            one device (aliyun.com/gpu-mem)",
+        "Free now:   at most 6 GiB on a device 0",
     ]
 
 
@@ -195,7 +209,36 @@ def test_an_extended_resource_without_a_class_is_no_claim(
     kubectl.cluster([node("n1", 8)], [], page=500)
     kubectl.answers("get --raw /api/v1/namespaces/default/pods/extended", json.dumps(made))
     assert main(["extended", "-n", "default"]) == 1
-    assert "asks for no aliyun.com/gpu-mem" in capsys.readouterr().err
+    assert "no aliyun.com/gpu-mem: gpushare has no say in it\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "words"),
+    [
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, {}, "nvidia.com/gpumem is HAMi's"),
+        ({}, {"gpu-memory": "4096"}, "gpu-memory is KAI's"),
+        ({"tke.cloud.tencent.com/qgpu-core": "30"}, {}, "qgpu-core is qGPU's"),
+        ({"aliyun.com/gpu-core": "30"}, {}, "aliyun.com/gpu-core.percentage is probably meant"),
+        ({"aliyun.com/gpu-memory": "4"}, {}, "aliyun.com/gpu-mem is probably meant"),
+        ({"nvidia.com/gpu": "1"}, {}, "for a part of a card write aliyun.com/gpu-mem"),
+        ({"aliyun.com/gpu-mems": "1"}, {}, "gpushare has no say in it"),  # a node offers it
+    ],
+)
+def test_a_manifest_that_was_not_changed_is_told_what_to_write(
+    kubectl: FakeKubectl,
+    capsys: pytest.CaptureFixture[str],
+    limits: dict[str, str],
+    annotations: dict[str, str],
+    words: str,
+) -> None:
+    moved = waiting("moved", limits)
+    moved["metadata"]["annotations"] = annotations
+    offering = node("n1", 8)
+    offering["status"]["allocatable"]["aliyun.com/gpu-mems"] = "1"
+    kubectl.cluster([offering], [], page=500)
+    kubectl.answers("get --raw /api/v1/namespaces/default/pods/moved", json.dumps(moved))
+    assert main(["moved", "-n", "default"]) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_it_says_when_a_node_was_asked_for(cluster: FakeKubectl, inspect: Inspect) -> None:

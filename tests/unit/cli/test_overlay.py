@@ -18,11 +18,11 @@ CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
-def overlay(capsys: Capsys, *words: str) -> tuple[list[dict[str, Any]], str]:
-    """Return the documents and the text."""
-    code = main(["--need", "--overlay", *words])
+def overlay(capsys: Capsys, *words: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """Return the documents and the text. code: the exit code."""
+    ended = main(["--need", "--overlay", *words])
     out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
+    assert (ended, err) == (code, "")
     return [*yaml.safe_load_all(out)], out
 
 
@@ -105,6 +105,18 @@ def test_where_nothing_is_needed_nothing_is_told(kubectl: FakeKubectl, capsys: C
     answer, out = overlay(capsys)
     assert answer == []
     assert out == "# no node is needed: what is there has room\n"
+
+
+def test_pods_that_no_node_takes_are_told(kubectl: FakeKubectl, capsys: Capsys) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    words = ("--pods", "64GiB x 3", "--shape", "2x16GiB")
+    assert overlay(capsys, *words, code=1) == (
+        [],
+        "# no node of these shapes takes 3 of the pods\n",
+    )
+    documents, out = overlay(capsys, *words, "--pods", "16GiB x 3", code=1)
+    assert documents
+    assert out.startswith("# no node of these shapes takes 3 of the pods\n# 1 x 2x16GiB\n")
 
 
 @pytest.mark.parametrize("words", [["--pods", "8GiB"], ["--need", "-o", "json"]])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from gpushare.cli.defrag import main as defrag
 from gpushare.cli.explain import main as explain
 from gpushare.cli.inspect import main as inspect_pods
+from gpushare.cli.main import main as gpushare
 from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
 from tests.unit.cli.fake_kubectl import FakeKubectl, pending, pod
+from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -101,6 +104,26 @@ def test_a_bound_pod_is_explained_by_its_annotations(tenant: FakeKubectl, inspec
     ]
 
 
+@pytest.mark.parametrize(
+    ("resource", "words"),
+    [
+        ("aliyun.com/gpu-memory", "aliyun.com/gpu-mem is probably meant"),
+        ("nvidia.com/gpumem", "nvidia.com/gpumem is HAMi's"),
+        ("nvidia.com/gpu", "gpushare has no say in it"),  # nodes may offer it
+    ],
+)
+def test_a_pod_with_another_resource_is_told_of_a_mistake(
+    tenant: FakeKubectl, inspect: Inspect, resource: str, words: str
+) -> None:
+    item = pending("stray", 0, namespace=NAMESPACE)
+    item["spec"]["containers"] = [{"name": "main", "resources": {"limits": {resource: "1"}}}]
+    path = f"get --raw /api/v1/namespaces/{NAMESPACE}/pods/stray"
+    tenant.answers(path, json.dumps({"kind": "Pod", **item}))
+    code, out, err = inspect("explain", "stray")
+    assert (code, out) == (1, "")
+    assert words in err
+
+
 def test_both_programs_answer_alike(
     tenant: FakeKubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +192,19 @@ def test_what_needs_the_whole_cluster_says_so_and_what_is_left(
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"{prefix}{LACKS}: {command.__module__.rpartition('.')[2]} needs all")
     assert "--snapshot FILE" in err
+
+
+def test_the_simulator_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": NODES}
+    body = json.dumps({**status, "reason": "Forbidden", "code": 403}).encode()
+    words = ["simulate", "churn", "--from-cluster", "--kubeconfig"]
+    with scripted_server() as server:
+        server.script = reply(403, body)
+        user = {"token": "of-a-tenant"}
+        assert gpushare([*words, write_kubeconfig(tmp_path / "config", server.url, user)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{LACKS}: simulate --from-cluster needs all nodes and pods; --nodes FILE" in err
 
 
 def test_the_missing_right_is_named() -> None:

@@ -89,6 +89,7 @@ def test_pods_of_manifests() -> None:
         ({"kind": "Service", "metadata": {"name": "s"}}, "Service s makes no pods"),
         (pod_json("plain"), "asks for no aliyun.com/gpu-mem"),
         (pod_json("npu", 4, resource=NPU.resource), "asks for no aliyun.com/gpu-mem"),
+        (pod_json("hami", limits={"nvidia.com/gpumem": 4096}), "claim .nvidia.com/gpumem is HAMi"),
         (pod_json("odd", "5Gi"), "Pod odd: "),
         (
             {
@@ -564,6 +565,30 @@ def test_a_daemon_set_has_a_pod_on_each_node_that_it_selects(
         "daemonset/d on new-1": 1,
         "daemonset/d on small": 0,
     }
+
+
+def test_a_daemon_set_has_a_pod_on_each_node_of_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, file = tmp_path / "nodes.csv", tmp_path / "daemons.json"
+    table.write_text("name,cpu_milli,memory_mib,gpu,units\na,1000,1024,1,8\nb,1000,1024,1,8\n")
+    spec = {"template": pod_json("x", 2)}
+    file.write_text(json.dumps({"kind": "DaemonSet", "metadata": {"name": "d"}, "spec": spec}))
+    _, out, _ = whatif(capsys, "--nodes", str(table), "--pods", str(file))
+    assert "daemonset/d on a: 1 of 1 fit (1 on a)" in out
+    assert "daemonset/d on b: 1 of 1 fit (1 on b)" in out
+
+
+def test_mistakes_of_pods_that_count_are_warned_of(
+    kubectl: FakeKubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod_json("web", 4, limits={"aliyun.com/gpu-core": 30})))
+    code, out, err = whatif(capsys, "--pods", str(file))
+    assert code == 1
+    assert "0 of 1 fit; then: 1 too little aliyun.com/gpu-core even if empty" in out
+    assert err.startswith("Warning: pod/web: aliyun.com/gpu-core is none of gpushare's resources")
 
 
 def labelled(name: str) -> dict[str, Any]:

@@ -199,6 +199,17 @@ def test_where_nothing_is_shared_by_annotation_words_are_of_claims(
     assert "nodes for claims are named by a node with the same devices, as 3:gpu-a" in text
 
 
+def test_pods_with_claims_in_words_tolerate_the_taints_of_gpu_nodes(
+    kubectl: FakeKubectl, document_of: DocumentOf
+) -> None:
+    tainted = node("n1", 0)
+    tainted["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    slices = (slice_on("n1", device(1, 24)),)
+    kubectl.cluster([tainted], [], page=500, slices=slices, claims=[])
+    assert fits(document_of("--pods", "20GiB")) == [("20GiB", 1, {"n1": 1})]
+    assert fits(document_of("--pods", "20GiB", "--tolerate", "none")) == [("20GiB", 0, {})]
+
+
 def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver(
     kubectl: FakeKubectl, document_of: DocumentOf
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_pod_is_kept_out_where_a_scheduler_keeps_it_out(
 
 STATE = NodeState("n", {"zone": "a"}, allocatable={"pods": 10, MEM: 16})
 LOST = Taint("node.kubernetes.io/unreachable", "", "NoSchedule")
+OTHER_NODE = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", ("m",)),))
 MINE = Taint("dedicated", "ml", "NoSchedule")
 ANY = Toleration(operator="Exists")
 
@@ -176,6 +177,7 @@ ANY = Toleration(operator="Exists")
         ({"taints": (MINE,)}, {}, ["untolerated taint dedicated"]),
         ({}, {"node_selector": (("zone", "b"),)}, [UNSELECTED.text]),
         ({"labels": None}, {"node_selector": (("zone", "b"),)}, []),
+        ({"labels": None}, {"terms": (OTHER_NODE,)}, [UNSELECTED.text]),
         ({"cordoned": True}, {"is_complete": False}, []),
         ({"allocatable": {"pods": 0, MEM: 4}}, {}, ["too many pods even if empty",
          f"too little {MEM} even if empty"]),

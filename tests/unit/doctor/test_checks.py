@@ -17,6 +17,7 @@ from gpushare.doctor.facts import (
     ListedPods,
     PluginPod,
     Right,
+    StrayPod,
     Unread,
 )
 from gpushare.doctor.report import failed, run_checks
@@ -666,6 +667,18 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "default/b: asks",
         {"pods": ListedPods(without_memory=(("default/b", "asks"),))},
+    ),
+    (
+        "pod-extras",
+        "warn",
+        "default/c: is HAMi's",
+        {"pods": ListedPods(strays=(StrayPod("default/c", "is HAMi's", frozenset({"x/gpu"})),))},
+    ),
+    (
+        "pod-extras",
+        "ok",
+        "none asks",
+        {"pods": ListedPods(strays=(StrayPod("default/c", "is HAMi's", frozenset({MEM})),))},
     ),
     ("two-device-plugins", "warn", "n1: gives out nvidia.com/gpu", {"nodes": (BOTH,)}),
     (

@@ -220,6 +220,16 @@ def test_a_line_for_each_finding_that_moves_no_cursor() -> None:
     )
 
 
+def test_a_long_line_goes_on_below_its_text() -> None:
+    text = as_text(
+        [fail("bee", "one two three four five six seven", "mend it")], colours=False, columns=40
+    )
+    assert text.splitlines()[:2] == [
+        "fail  bee  one two three four five six",
+        "           seven -> mend it",
+    ]
+
+
 def test_colours_are_around_the_level_alone() -> None:
     first = as_text(FINDINGS, colours=True).splitlines()[0]
     assert first == "\033[32mok  \033[0m  a    fine"
@@ -281,6 +291,40 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
     assert "sets NVIDIA_VISIBLE_DEVICES itself" in mistakes["default/env"]
     assert "nvidia.com/gpu is asked for beside" in mistakes["default/both"]
     assert mistakes["default/plain"] == ""
+
+
+def test_pods_that_seem_to_want_a_part_of_a_card_are_read() -> None:
+    def pod(name: str, limits: dict[str, str], node: str = "", **changes: Any) -> Any:
+        item: Any = asking(name, limits, node, **changes.pop("container", {}))
+        item["metadata"] |= changes.pop("metadata", {})
+        item["spec"] |= changes
+        return item
+
+    env = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    hidden = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
+    daemon = {"ownerReferences": [{"kind": "DaemonSet"}]}
+    kai = {"annotations": {"gpu-fraction": "0.5"}}
+    facts = read_pods(
+        [
+            pod("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}),
+            pod("whole", {"nvidia.com/gpu": "1"}),
+            pod("whole-runs", {"nvidia.com/gpu": "1"}, "n1"),
+            pod("misspelt", {"aliyun.com/gpu-memory": "4"}),
+            pod("kai", {}, "n1", metadata=kai),
+            pod("kai-by-kai", {}, "n1", metadata=kai, schedulerName="kai-scheduler"),
+            pod("env", {}, "n1", container=env),
+            pod("hidden", {}, "n1", container=hidden),
+            pod("daemon", {}, "n1", container=env, metadata=daemon),
+            pod("system", {}, "n1", container=env, metadata={"namespace": "kube-system"}),
+            pod("nic", {"example.com/nic": "1"}),
+        ],
+        ALIYUN,
+        NOW,
+    )
+    mistakes = {pod.name.partition("/")[2]: pod.mistake for pod in facts.strays}
+    assert [*mistakes] == ["hami", "whole", "misspelt", "kai", "env"]
+    assert mistakes["hami"].startswith("nvidia.com/gpumem is HAMi's")
+    assert "sets NVIDIA_VISIBLE_DEVICES and asks for no aliyun.com/gpu-mem" in mistakes["env"]
 
 
 def test_a_node_of_both_device_plugins_is_read_as_such() -> None:

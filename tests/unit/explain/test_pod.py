@@ -227,6 +227,35 @@ def test_each_way_to_make_room_is_told() -> None:
     )
 
 
+def of_deployment(pod: dict[str, Any], revision: str) -> dict[str, Any]:
+    pod["metadata"]["labels"] = {"pod-template-hash": revision}
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "waits_for_itself"),
+    [
+        ("web-7f9-abcde", "7f9", True),
+        ("web-5c8-fghij", "5c8", False),  # another pod of the old revision
+        ("shop-7f9-abcde", "7f9", False),
+        ("web-7f9-abcde", "", False),
+    ],
+)
+def test_a_rolling_update_that_waits_for_its_own_old_pod_is_told(
+    name: str, revision: str, waits_for_itself: bool
+) -> None:
+    old = of_deployment(placed("web-5c8-zzzzz", 10, "gpu-a", "0"), "5c8")
+    resource = filled(node("gpu-a", 16), pods=(old,))
+    new = of_deployment(pod_json(name, 8), revision)
+    rows = [line for line in told(new, resource) if line.startswith("Rollout:")]
+    text = "Rollout:    team/web-5c8-zzzzz is an old pod of the same Deployment web, which may keep"
+    assert [row.startswith(text) for row in rows] == [True] * waits_for_itself
+    answer = document(explain_pod(read_pod(new), [resource], "GiB"))
+    assert bool(answer["rollout"]) == waits_for_itself
+    if waits_for_itself:
+        assert answer["rollout"]["oldPods"][0]["name"] == "web-5c8-zzzzz"
+
+
 def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
     resource = filled(
         node("a", 16, 16),

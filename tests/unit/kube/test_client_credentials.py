@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.errors import ApiError
+from gpushare.errors import ApiError, SettingsError
 from gpushare.kube.client import KubeClient, connect
 from tests.unit.kube.exec_plugin import ExecPlugin
 from tests.unit.kube.scripted_server import (
@@ -113,6 +113,16 @@ def test_who_started_without_credentials_finds_them_later(
     plug_in.hand_out("first")
     assert status(client) == 200
     client.close()
+
+
+@pytest.mark.parametrize("command", ["/no/such/plug-in", "no-such-plug-in"])
+def test_a_plug_in_that_is_not_there_is_an_error(
+    guarded: Guarded, plug_in: ExecPlugin, tmp_path: Path, command: str
+) -> None:
+    user: dict[str, object] = {"exec": {**plug_in.user["exec"], "command": command}}
+    with pytest.raises(SettingsError, match=f"program for credentials is not found: {command}"):
+        client_with(guarded, tmp_path, user)
+    assert guarded.server.seen == []
 
 
 def test_who_has_no_credentials_does_not_look_for_them_at_every_call(

@@ -182,7 +182,7 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, says: str) 
     [
         (b"{", "is no JSON"),
         (b"{}", "must be a list of objects"),
-        (b'{"kind": "List", "items": [{"kind": "Node"}]}', "give --from-cluster"),
+        (b'{"kind": "List", "items": [{"kind": "Node"}]}', "simulate with --from-cluster, read"),
         (b"[]", "must be a list of objects"),
         (b"[1]", "item 1: is no object"),
         (b"[" * 100_000, "is no JSON"),

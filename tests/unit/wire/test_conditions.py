@@ -53,6 +53,16 @@ def test_a_text_that_counts_nothing_is_kept_as_it_is(message: str | None) -> Non
     assert view.message == (message or "Unschedulable")
 
 
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [("word " * 300, "word word ..."), ("x" * 1001, "xx ..."), ("x" * 1000, "xx")],
+)
+def test_a_long_text_ends_with_a_whole_word(message: str, end: str) -> None:
+    text = view_of(message).message or ""
+    assert text.endswith(end)
+    assert len(text) <= 1004
+
+
 def test_a_pod_that_nobody_has_looked_at_or_that_is_scheduled_has_no_message() -> None:
     assert scheduler_view(Pod()).message is None
     assert view_of("late", status="True").message is None

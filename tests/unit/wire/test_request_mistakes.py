@@ -9,9 +9,9 @@ import pytest
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import SPLIT, WISHES, wanted_cards
 from gpushare.wire.objects import PODS
-from gpushare.wire.request_mistakes import ANNOTATIONS, RESOURCES, mistake_of
+from gpushare.wire.request_mistakes import ANNOTATIONS, RESOURCES, mistake_of, without_request
 from gpushare.wire.whole_card import WHOLE_CARD
-from tests.unit.extender.kit import pod_json
+from tests.unit.extender.kit import pod_json, read_pod
 
 _MIB = "aliyun.com/gpu-mem: 8192 GiB are asked of one device, and the largest has 16;"
 _BYTES = "if bytes (a suffix such as Mi) are meant, write"
@@ -110,6 +110,50 @@ def test_whole_cards_are_for_pods_that_have_them_alone(
     notes = {WHOLE_CARD: value, ALIYUN.count: count}
     pod = pod_json("web", 2, annotations=notes, limits={ALIYUN.cores: cores})
     text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB")
+    assert words in text
+    assert bool(text) == bool(words)
+
+
+def test_a_whole_card_without_the_annotation_tells_its_program_of_one_unit() -> None:
+    limits = {ALIYUN.cores: "100"}
+    text = mistake_of(read_pod(pod_json("web", 1, limits=limits)), ALIYUN, "GiB")
+    assert 'write the annotation gpushare.io/whole-card: "true" to give it all memory' in text
+    for units, value, cores in ((1, "true", 100), (1, "false", 100), (8, None, 100), (1, None, 50)):
+        notes = {} if value is None else {WHOLE_CARD: value}
+        pod = pod_json("web", units, annotations=notes, limits={ALIYUN.cores: cores})
+        assert mistake_of(read_pod(pod), ALIYUN, "GiB") == ""
+
+
+def test_a_privileged_container_sees_all_cards() -> None:
+    pod = pod_json("web", 4)
+    (container,) = pod["spec"]["containers"]
+    container |= {"name": "main", "securityContext": {"privileged": True}}
+    text = mistake_of(read_pod(pod), ALIYUN, "GiB")
+    assert text.startswith("container main is privileged, so it sees all cards of its node")
+    container["securityContext"]["privileged"] = False
+    assert mistake_of(read_pod(pod), ALIYUN, "GiB") == ""
+
+
+def test_a_misspelt_annotation_beside_the_request_is_told() -> None:
+    pod = pod_json("web", 4, annotations={"gpushare.io/polcy": "binpack"})
+    assert mistake_of(read_pod(pod), ALIYUN, "GiB").endswith("gpushare.io/policy is probably meant")
+
+
+@pytest.mark.parametrize(
+    ("resources", "annotations", "words"),
+    [
+        (["nvidia.com/gpumem", "nvidia.com/gpu"], [], "nvidia.com/gpumem is HAMi's"),
+        ([], ["gpu-fraction"], "gpu-fraction is KAI's"),
+        (["tke.cloud.tencent.com/qgpu-memory"], [], "is qGPU's"),
+        (["nvidia.com/gpu"], [], "for a part of a card write aliyun.com/gpu-mem"),
+        (["aliyun.com/gpu-memory"], [], "aliyun.com/gpu-mem is probably meant"),
+        (["cpu", "example.com/nic"], ["prometheus.io/scrape"], ""),
+    ],
+)
+def test_a_pod_that_asks_for_nothing_of_ours_is_told_why(
+    resources: list[str], annotations: list[str], words: str
+) -> None:
+    text = without_request(resources, annotations, ALIYUN)
     assert words in text
     assert bool(text) == bool(words)
 

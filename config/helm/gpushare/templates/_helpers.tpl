@@ -59,9 +59,9 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if ne .Release.Namespace "kube-system" -}}
 {{- fail "gpushare: install it into kube-system (--namespace kube-system): the ConfigMaps of unhealthy devices are there, and some clusters take the priority class system-cluster-critical nowhere else" -}}
 {{- end -}}
-{{- $policies := or .Values.policies.placements .Values.policies.schedulerName -}}
+{{- $policies := or .Values.policies.placements .Values.policies.schedulerName .Values.policies.mistakes -}}
 {{- if and $policies (not (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)) -}}
-{{- fail (printf "gpushare: policies.placements and policies.schedulerName need Kubernetes 1.30, and this is %s: leave them false" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "gpushare: policies need Kubernetes 1.30, and this is %s: leave policies.placements, .schedulerName and .mistakes false" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if and .Values.extender.claims.driver (not (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version)) -}}
 {{- fail (printf "gpushare: extender.claims.driver needs Kubernetes 1.36, and this is %s: leave it empty" .Capabilities.KubeVersion.Version) -}}

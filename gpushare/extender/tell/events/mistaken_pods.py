@@ -17,9 +17,10 @@ from functools import partial
 from gpushare.core.model import PodRef
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.wire.near_misses import near_miss
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_ref, scheduler_of
-from gpushare.wire.request_mistakes import blinded, mistake_of
+from gpushare.wire.request_mistakes import mistake_of, resources_of, sees_more
 
 SCHEDULER_GRACE_SECONDS = 30.0
 """Seconds within which a scheduler that runs looks at a pod."""
@@ -75,7 +76,7 @@ class MistakenPods:
             ref = pod_ref(pod)
             if pod.spec and pod.spec.node_name:
                 for managed_resource in self._resources:
-                    if text := blinded(pod, managed_resource.names):
+                    if text := sees_more(pod, managed_resource.names):
                         return Mistake(
                             ref, text, 0.0, managed_resource.names.resource, is_bound=True
                         )
@@ -164,7 +165,13 @@ class MistakenPods:
                 if text:
                     return text, 0.0, resource_names.resource
         schedulers = self._resources.scope.schedulers
-        asks = names_any(pod, [resource.names.resource for resource in self._resources])
+        managed = [resource.names.resource for resource in self._resources]
+        asks = names_any(pod, managed)
+        if not asks and (requested := resources_of(pod)):
+            annotations = (pod.metadata and pod.metadata.annotations) or {}
+            first = next(iter(self._resources)).names
+            if text := near_miss(requested, annotations, first, managed):
+                return text, 0.0, first.resource
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):

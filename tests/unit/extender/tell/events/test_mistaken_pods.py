@@ -88,6 +88,19 @@ def test_cores_without_memory_and_names_of_others_are_told(watch: Watch) -> None
     assert hami.startswith("nvidia.com/gpumem is HAMi's")
 
 
+def test_a_pod_with_a_misspelt_resource_is_told_the_name(watch: Watch) -> None:
+    """kube-scheduler calls no extender for it. Whole cards and other resources are no mistake."""
+    watch.show(pod_json("web", limits={"aliyun.com/gpu-memory": 4}))
+    watch.show(pod_json("whole", limits={"nvidia.com/gpu": 1, "example.com/nic": 1}))
+    assert watch.told() == [
+        (
+            "Pod web",
+            "aliyun.com/gpu-memory is none of gpushare's resources: aliyun.com/gpu-mem is probably"
+            " meant",
+        )
+    ]
+
+
 def test_it_is_told_once_and_again_where_it_is_another_mistake(watch: Watch) -> None:
     watch.show(pod_json("web", "8192"))
     assert len(watch.told()) == 1
