@@ -109,8 +109,8 @@ class DeviceMetrics:
             typical = float(inputs[0] * self._unit_bytes)
             lines[_TYPICAL].append(f"{_TYPICAL}{{{label}}} {typical}\n".encode())
             for count, devices in enumerate(_devices_by_pods(view.snapshot)):
-                text = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
-                lines[_BY_PODS].append(text.encode())
+                line = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
+                lines[_BY_PODS].append(line.encode())
             if resource not in self._lines:
                 self._lines[resource] = NodeValues(partial(_device_lines, label, self._unit_bytes))
             for of_node in self._lines[resource].all(managed_resource.ledger, inputs):
