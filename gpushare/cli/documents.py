@@ -150,6 +150,7 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         "name": node.name,
         "address": node.address or None,
         "unit": node.unit,
+        "state": node.availability.value,
         "closed": node.closed_reason or None,
         "leftOut": node.left_out or None,
         "keptFromScaleDown": node.kept_reason or None,

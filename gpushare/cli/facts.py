@@ -47,8 +47,6 @@ class NodeFacts:
     """Details of this reason, or ""."""
     serves_by_identity: bool = False
     gone_uuids: tuple[str, ...] = ()
-    left_out: str = ""
-    """Why kube-scheduler's filters keep all pods out, by `state`, or ""."""
     state: NodeState | None = None
     """The state for kube-scheduler's own filters."""
     kept_reason: str = ""
@@ -138,12 +136,7 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         if usable is None
         else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
-    # A node with an inventory need not advertise its memory to the kubelet.
-    advertised = names.resource in (state.allocatable or {})
-    judged_state = state if advertised else replace(state, allocatable=None)
-    label = judged_state.label(names.resource, sum(device.mem for device in facts.devices))
-    kept_reason = mark_of(_annotations(metadata)).kept
-    return replace(facts, left_out=label, state=state, kept_reason=kept_reason)
+    return replace(facts, state=state, kept_reason=mark_of(_annotations(metadata)).kept)
 
 
 def _amount(resource: str, quantity: object) -> int:

@@ -16,7 +16,7 @@ from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
 from gpushare.cli.parsers import DEFAULT_POLICY, NAMESPACE
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.claims.model import Slice
-from gpushare.core.model import Request
+from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
@@ -154,13 +154,13 @@ class ListedResource:
         """The constructor of a placer over a snapshot of the ledger."""
         return Placer.over
 
-    def left_out(self, node: str, units: int, tolerated: Collection[Taint] = ()) -> str:
-        """Return why kube-scheduler's filters keep all pods out of the node, or "".
+    def left_out(self, spec: NodeSpec, tolerated: Collection[Taint] = ()) -> str:
+        """Return what kube-scheduler's filters object to on the node, or "".
 
-        units: of the node's devices. tolerated: taints that keep no pod out.
+        tolerated: taints that keep no pod out.
         """
-        state = self.states.get(node)
-        return state.without(tolerated).label(self.names.resource, units) if state else ""
+        state = self.states.get(spec.name)
+        return state.without(tolerated).judge(self.names.resource, spec)[1] if state else ""
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
@@ -378,12 +378,14 @@ class ListedCards(ListedResource):
         """The constructor of a placer of pods with claims over a snapshot of the ledger."""
         return ClaimPlacer.over_books(self.claims.books, self.claims.matches, self.like)
 
-    def left_out(self, node: str, units: int, tolerated: Collection[Taint] = ()) -> str:
-        """Return why kube-scheduler's filters keep all pods with claims out of the node, or ""."""
-        state = self.states.get(node)
-        if node in self.like:
+    def left_out(self, spec: NodeSpec, tolerated: Collection[Taint] = ()) -> str:
+        """Return what kube-scheduler's filters object to on the node, or ""."""
+        state = self.states.get(spec.name)
+        if spec.name in self.like:
             return ""
-        return state.without(tolerated).label("", 0) if state else NOT_SHOWN
+        return (
+            state.without(tolerated).judge(CLASS, spec, is_counted=False)[1] if state else NOT_SHOWN
+        )
 
 
 def list_card_books(

@@ -112,7 +112,7 @@ class Plans:
         for plan in self.every:
             specs = plan.books.ledger.entries_and_specs()[1]
             labels = {
-                name: plan.books.left_out(name, sum(spec.capacity), tolerated)
+                name: plan.books.left_out(spec, tolerated)
                 for name, spec in sorted(specs.items())
                 if spec.capacity and name not in plan.without
             }

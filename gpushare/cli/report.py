@@ -16,7 +16,7 @@ from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
-from gpushare.core.node_filters import NodeState
+from gpushare.core.node_filters import Availability, NodeState
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
@@ -81,7 +81,8 @@ class NodeLine:
     closed_reason: str
     """Why no pod may be placed there, or ""."""
     left_out: str = ""
-    """Why kube-scheduler's own filters keep all pods out, or ""."""
+    """What kube-scheduler's own filters object to, or ""."""
+    availability: Availability = Availability.OPEN
     state: NodeState | None = None
     """The state for these filters, with device memory in the report's unit."""
     unplaced_cores: int = 0
@@ -276,9 +277,19 @@ def _node_line(
             allocated[index] += units
     unplaced = sum(line.units for line in lines if not line.shares)
     unplaced_cores = sum(line.cores for line in lines if not line.shares)
+    spec = NodeSpec(
+        node.name,
+        tuple(device.mem for device in node.devices),
+        tuple(device.healthy for device in node.devices),
+        closed=node.closed_reason,
+        counted=not node.unit,
+    )
+    # A node with an inventory need not advertise its memory to the kubelet.
+    judged_state = node.state or NodeState(node.name)
+    availability, left_out = judged_state.judge(resource, spec, is_counted=False)
     devices = []
     for index, device in enumerate(node.devices):
-        is_open = device.healthy and node.closed_reason is None
+        is_open = device.healthy and availability.takes_pods
         units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(
@@ -300,17 +311,18 @@ def _node_line(
     if state is not None and resource in amounts:
         state = replace(state, allocatable={**amounts, resource: amounts[resource] * scale})
     return NodeLine(
-        node.name,
-        node.address,
-        unit,
-        tuple(devices),
-        tuple(lines),
-        unplaced,
-        closed_reason,
-        node.left_out,
-        state,
-        unplaced_cores,
-        node.kept_reason,
+        name=node.name,
+        address=node.address,
+        unit=unit,
+        devices=tuple(devices),
+        pods=tuple(lines),
+        unplaced=unplaced,
+        closed_reason=closed_reason,
+        left_out=left_out,
+        availability=availability,
+        state=state,
+        unplaced_cores=unplaced_cores,
+        kept_reason=node.kept_reason,
     )
 
 

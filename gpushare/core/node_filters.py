@@ -10,10 +10,11 @@ Tested in `tests/unit/core/test_node_filters.py`.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
 
-from gpushare.core.model import Amounts, Request
+from gpushare.core.model import Amounts, NodeSpec, Request
 from gpushare.core.selectors import HARD_EFFECTS, NO_DEMANDS, Demands, Taint, untolerated
 
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
@@ -27,6 +28,25 @@ NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 _MAX_TAINTS = 2
 _OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
+
+
+class Availability(StrEnum):
+    """Whether a node takes new pods, and if not, the gravest reason."""
+
+    OPEN = "open"
+    TAINTED = "tainted"
+    """Pods that tolerate the taint may come."""
+    CORDONED = "cordoned"
+    NOT_READY = "not ready"
+    CLOSED = "closed"
+    """The devices of the node cannot be read, or all are unhealthy."""
+    PLUGIN_AWAY = "plug-in away"
+    """The device plug-in offers none of the healthy devices."""
+
+    @property
+    def takes_pods(self) -> bool:
+        """Whether some pod may come."""
+        return self in (Availability.OPEN, Availability.TAINTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +70,37 @@ class NodeState:
         taints = tuple(taint for taint in self.taints if taint not in tolerated)
         return self if taints == self.taints else replace(self, taints=taints)
 
-    def label(self, resource: str, capacity: int) -> str:
-        """Return in few words why the node accepts no pods at all; "" if it accepts some.
+    def judge(
+        self, resource: str, spec: NodeSpec, *, is_counted: bool = True
+    ) -> tuple[Availability, str]:
+        """Return whether the node takes pods, and in few words all that kube-scheduler's own
+        filters object to; "" for nothing.
 
-        resource: the managed resource. capacity: units of all devices of the node.
+        resource: the managed resource. spec: the devices. is_counted: whether kube-scheduler counts
+        the resource; otherwise a node need not advertise the resource.
         """
-        reasons = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
-        hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
-        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MAX_TAINTS]]
-        usable = capacity if self.allocatable is None else self.allocatable.get(resource, 0)
-        if usable < capacity:
+        capacity, amounts = sum(spec.capacity), self.allocatable
+        is_advertised = amounts is not None and (is_counted or resource in amounts)
+        usable = amounts.get(resource, 0) if amounts is not None and is_advertised else capacity
+        hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS} - _OF_NOT_READY
+        # Without an inventory, nothing allocatable is all that a node shows of its devices.
+        is_readable = spec.closed is None and (any(spec.healthy) or (spec.counted and not usable))
+        is_away = is_readable and usable == 0 < capacity
+        by_state: dict[Availability, Iterable[str]] = {}
+        if self.cordoned:
+            by_state[Availability.CORDONED] = ["cordoned"]
+        if not self.ready:
+            by_state[Availability.NOT_READY] = ["not ready"]
+        if not is_readable:
+            by_state[Availability.CLOSED] = []
+        if is_away:
+            by_state[Availability.PLUGIN_AWAY] = ["plug-in away"]
+        if hard:
+            by_state[Availability.TAINTED] = [f"taint {key}" for key in sorted(hard)[:_MAX_TAINTS]]
+        reasons = [reason for texts in by_state.values() for reason in texts]
+        if usable < capacity and not is_away:
             reasons.append(f"allocatable {usable} of {capacity}")
-        return ", ".join(reasons)
+        return next(iter(by_state), Availability.OPEN), ", ".join(reasons)
 
 
 class NodeStates(Mapping[str, NodeState]):
@@ -88,8 +127,13 @@ class NodeStates(Mapping[str, NodeState]):
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
         """Replace all states; a node of `keep` that is not in `states` keeps the old state."""
-        before = {name: self._states[name] for name in keep if name in self._states}
-        self._states = before | {state.name: state for state in states}
+        last = self._states
+        # An equal state stays the same object, so that others compare it at once.
+        listed = {
+            state.name: last[state.name] if last.get(state.name) == state else state
+            for state in states
+        }
+        self._states = {name: last[name] for name in keep if name in last} | listed
         self.version += 1
 
     def put(self, state: NodeState) -> None:
@@ -200,7 +244,10 @@ class OwnFilters:
         for name, requested in amounts_of(request).items():
             allocatable = state.allocatable.get(name, 0)
             if 0 < requested > allocatable - used[name] and name not in self._ignored:
-                shortages.append(_shortage(name, lasting=requested > allocatable))
+                if name in state.allocatable and not allocatable and "/" in name:
+                    shortages.append(_not_offered(name))
+                else:
+                    shortages.append(_shortage(name, lasting=requested > allocatable))
         return tuple(shortages)
 
 
@@ -217,6 +264,11 @@ def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
     elif taint:
         cure = f"its taint {taint.key} is gone or the pod tolerates it"
         yield Obstacle(f"untolerated taint {taint.key}", cure)
+
+
+def _not_offered(name: str) -> Obstacle:
+    """Return the obstacle of a node whose device plug-in is away or has no healthy device."""
+    return Obstacle(f"no {name} allocatable", f"its device plug-in offers {name} again", name)
 
 
 def _shortage(name: str, *, lasting: bool) -> Obstacle:

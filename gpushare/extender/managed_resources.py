@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import ANY_NEIGHBOURS, Request
-from gpushare.core.node_filters import NodeStates, OwnFilters
+from gpushare.core.model import ANY_NEIGHBOURS, NodeSpec, Request
+from gpushare.core.node_filters import Availability, NodeState, NodeStates, OwnFilters
 from gpushare.core.ranking import FallbackScorer, NoPreference, Ranking, Scorer
 from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
@@ -104,6 +104,11 @@ class ManagedResource:
             there_are = ", ".join(sorted(self.rankings))
             raise MessageError(f"{self.names.policy}: {wrong}; there are: {there_are}")
         return ranking
+
+    def judge(self, spec: NodeSpec) -> tuple[Availability, str]:
+        """Return whether the node takes pods, and what kube-scheduler's own filters object to."""
+        state = self.filters.states.get(spec.name) or NodeState(spec.name)
+        return state.judge(self.names.resource, spec, is_counted=self.counted_by_scheduler)
 
     def places(
         self, request: Request, demands: Demands, names: Sequence[str] | None = None

@@ -221,16 +221,21 @@ def must_agree(nodes: list[Any], pods: list[Any], closed_gpus: Mapping[str, str]
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()
     free, cores_free = snapshot.free.tolist(), snapshot.cores_free.tolist()
+    specs = ledger.entries_and_specs()[1]
     for node in report.nodes:
         row = snapshot.row[node.name]
+        assert node.state is not None
+        judged = node.state.judge(ALIYUN.resource, specs[node.name], is_counted=False)
+        assert judged[0] is node.availability
+        takes_pods = node.availability.takes_pods
         used = snapshot.used[row].tolist()
         for device in node.devices:
             assert used[device.index] == device.allocated + node.unplaced
-            assert free[row][device.index] == device.free
+            assert device.free == (free[row][device.index] if takes_pods else 0)
             percent = int(snapshot.cores_used[row][device.index])
             assert percent == device.cores + node.unplaced_cores
-            assert cores_free[row][device.index] == device.cores_free
-            is_open = bool(snapshot.open[row][device.index])
+            assert device.cores_free == (cores_free[row][device.index] if takes_pods else 0)
+            is_open = takes_pods and bool(snapshot.open[row][device.index])
             remaining = max(device.total - used[device.index], 0) if is_open else 0
             assert device.free + device.stranded == remaining
             assert not (device.free and device.stranded)

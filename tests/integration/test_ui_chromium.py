@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
+from gpushare.core.selectors import Taint
 from gpushare.wire.groups import Claimant
 from tests.support.chromium import Tab, browser, program
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
 
 pytestmark = [
@@ -230,8 +231,38 @@ def test_a_screen_reader_is_told_what_the_bars_show(tab: Tab) -> None:
     assert listing["name"]["value"] == "Nodes"
     headings = {item["name"]["value"] for item in by_role["heading"]}
     assert {"gpushare", "Cluster", "Nodes", "Last hour", "Policy", "Namespaces"} <= headings
-    for role in ("searchbox", "combobox"):
+    for role in ("searchbox", "combobox", "table"):
         assert all(item["name"]["value"] for item in by_role[role]), role
+
+
+def test_a_node_that_takes_no_pods_is_drawn_closed_and_says_why(tab: Tab) -> None:
+    world = World()
+    states = world.resources.node_states
+    specs = [node(name, 16) for name in ("a", "b", "c")]
+    for spec in specs:
+        world.ledger.node_changed(spec)
+    taint = Taint("dedicated", "", "NoSchedule")
+    states.put(state_of(specs[1], taints=(taint,)))
+    states.put(state_of(specs[2], cordoned=True))
+    world.ledger.pod_changed(pod("one", 6, "c", 0))
+    figures = """Object.fromEntries([...document.querySelectorAll("#figures div")].map((each) =>
+      [each.firstChild.textContent, each.lastChild.firstChild.textContent]))"""
+    with world.served() as url:
+        opened(tab, url)
+        assert [tab.ask(f"{ROWS}[{row}].ariaLabel") for row in range(3)] == [
+            "a: 0 GiB of 16 in use by 0 pods, 16 free; device 0: 0 of 16",
+            "b: 0 GiB of 16 in use by 0 pods, 16 free, tainted; device 0: 0 of 16",
+            "c: 6 GiB of 16 in use by 1 pod, 0 free, cordoned; device 0: 6 of 16, cordoned",
+        ]
+        closed = f"[...{ROWS}].map((row) => row.querySelectorAll('rect.closed').length)"
+        assert tab.ask(closed) == [0, 0, 1]
+        assert tab.ask(figures)["Free"] == "32"
+        assert tab.ask(figures)["Closed and unused"] == "10"
+        tab.ask(f"{ROWS}[2].click()")
+        text = "document.getElementById('detail-text').textContent"
+        assert tab.ask(text).startswith("No pod may be placed here: cordoned.")
+        states.put(state_of(specs[2]))
+        tab.until(f"{text}.startsWith('6 GiB of 16 in use, 10 free.')")
 
 
 def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
@@ -305,13 +336,17 @@ def test_on_a_telephone_nothing_scrolls_sideways(tab: Tab) -> None:
     for number in range(40):
         place, device = names[number % 4], number % 8
         world.ledger.pod_changed(pod(f"runs-{number}" * 9, 15, place, device, space="a-long-name"))
-    for number in range(3):
+    for number in range(5):
         world.ledger.pod_changed(pod(f"late-{number}" * 12, 90, space="a-long-name-of-a-namespace"))
     tab.size(420, 800)
     with world.served() as url:
         opened(tab, url)
         wide = "document.scrollingElement.scrollWidth"
         assert tab.ask(wide) <= 420
+        # The nodes are near the top.
+        assert tab.ask("document.getElementById('waiting-rows').children.length") == 3
+        top = "document.getElementById('{}').getBoundingClientRect().top"
+        assert tab.ask(f"{top.format('nodes')} < {top.format('side')}")
         tab.ask(f"{ROWS}[0].click()")
         tab.until("!document.getElementById('detail').hidden")
         assert tab.ask(wide) <= 420

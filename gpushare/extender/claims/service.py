@@ -168,6 +168,7 @@ class ClaimsService:
             books.ledger,
             {name: Ranking(load_policy(name))},
             name,
+            counted_by_scheduler=False,
             filters=next(iter(resources)).filters,
         )
         self._selectors = Selectors(time.thread_time)

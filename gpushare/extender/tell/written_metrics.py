@@ -17,6 +17,8 @@ from functools import partial
 import numpy as np
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.model import NodeSpec
+from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.snapshot import PODS as PODS_OF_DEVICES
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import NodeBooks
@@ -47,6 +49,8 @@ OTHERS = "_others"
 MANY = 4
 """So many pods on a device, or more, are one series."""
 
+_STATE = "gpushare_node_state"
+_UNAVAILABLE = "gpushare_memory_unavailable_bytes"
 _TYPICAL, _BY_PODS = "gpushare_typical_request_bytes", "gpushare_devices"
 _HELP = {
     "gpushare_device_memory_bytes": "Memory of a device, as its node advertises it",
@@ -54,13 +58,17 @@ _HELP = {
         "Memory given to pods, or to claims; kubectl inspect gpushare -d says to which"
     ),
     "gpushare_device_memory_free_bytes": (
-        "Memory that can be given out; 0 where the device is closed"
+        "Memory that can be given out; 0 where the device is closed or its node takes no pods"
     ),
     "gpushare_device_memory_stranded_bytes": (
         "Free memory of a device where the commonest request has no room; smaller pods may fit"
     ),
     "gpushare_device_healthy": (
-        "1 where pods may be placed; 0: closed, kubectl inspect gpushare shows which"
+        "1 for a device in order; 0: closed, kubectl inspect gpushare shows which"
+    ),
+    _STATE: "1 for the state of a node; no pod comes to one that is not open or tainted",
+    _UNAVAILABLE: (
+        "Unused memory that no pod can get, by the state of its node; closed: or of its device"
     ),
     _BY_PODS: f"Open devices by the pods that hold a part of each; {MANY}: as many or more",
     _TYPICAL: "What most pods, bound or waiting, ask for on each device; 0: there are none",
@@ -78,16 +86,16 @@ _HELP = {
         if amount.is_exclusive
     },
 }
-"""The help of the gauges of devices."""
+"""The help of the gauges of devices and nodes."""
 
-_NodeInputs = tuple[int, tuple[int, ...]]
-"""(units of the typical request, indices of the shown amounts in PERCENT_AMOUNTS)."""
-_NodeLines = dict[str, bytes]
-"""The lines of a node by name of the gauge."""
+_NodeInputs = tuple[int, tuple[int, ...], NodeState | None]
+"""(units of the typical request, indices of the shown amounts in PERCENT_AMOUNTS, state)."""
+_NodeTexts = tuple[dict[str, bytes], Availability, int]
+"""(the lines of a node by name of the gauge, for `unavailable` a state and the units there)."""
 
 
 class DeviceMetrics:
-    """The gauges of all devices, and of the typical request that stranded memory is for.
+    """The gauges of all devices and nodes, and of the typical request that stranded memory is for.
 
     The gauges of an amount in percent exist for a resource if a pod has a part of the amount. The
     lines of a node are kept until the node changes. unit_bytes: bytes of a memory unit.
@@ -95,7 +103,7 @@ class DeviceMetrics:
 
     def __init__(self, unit_bytes: int) -> None:
         self._unit_bytes = unit_bytes
-        self._lines: dict[str, NodeValues[_NodeInputs, _NodeLines]] = {}
+        self._lines: dict[str, NodeValues[_NodeInputs, _NodeTexts]] = {}
 
     def text(self, resources: Iterable[ManagedResource]) -> bytes:
         """Return the gauges of the resources in Prometheus' text format."""
@@ -104,7 +112,8 @@ class DeviceMetrics:
             resource = managed_resource.names.resource
             view = managed_resource.ledger.view()
             percents_used = enumerate(view.snapshot.percents_used)
-            inputs = view.typical_units, tuple(at for at, used in percents_used if used.any())
+            amounts = tuple(at for at, used in percents_used if used.any())
+            inputs: _NodeInputs = view.typical_units, amounts, None
             label = f'resource="{resource.translate(_ESCAPES)}"'
             typical = float(inputs[0] * self._unit_bytes)
             lines[_TYPICAL].append(f"{_TYPICAL}{{{label}}} {typical}\n".encode())
@@ -112,10 +121,23 @@ class DeviceMetrics:
                 line = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
                 lines[_BY_PODS].append(line.encode())
             if resource not in self._lines:
-                self._lines[resource] = NodeValues(partial(_device_lines, label, self._unit_bytes))
-            for of_node in self._lines[resource].all(managed_resource.ledger, inputs):
-                for gauge, text in of_node.items():
+                make = partial(_node_texts, managed_resource, label, self._unit_bytes)
+                self._lines[resource] = NodeValues(make)
+            states = managed_resource.filters.states
+            by_node = {name: (*inputs[:2], states.get(name)) for name in view.nodes}
+            unavailable = {state: 0 for state in Availability if not state.takes_pods}
+            for texts, state, units in self._lines[resource].all(
+                managed_resource.ledger, inputs, by_node
+            ):
+                unavailable[state] += units
+                for gauge, text in texts.items():
                     lines[gauge].append(text)
+            for spec in view.nodes.values():
+                if spec.closed is not None and not spec.capacity:
+                    lines[_STATE].append(_state_line(label, spec, Availability.CLOSED))
+            for state, units in unavailable.items():
+                labels, value = f'{label},state="{state}"', float(units * self._unit_bytes)
+                lines[_UNAVAILABLE].append(f"{_UNAVAILABLE}{{{labels}}} {value}\n".encode())
         return b"".join(
             part
             for gauge, texts in lines.items()
@@ -131,13 +153,19 @@ def _devices_by_pods(snapshot: Snapshot) -> list[int]:
     return counts
 
 
-def _device_lines(label: str, unit_bytes: int, books: NodeBooks, inputs: _NodeInputs) -> _NodeLines:
-    """Return the lines of all devices of a node. label: of the resource."""
-    typical, shown_amounts = inputs
+def _node_texts(
+    resource: ManagedResource, label: str, unit_bytes: int, books: NodeBooks, inputs: _NodeInputs
+) -> _NodeTexts:
+    """Return the texts of a node. label: of the resource. inputs: the state may be older."""
+    typical, shown_amounts, _ = inputs
     name, lines = books.spec.name.translate(_ESCAPES), defaultdict[str, list[str]](list)
+    availability, unavailable = resource.judge(books.spec)[0], 0
     for device, units in enumerate(books.spec.capacity):
         usable = books.spec.healthy[device] and not books.spec.closed
-        unused = max(units - books.used[device], 0) if usable else 0
+        unused = max(units - books.used[device], 0)
+        if not (usable and availability.takes_pods):
+            unavailable += unused
+            unused = 0
         values: dict[str, float] = {
             "memory_bytes": units * unit_bytes,
             "memory_allocated_bytes": books.used[device] * unit_bytes,
@@ -156,7 +184,15 @@ def _device_lines(label: str, unit_bytes: int, books: NodeBooks, inputs: _NodeIn
         labels = f'{{device="{device}",node="{name}",{label}}}'
         for gauge, value in values.items():
             lines[gauge].append(f"gpushare_device_{gauge}{labels} {float(value)}\n")
-    return {f"gpushare_device_{gauge}": "".join(texts).encode() for gauge, texts in lines.items()}
+    texts = {f"gpushare_device_{gauge}": "".join(of).encode() for gauge, of in lines.items()}
+    texts[_STATE] = _state_line(label, books.spec, availability)
+    is_open = availability.takes_pods
+    return texts, Availability.CLOSED if is_open else availability, unavailable
+
+
+def _state_line(label: str, spec: NodeSpec, availability: Availability) -> bytes:
+    labels = f'node="{spec.name.translate(_ESCAPES)}",{label},state="{availability}"'
+    return f"{_STATE}{{{labels}}} 1.0\n".encode()
 
 
 def usage_metrics(

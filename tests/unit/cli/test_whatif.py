@@ -295,11 +295,11 @@ def test_nodes_that_kube_scheduler_leaves_out_fit_nothing(
     monkeypatch.setenv("KUBECTL", str(kubectl.path))
     blind(kubectl)
     code, out, _ = whatif(capsys, "--pods", "4GiB", "--add", "1:gpu-1")
-    lacks = f"too little {MEM} even if empty"
+    lacks = f"no {MEM} allocatable"
     assert (code, out.splitlines()[1:7]) == (
         0,
         [
-            "Nodes:    gpu-1 cordoned; gpu-2 allocatable 0 of 32",
+            "Nodes:    gpu-1 cordoned; gpu-2 plug-in away",
             "Added:    1 node: new-1",
             "Waiting:  1 pod waits already; 1 of 1 fit",
             "          default/late (priority 7): 1 of 1 fit (1 on new-1)",

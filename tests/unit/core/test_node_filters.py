@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.model import ObservedPod, Request
-from gpushare.core.node_filters import UNSELECTED, NodeState, NodeStates, OwnFilters
+from gpushare.core.model import ObservedPod, Reason, Request
+from gpushare.core.node_filters import (
+    UNSELECTED,
+    Availability,
+    NodeState,
+    NodeStates,
+    OwnFilters,
+)
 from gpushare.core.selectors import Demands, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -28,6 +34,7 @@ from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
 from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
 from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
+from tests.unit.core.clusters import node as make_node
 
 MEM = ALIYUN.resource
 PLUGINS: tuple[FilterPlugin, ...] = (
@@ -209,12 +216,47 @@ def test_what_is_not_counted_by_kube_scheduler_is_not_short() -> None:
         ({"cordoned": True, "ready": False, "taints": (LOST, MINE)},
          "cordoned, not ready, taint dedicated"),
         ({"allocatable": {MEM: 12}}, "allocatable 12 of 16"),
-        ({"allocatable": {}}, "allocatable 0 of 16"),
+        ({"allocatable": {}}, "plug-in away"),
         ({"allocatable": None}, ""),
     ],
 )  # fmt: skip
 def test_a_node_is_labelled_by_what_keeps_pods_from_it(changes: dict[str, Any], text: str) -> None:
-    assert replace(STATE, **changes).label(MEM, 16) == text
+    assert replace(STATE, **changes).judge(MEM, make_node("n", 8, 8))[1] == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "availability"),
+    [
+        ({}, {}, Availability.OPEN),
+        ({"taints": (MINE,)}, {}, Availability.TAINTED),
+        ({"allocatable": {MEM: 12}}, {}, Availability.OPEN),
+        ({"allocatable": {MEM: 0}}, {}, Availability.PLUGIN_AWAY),
+        ({"allocatable": {MEM: 0}, "taints": (MINE,)}, {}, Availability.PLUGIN_AWAY),
+        ({"allocatable": {MEM: 0}, "ready": False}, {}, Availability.NOT_READY),
+        ({"cordoned": True, "ready": False}, {}, Availability.CORDONED),
+        ({}, {"closed": Reason.UNEVEN}, Availability.CLOSED),
+        ({"allocatable": {MEM: 0}}, {"unhealthy": (0, 1)}, Availability.CLOSED),
+        ({}, {"unhealthy": (0,)}, Availability.OPEN),
+        # Without an inventory every device counts as unhealthy if nothing is allocatable.
+        ({"allocatable": {MEM: 0}}, {"unhealthy": (0, 1), "counted": True},
+         Availability.PLUGIN_AWAY),
+        ({}, {"unhealthy": (0, 1), "counted": True}, Availability.CLOSED),
+    ],
+)  # fmt: skip
+def test_the_gravest_reason_is_the_state_of_a_node(
+    changes: dict[str, Any], fields: dict[str, Any], availability: Availability
+) -> None:
+    state, spec = replace(STATE, **changes), make_node("n", 8, 8, **fields)
+    assert state.judge(MEM, spec)[0] is availability
+    assert availability.takes_pods == (availability in ("open", "tainted"))
+
+
+def test_what_kube_scheduler_does_not_count_need_not_be_advertised() -> None:
+    spec, silent = make_node("n", 16), replace(STATE, allocatable={"cpu": 4})
+    assert silent.judge(MEM, spec, is_counted=False) == (Availability.OPEN, "")
+    assert silent.judge(MEM, spec)[0] is Availability.PLUGIN_AWAY
+    away = replace(STATE, allocatable={MEM: 0})
+    assert away.judge(MEM, spec, is_counted=False)[0] is Availability.PLUGIN_AWAY
 
 
 def test_states_are_counted_by_their_changes() -> None:

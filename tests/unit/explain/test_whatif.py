@@ -180,7 +180,7 @@ def test_no_pod_is_promised_a_node_that_kube_scheduler_leaves_out() -> None:
     batches = [PodBatch("4GiB", ASKS_4, None)]
     answer = what_if(ledger, batches, POLICY, filters=OwnFilters(states, ledger.taken))
     (result,) = answer.requested_results
-    lacks = f"too little {MEM} even if empty"
+    lacks = f"no {MEM} allocatable"
     assert (result.fit, result.reasons) == (0, {"cordoned": 1, lacks: 1})
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from gpushare import __version__
 from gpushare.core.amounts import PERCENT_AMOUNTS, DeviceAmount, by_name
 from gpushare.core.model import NodeSpec, Request
+from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
@@ -40,9 +41,9 @@ _Entries = tuple[Entry, ...]
 _PercentsUsed = tuple[tuple[DeviceAmount, tuple[int, ...]], ...]
 """Each shown amount with the percent in use of each device."""
 _Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, _PercentsUsed]
-"""The key of the text of a node: (shape, charges, used units, typical request, used percents).
-
-"""
+"""(shape, charges, used units, typical request, used percents)."""
+_Key = tuple[_Books, NodeState | None, str]
+"""The key of the text of a node: (books, state, why autoscalers leave the node alone)."""
 
 _Question = TypeVar("_Question", bound=Hashable)
 """(request of a pod, demands of the pod): the key of an explanation."""
@@ -187,7 +188,7 @@ class _KeptPart:
         self._called = called
         self._unit = unit
         self.explanations = ExplanationCache()
-        self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
+        self._texts: dict[str, tuple[_Key, str]] = {}
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
@@ -280,15 +281,17 @@ class _KeptPart:
                 (amount, tuple(percents_used[row].tolist()))
                 for amount, percents_used in shown_percents
             )
-            key = (spec, tuple(on_node[name]), used, typical, percents), kept_nodes.get(name, "")
-            before = texts.get(name)
-            if before is None or before[0] != key:
-                node_object = node_document(*key[0])
-                if key[1]:
-                    node_object["keptFromScaleDown"] = key[1]
-                before = key, _ENCODE(node_object)
-            self._texts[name] = before
-            yield before[1]
+            books_of_node = spec, tuple(on_node[name]), used, typical, percents
+            kept_reason, state = kept_nodes.get(name, ""), self._managed.filters.states.get(name)
+            key = books_of_node, state, kept_reason
+            before, text = texts.get(name, (None, ""))
+            if before != key:
+                node_object = node_document(*books_of_node, judgement=self._managed.judge(spec))
+                if kept_reason:
+                    node_object["keptFromScaleDown"] = kept_reason
+                text = _ENCODE(node_object)
+            self._texts[name] = key, text
+            yield text
 
 
 class _ClaimsPart(_KeptPart):
@@ -420,11 +423,20 @@ def node_document(
     used: tuple[int, ...],
     typical: int,
     percents_used: _PercentsUsed = (),
+    *,
+    judgement: tuple[Availability, str] = (Availability.OPEN, ""),
 ) -> dict[str, Any]:
     """Return the JSON object of a node.
 
+    judgement: whether the node takes pods, and what kube-scheduler's own filters object to.
     percents_used: the percent of each device, for each amount that a pod of the cluster uses.
     """
+    availability, left_out = judgement
+    closed_reason = spec.closed.value if spec.closed else None
+    unavailable = None
+    if not availability.takes_pods:
+        is_closed = availability is Availability.CLOSED
+        unavailable = closed_reason or ("all devices are closed" if is_closed else left_out)
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
     for entry in ordered:
@@ -432,7 +444,15 @@ def node_document(
             allocated[device] += units
     unplaced = sum(entry.request.total for entry in ordered if not _shares(entry, spec))
     devices = [
-        _device(spec, index, allocated[index], used[index], typical)
+        _device(
+            spec,
+            index,
+            allocated[index],
+            max(spec.capacity[index] - used[index], 0)
+            if spec.healthy[index] and availability.takes_pods
+            else 0,
+            typical,
+        )
         for index in range(len(spec.capacity))
     ]
     stranded_by: dict[str, int] = {}
@@ -449,7 +469,10 @@ def node_document(
             stranded_by[key] = sum(device[key] for device in devices)
     return {
         "name": spec.name,
-        "closed": spec.closed.value if spec.closed else None,
+        "state": availability.value,
+        "unavailable": unavailable,
+        "closed": closed_reason,
+        "leftOut": left_out or None,
         "total": sum(spec.capacity),
         "allocated": sum(allocated) + unplaced,
         "unplaced": unplaced,
@@ -460,14 +483,12 @@ def node_document(
     }
 
 
-def _device(spec: NodeSpec, index: int, allocated: int, used: int, typical: int) -> dict[str, Any]:
-    healthy = spec.healthy[index]
-    free = max(spec.capacity[index] - used, 0) if healthy and not spec.closed else 0
+def _device(spec: NodeSpec, index: int, allocated: int, free: int, typical: int) -> dict[str, Any]:
     return {
         "index": index,
         "uuid": (spec.uuids[index] or None) if spec.uuids else None,
         "model": (spec.models[index] or None) if spec.models else None,
-        "healthy": healthy,
+        "healthy": spec.healthy[index],
         "total": spec.capacity[index],
         "allocated": allocated,
         "free": free,

@@ -25,7 +25,7 @@ let wide = CELL; // the width of a device
 let active = ""; // the node that the keys are on
 let selected = ""; // the node whose pods are shown
 let podsShown = STEP;
-let waitingShown = 10;
+let waitingShown = window.innerWidth <= 560 ? 3 : 10; // on a telephone the nodes are near the top
 let printing = false;
 const hues = new Map(); // by namespace
 const rows = new Map(); // the rows in the document, by node
@@ -136,14 +136,14 @@ function segmentsOf(node, device, held, width, wanted) {
     return { units, kind, text: `${text}: ${amount(units)}`, dim: dim(pods) };
   });
   const left = Math.max(device.total - device.allocated, 0);
-  const open = device.healthy && !node.closed;
+  const open = device.healthy && !node.unavailable;
   const maybe = Math.min(node.unplaced, left);
   if (maybe) {
     const text = `${amount(maybe)} of pods whose device is not known`;
     segments.push({ units: maybe, kind: "unplaced", text });
   }
   const useless = device.strandedByCores;
-  if (!open) segments.push({ units: left - maybe, kind: "closed", text: "closed" });
+  if (!open) segments.push({ units: left - maybe, kind: "closed", text: node.unavailable || "closed" });
   else if (useless) segments.push({ units: useless, kind: "stranded", text: `${amount(useless)} stranded by compute` });
   else if (device.stranded)
     segments.push({ units: device.stranded, kind: "stranded", text: `${amount(device.stranded)} stranded` });
@@ -152,7 +152,7 @@ function segmentsOf(node, device, held, width, wanted) {
 }
 
 function state(node, device) {
-  if (node.closed) return node.closed;
+  if (node.unavailable) return node.unavailable;
   const { healthy, stranded, strandedByCores, cores } = device;
   return [!healthy && "closed", stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
     strandedByCores && `${amount(strandedByCores)} stranded by compute`].filter(Boolean).join(", ");
@@ -262,7 +262,7 @@ function nodeRow(node, index) {
   const devices = element("div", { class: "devices" });
   devices.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   for (const device of node.devices) {
-    const closed = !device.healthy || node.closed;
+    const closed = !device.healthy || node.unavailable;
     const text = `${number(device.allocated)}/${number(device.total)}${closed ? " closed" : ""}`;
     const label = element("span", closed ? { class: "bad", title: text } : { title: text }, text);
     const segments = segmentsOf(node, device, held[device.index], wide, wanted);
@@ -271,8 +271,9 @@ function nodeRow(node, index) {
     if (device.cores) bars.push(bar([compute], 100, wide, 4));
     devices.append(element("div", { class: device.cores ? "device both" : "device" }, ...bars, label));
   }
-  const said = node.closed ? element("span", { class: "bad", title: node.closed }, node.closed) :
-    element("span", {}, `${amount(node.allocated)} of ${number(node.total)}`);
+  const { unavailable } = node;
+  const said = unavailable ? element("span", { class: "bad", title: unavailable }, unavailable) :
+    element("span", {}, `${amount(node.allocated)} of ${number(node.total)}${aside(node)}`);
   const name = element("div", { class: "name" }, element("b", { title: node.name }, node.name), said);
   const row = element("div", {
     class: "node", role: "option", id: `node-${index}`, "aria-label": spoken(node),
@@ -287,6 +288,11 @@ function nodeRow(node, index) {
   return row;
 }
 
+// The state of a node that takes some pods.
+function aside(node) {
+  return node.state === "open" || node.unavailable ? "" : `, ${node.state}`;
+}
+
 function spoken(node) {
   const devices = node.devices.map((device) => {
     const more = state(node, device);
@@ -294,7 +300,7 @@ function spoken(node) {
   });
   const head = `${node.name}: ${amount(node.allocated)} of ${number(node.total)} in use by ` +
     `${plural(node.pods.length, holder())}, ${number(node.free)} free`;
-  return [node.closed ? `${head}, ${node.closed}` : head, ...devices].join("; ");
+  return [node.unavailable ? `${head}, ${node.unavailable}` : head + aside(node), ...devices].join("; ");
 }
 
 // Show which node the keys are on, and which is selected.
@@ -366,7 +372,8 @@ function drawDetail() {
   if (!node) return;
   put("detail-head", node.name);
   const parts = [`${amount(node.allocated)} of ${number(node.total)} in use, ${number(node.free)} free.`];
-  if (node.closed) parts.unshift(`No pod may be placed here: ${node.closed}.`);
+  if (node.unavailable) parts.unshift(`No pod may be placed here: ${node.unavailable}.`);
+  else if (node.leftOut) parts.push(`kube-scheduler's own filters object to: ${node.leftOut}.`);
   if (node.unplaced) parts.push(`${amount(node.unplaced)} belong to pods whose device is not known.`);
   if (node.keptFromScaleDown) parts.push(`Autoscalers leave it alone: ${node.keptFromScaleDown}.`);
   for (const each of held(node)) {
@@ -416,7 +423,7 @@ function drawSummary(largest) {
     sums.devices += node.devices.length;
   }
   const closed = part.nodes.reduce((sum, node) => sum + node.devices.reduce((all, device) =>
-    all + (device.healthy && !node.closed ? 0 : Math.max(device.total - device.allocated, 0)), 0), 0);
+    all + (device.healthy && !node.unavailable ? 0 : Math.max(device.total - device.allocated, 0)), 0), 0);
   const waits = part.pending.reduce((sum, pod) => sum + pod.requested, 0);
   put("head", `${plural(part.nodes.length, "node")}, ${plural(sums.devices, "device")}, ${part.resource}`);
   document.title = `gpushare: ${number(sums.allocated)} of ${amount(sums.total)} in use`;

@@ -243,9 +243,9 @@ def test_only_nodes_that_have_changed_are_written_anew(monkeypatch: Any) -> None
     created: list[str] = []
     write = document.node_document
 
-    def count(spec: Any, *rest: Any) -> Any:
+    def count(spec: Any, *rest: Any, **further: Any) -> Any:
         created.append(spec.name)
-        return write(spec, *rest)
+        return write(spec, *rest, **further)
 
     monkeypatch.setattr(document, "node_document", count)
     world.ledger.pod_changed(pod("more", 5, "gpu-7", 0))
