@@ -15,10 +15,20 @@ import numpy as np
 
 from gpushare.core.model import ALL_CORES, ANY_NEIGHBOURS, Request
 from gpushare.core.policy import APART
-from gpushare.core.snapshot import UNMETERED, Floats, Ints, Rows, Snapshot, has_room
+from gpushare.core.snapshot import PODS, UNMETERED, Floats, Ints, Rows, Snapshot, has_room
 
 _STEP = 4 * APART
 """The value of one pod too many: more than any difference that a policy makes between devices."""
+
+MANY = 4
+"""Devices with so many pods, or with more, are counted together."""
+
+
+def devices_by_pods(snapshot: Snapshot) -> list[int]:
+    """Return the number of open devices with 0, 1, 2 ... pods; the last with MANY and more."""
+    pods = snapshot.pods[:, :, PODS][snapshot.open & (snapshot.capacity > 0)]
+    counts: list[int] = np.bincount(np.minimum(pods, MANY), minlength=MANY + 1).tolist()
+    return counts
 
 
 def with_term(

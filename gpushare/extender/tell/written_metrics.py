@@ -14,13 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-import numpy as np
-
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec
+from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
-from gpushare.core.snapshot import PODS as PODS_OF_DEVICES
-from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
 from gpushare.extender.claims.view import ClaimsView
@@ -45,9 +42,6 @@ PODS = 500
 OTHERS = "_others"
 """In place of each name in that one. No namespace or pod can be called so."""
 
-
-MANY = 4
-"""So many pods on a device, or more, are one series."""
 
 _STATE = "gpushare_node_state"
 _UNAVAILABLE = "gpushare_memory_unavailable_bytes"
@@ -117,7 +111,7 @@ class DeviceMetrics:
             label = f'resource="{resource.translate(_ESCAPES)}"'
             typical = float(inputs[0] * self._unit_bytes)
             lines[_TYPICAL].append(f"{_TYPICAL}{{{label}}} {typical}\n".encode())
-            for count, devices in enumerate(_devices_by_pods(view.snapshot)):
+            for count, devices in enumerate(devices_by_pods(view.snapshot)):
                 line = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
                 lines[_BY_PODS].append(line.encode())
             if resource not in self._lines:
@@ -144,13 +138,6 @@ class DeviceMetrics:
             if texts
             for part in (f"# HELP {gauge} {_HELP[gauge]}\n# TYPE {gauge} gauge\n".encode(), *texts)
         )
-
-
-def _devices_by_pods(snapshot: Snapshot) -> list[int]:
-    """Return the number of open devices with 0, 1, 2 ... pods; the last is of MANY and more."""
-    pods = snapshot.pods[:, :, PODS_OF_DEVICES][snapshot.open & (snapshot.capacity > 0)]
-    counts: list[int] = np.bincount(np.minimum(pods, MANY), minlength=MANY + 1).tolist()
-    return counts
 
 
 def _node_texts(

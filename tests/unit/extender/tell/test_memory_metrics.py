@@ -4,9 +4,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare.core.model import ObservedPod, PodRef, Request, Shares
+from gpushare.core.neighbours import MANY
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.metrics import Metrics
-from gpushare.extender.tell.written_metrics import MANY, NAMESPACES, OTHERS, PODS
+from gpushare.extender.tell.written_metrics import NAMESPACES, OTHERS, PODS
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import managed_resources
