@@ -364,7 +364,8 @@ class PolicyRefresher(LoopPart):
                 if isinstance(policy, Exception):
                     raise policy
                 kinds = resource.rankings[name].recent_kinds or last
-                rankings[name] = self._prepared(Ranking(policy), kinds, resource)
+                ranking = Ranking(policy, neighbours=resource.neighbours)
+                rankings[name] = self._prepared(ranking, kinds, resource)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
         return rankings, failed
@@ -386,16 +387,19 @@ class PolicyRefresher(LoopPart):
         self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request; return the ranking."""
-        for units, devices, cpu, memory, models, percents, cards, split in kinds[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, percents, cards, split, neighbours in kinds[
+            -_PREPARED_KINDS:
+        ]:
             request = Request(
-                units,
-                devices,
-                cpu,
-                memory,
+                units=units,
+                devices=devices,
+                cpu=cpu,
+                memory=memory,
                 models=models,
                 percents=percents,
                 cards=cards,
                 split=split,
+                neighbours=neighbours,
             )
             ranking.prepare(
                 resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)

@@ -10,7 +10,7 @@ good.
   drain.
 - A *block* is room on one node for a pod of several whole devices, with the requested CPU and
   memory. A placement pays for the broken blocks, by devices, CPU or memory.
-- An *idle card*, if cards differ, is room for a pod of one device that asks for more than half of
+- An *idle card* is room for a pod of one device that asks for more than half of
   the largest card. A placement that opens an idle card pays the value of the card, times the
   probability that as many of these pods come as there are idle cards. The value of residues does
   not show this: a card that is cut into small pieces has the value of a whole card, however few
@@ -219,15 +219,13 @@ def _commonest(shares: Iterable[tuple[PodClass, float]]) -> list[tuple[PodClass,
 def _alone(capacity: Ints, shares: Shares) -> list[tuple[PodClass, float]]:
     """Return the pods of one device that need an idle card, as classes without CPU and memory.
 
-    Empty if all cards are equal. CPU is omitted because otherwise a pod that needs a card would pay
-    for all other idle cards on the node, on any node.
+    CPU is omitted because otherwise a pod that needs a card would pay for all other idle cards on
+    the node, on any node.
     """
-    capacities = np.unique(capacity[capacity > 0]).tolist()
-    if len(capacities) <= 1:
-        return []
+    largest = int(capacity.max(initial=0))
     weights: dict[PodClass, float] = {}
     for cls, share in shares:
-        if cls.devices == 1 and 2 * cls.units > capacities[-1]:
+        if cls.devices == 1 and 2 * cls.units > largest:
             card = PodClass(units=cls.units, devices=1, models=cls.models)
             weights[card] = weights.get(card, 0.0) + share
     return _commonest(weights.items())
