@@ -181,7 +181,7 @@ def test_a_viewer_may_read_what_the_commands_read_and_nothing_else() -> None:
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert {of for rule in role["rules"] for of in rule["resources"]} == {
         *("nodes", "pods", "namespaces", "poddisruptionbudgets", "priorityclasses"),
-        *CLAIMS_READ,
+        *("resourceclaimtemplates", *CLAIMS_READ),
     }
     # Binding the role is the decision of whoever runs the cluster.
     assert [d for d in rendered("base") if d.get("roleRef", {}).get("name") == VIEWER] == []

@@ -1,11 +1,13 @@
 """What the commands answer to a user who has rights in one namespace alone."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpushare.cli.defrag import main as defrag
 from gpushare.cli.explain import main as explain
@@ -14,8 +16,10 @@ from gpushare.cli.main import main as gpushare
 from gpushare.cli.rights import lacks
 from gpushare.cli.whatif import main as whatif
 from gpushare.errors import ApiError
-from tests.unit.cli.fake_kubectl import FakeKubectl, pending, pod
+from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
+from tests.unit.cli.test_inspect_claims import claim, slice_on
 from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
+from tests.unit.wire.dra.objects import DRIVER, device
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -205,6 +209,64 @@ def test_the_simulator_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert f"{LACKS}: simulate --from-cluster needs all nodes and pods; --nodes FILE" in err
+
+
+VIEWER = Path(__file__).parents[3] / "config" / "extender" / "base" / "viewer.yaml"
+PATH = re.compile(
+    r"get --raw /(?:api/v1|apis/(?P<group>[^/]+)/v\w+)/(?:namespaces/[^/]+/)?"
+    r"(?P<of>\w+)(?P<name>/)?"
+)
+MANIFEST = """\
+kind: Pod
+metadata: {name: big}
+spec:
+  priorityClassName: high
+  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: one}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (inspect_pods, ("-o", "wide")),
+        (explain, ("late",)),
+        (explain, ("claims",)),
+        (whatif, ("--pods", "MANIFEST", "--claims", DRIVER)),
+        (defrag, ("--for", "8GiB")),
+    ],
+)
+def test_the_role_of_viewers_has_the_rights_that_the_commands_need(
+    kubectl: FakeKubectl,
+    tmp_path: Path,
+    command: Callable[[Sequence[str]], int],
+    words: Sequence[str],
+) -> None:
+    pods = [pending("late", 8), pending("claims", 0)]
+    pods[1]["spec"] = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+    page = 5000 if command is inspect_pods else 500
+    slices = [slice_on("n1", device(0))]
+    nodes = [node("a", inventory=inventory(16)), node("n1", 0)]
+    kubectl.cluster(
+        nodes, [pod("half", "a", 10), *pods], page=page, slices=slices, claims=[claim("gpu", 20)]
+    )
+    for item in pods:
+        path = f"get --raw /api/v1/namespaces/default/pods/{item['metadata']['name']}"
+        kubectl.answers(path, json.dumps({"kind": "Pod", **item}))
+    (tmp_path / "manifest.yaml").write_text(MANIFEST)
+    command([word.replace("MANIFEST", str(tmp_path / "manifest.yaml")) for word in words])
+    matches = [match for line in kubectl.log if (match := PATH.search(line))]
+    needed = {(m["group"] or "", m["of"], "get" if m["name"] else "list") for m in matches}
+    rules = yaml.safe_load(VIEWER.read_text())["rules"]
+    granted = {
+        (group, of, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for of in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert needed - granted <= {("", "configmaps", "list")}  # of kube-system, see docs/tenants.md
+    assert ("", "nodes", "list") in needed
 
 
 def test_the_missing_right_is_named() -> None:

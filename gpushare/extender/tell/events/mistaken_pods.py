@@ -169,9 +169,9 @@ class MistakenPods:
         asks = names_any(pod, managed)
         if not asks and (requested := resources_of(pod)):
             annotations = (pod.metadata and pod.metadata.annotations) or {}
-            first = next(iter(self._resources)).names
-            if text := near_miss(requested, annotations, first, managed):
-                return text, 0.0, first.resource
+            for resource in self._resources:
+                if text := near_miss(requested, annotations, resource.names, managed):
+                    return text, 0.0, resource.names.resource
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):

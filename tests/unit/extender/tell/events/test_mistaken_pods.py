@@ -1,6 +1,7 @@
 """Pods that wait by a mistake of their authors: one event for each says the correction."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import PODS
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import managed_resources, pod_json
+from tests.unit.extender.kit import NPU, managed_resources, pod_json
 from tests.unit.extender.scripted_extender import Heard
 
 USUAL = ExtenderScope(frozenset([ALIYUN.resource]), frozenset(["gpu"]))
@@ -22,8 +23,8 @@ NAMESPACE = "or in a namespace where such pods get one"
 class Watch:
     """The handler of pods, its result, and a clock to turn."""
 
-    def __init__(self, scope: ExtenderScope = USUAL) -> None:
-        self.resources = replace(managed_resources(), scope=scope)
+    def __init__(self, scope: ExtenderScope = USUAL, names: Sequence[Names] = (ALIYUN,)) -> None:
+        self.resources = replace(managed_resources(*names), scope=scope)
         self.resources.resources[0].ledger.node_changed(make_node("a", 16, 16))
         self.heard = Heard()
         self.now = 0.0
@@ -99,6 +100,13 @@ def test_a_pod_with_a_misspelt_resource_is_told_the_name(watch: Watch) -> None:
             " meant",
         )
     ]
+
+
+def test_the_names_of_each_managed_resource_are_compared() -> None:
+    watch = Watch(names=(ALIYUN, NPU))
+    watch.show(pod_json("npu", limits={"example.com/npumem": 4}))
+    ((_, text),) = watch.told()
+    assert text.endswith("example.com/npu-mem is probably meant")
 
 
 def test_it_is_told_once_and_again_where_it_is_another_mistake(watch: Watch) -> None:
