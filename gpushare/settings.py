@@ -17,6 +17,9 @@ from gpushare.errors import SettingsError
 MAX_MOVES = 1000
 """Upper bound of the moves an hour: the ConfigMap that records the moves has room for more."""
 
+MAX_NEIGHBOURS = 100
+"""Upper bound of the neighbours: a limit that no device reaches would only cost time."""
+
 MAX_BODY = 16 * 1024 * 1024
 """Upper bound of a request body in bytes: 5,000 whole Node objects are less."""
 
@@ -45,7 +48,7 @@ _METAVARS = {
         ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
         "NAME[,NAME...]",
     ),
-    **dict.fromkeys(("threads", "body_limit", "defrag_moves_per_hour"), "N"),
+    **dict.fromkeys(("threads", "body_limit", "defrag_moves_per_hour", "neighbours"), "N"),
     "defrag_after": "SECONDS",
     "unit": "UNIT",
 }
@@ -89,6 +92,11 @@ class Settings:
     )
     pod_policies: str = _setting(
         "all", "comma-separated policies that a pod may choose by its annotation; all of them; none"
+    )
+    neighbours: int = _setting(
+        0,
+        "other pods that a pod's device has at most, while there is such a device with room; 0: any"
+        " number",
     )
     shadow: str = _setting(
         "",
@@ -295,6 +303,8 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
         )
+    if not 0 <= settings.neighbours <= MAX_NEIGHBOURS:
+        raise SettingsError(f"neighbours: {settings.neighbours} is not from 0 to {MAX_NEIGHBOURS}")
     if settings.claims and not _DRIVER.fullmatch(settings.claims):
         raise SettingsError(f"claims: {settings.claims!r} is no name of a DRA driver")
     if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):

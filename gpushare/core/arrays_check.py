@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
-from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request, Shares
-from gpushare.core.snapshot import REASONS, ArrayCopies
+from gpushare.core.model import HOST_BOUND, Charge, NodeSpec
+from gpushare.core.snapshot import PODS, REASONS, UNMETERED, ArrayCopies
 
 
 def differing_nodes(
@@ -29,13 +29,14 @@ def differing_nodes(
     percents = {
         name: [[0] * len(spec.capacity) for _ in PERCENT_AMOUNTS] for name, spec in nodes.items()
     }
+    pods = {name: [[0, 0] for _ in spec.capacity] for name, spec in nodes.items()}
     host = {
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
     for charge in charges:
         node = charge.node
         if node in nodes:
-            _sum_up(charge.request, charge.placement, used[node], percents[node], host[node])
+            _sum_up(charge, used[node], percents[node], pods[node], host[node])
     wrong = set(nodes) ^ set(sums.row)
     common = [name for name in nodes if name in sums.row]
     rows = [sums.row[name] for name in common]
@@ -47,6 +48,10 @@ def differing_nodes(
             (array, [percents[name][index] for name in common])
             for index, array in enumerate(sums.percents)
         ),
+        *(
+            (sums.pods[:, :, which], [[counts[which] for counts in pods[name]] for name in common])
+            for which in (PODS, UNMETERED)
+        ),
         (sums.healthy, [nodes[name].healthy for name in common]),
         (sums.host, [host[name] for name in common]),
         (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
@@ -57,12 +62,13 @@ def differing_nodes(
 
 
 def _sum_up(
-    request: Request,
-    placement: Shares | None,
+    charge: Charge,
     used: list[int],
     percents: list[list[int]],
+    pods: list[list[int]],
     host: list[int],
 ) -> None:
+    request, placement = charge.request, charge.placement
     charges: dict[int, tuple[int, Percents]] = {}
     if placement and max(placement)[0] < len(used):
         on_devices = request.percents_on(placement)
@@ -73,6 +79,8 @@ def _sum_up(
         charges = dict.fromkeys(range(len(used)), everything)
     for device, (units, part) in charges.items():
         used[device] += units
+        pods[device][PODS] += 1
+        pods[device][UNMETERED] += not request.cores
         for by_device, percent in zip(percents, part, strict=False):
             by_device[device] += percent
     cpu = min(request.cpu, HOST_BOUND)

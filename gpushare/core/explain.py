@@ -17,7 +17,6 @@ from gpushare.core import decide
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
 from gpushare.core.model import ANY_CARD, Pinned, Reason, Request, Shares
 from gpushare.core.node_filters import Obstacle, OwnFilters
-from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
@@ -255,15 +254,16 @@ def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
 
 
 def score_bound_pod(
-    snapshot: Snapshot, books: NodeBooks, entry: Entry, policy: Policy, name: str
+    snapshot: Snapshot, books: NodeBooks, entry: Entry, ranks: Ranking, name: str
 ) -> BoundPodScore:
-    """Return how the policy called `name` scores the place of a bound pod.
+    """Return how the ranking by the policy called `name` scores the place of a bound pod.
 
     It scores the cluster without this pod. Raises whatever the policy raises.
     """
     view = _without(snapshot, books, entry)
     request, node = entry.request, entry.node
-    ranking = Ranking(policy, kinds=1)  # of its own: the books' ranking remembers true snapshots
+    # Of its own: the books' ranking remembers true snapshots.
+    ranking = Ranking(ranks.policy, kinds=1, neighbours=ranks.neighbours)
     names = [name for name in view.names if name]
     scores = decide.score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
@@ -566,13 +566,14 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     row = snapshot.row[entry.node]
     pairs = row in snapshot.pinned
     one = _WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
-    used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
+    used, kinds, pods = snapshot.used.copy(), snapshot.kinds.copy(), snapshot.pods.copy()
     percents_used = tuple(used.copy() for used in snapshot.percents_used)
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]
     for percents, of_one in zip(percents_used, one.percents_used, strict=True):
         percents[row, : one.used.shape[1]] = of_one[0]
     kinds[row] = one.kinds[0]
+    pods[row, : one.used.shape[1]] = one.pods[0]
     cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
     pinned: dict[int, tuple[Pinned, ...]] = dict(snapshot.pinned)
@@ -584,6 +585,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
         used=used,
         percents_used=percents_used,
         kinds=kinds,
+        pods=pods,
         cpu_free=cpu_free,
         memory_free=memory_free,
         pinned=pinned,

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import Request, Shares
-from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, pod_kind
+from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, counts_of, pod_kind
 
 _STAMPS = count(1)
-_COPIED_ARRAYS = ("free", "kinds", "cpu_free", "memory_free")
-"""The arrays that holds reduce, as copies of the books' arrays."""
+_COPIED_ARRAYS = ("free", "kinds", "pods", "cpu_free", "memory_free")
+"""The arrays that holds change, as copies of the books' arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +76,7 @@ class HeldSnapshotBuilder:
         values: Snapshot = base if start is None else start
         self.free = values.free.copy()
         self.kinds = values.kinds.copy()
+        self.pods = values.pods.copy()
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
         self._percents_used: tuple[PercentArray, ...] | None = None
@@ -114,6 +115,7 @@ class HeldSnapshotBuilder:
         self.hold(row)
         free, devices = self.free[row], [device for device, _ in shares]
         free[devices] -= [units for _, units in shares]
+        self.pods[row, devices, : counts_of(request)] += 1
         if request.percents:
             for amount, used, percent in zip(
                 PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True
@@ -131,6 +133,7 @@ class HeldSnapshotBuilder:
         self.hold(row)
         devices = [device for device, _ in shares]
         self.free[row, devices] += [units for _, units in shares]
+        self.pods[row, devices, : counts_of(request)] -= 1
         if request.percents and shares:
             for device, percents in zip(devices, request.percents_on(shares), strict=True):
                 for used, percent in zip(self.own_percents(), percents, strict=True):

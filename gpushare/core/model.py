@@ -73,11 +73,14 @@ class Cards(NamedTuple):
 
 ANY_CARD = Cards()
 
+ANY_NEIGHBOURS, FEW_NEIGHBOURS = 0, 1
+"""The limit of neighbours: none; that of a pod that wants few (see core/neighbours.py)."""
+
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
-Kind = tuple[int, int, int, int, tuple[str, ...], Percents, Cards, tuple[int, ...]]
+Kind = tuple[int, int, int, int, tuple[str, ...], Percents, Cards, tuple[int, ...], int | None]
 """Units per device, devices, CPU, memory, accepted models, percents per device, wanted cards, the
-split."""
+split, the limit of neighbours."""
 
 Amounts = Mapping[str, int]
 """Amounts by the name of a resource; CPU in thousandths of a core, memory in bytes."""
@@ -176,6 +179,8 @@ class Request:
     """The requested cards."""
     split: tuple[int, ...] = ()
     """The units on each device, largest first, if the devices differ; else ()."""
+    neighbours: int | None = None
+    """The limit of neighbours; None: that of the cluster."""
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -280,9 +285,18 @@ class Request:
 
     @property
     def kind(self) -> Kind:
-        """The part of the request that a policy may read: equal kinds have equal scores."""
-        host = (self.cpu, self.memory)
-        return (self.units, self.devices, *host, self.models, self.percents, self.cards, self.split)
+        """The part of the request that scores may depend on: equal kinds have equal scores."""
+        return (
+            self.units,
+            self.devices,
+            self.cpu,
+            self.memory,
+            self.models,
+            self.percents,
+            self.cards,
+            self.split,
+            self.neighbours,
+        )
 
     @property
     def sizes(self) -> frozenset[int]:

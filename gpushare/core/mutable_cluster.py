@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.decide import best_shares
-from gpushare.core.model import Request, Shares
+from gpushare.core.model import ANY_NEIGHBOURS, Request, Shares
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer, fits_devices
-from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, pod_kind
+from gpushare.core.snapshot import Bools, Rows, Snapshot, counts_of, has_accepted_model, pod_kind
 
 _ROWS_REMEMBERED = 5_000_000
 """Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
@@ -69,9 +69,13 @@ def _host_fits(snapshot: Snapshot, request: Request, rows: Rows | slice = slice(
     return enough
 
 
-def ranking(policy: Policy, nodes: int) -> Ranking:
-    """Return a ranking by the policy, with the fits of kube-scheduler and of the extender."""
-    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), _fits_devices, _host_fits)
+def ranking(policy: Policy, nodes: int, neighbours: int = ANY_NEIGHBOURS) -> Ranking:
+    """Return a ranking by the policy, with the fits of kube-scheduler and of the extender.
+
+    neighbours: the limit of neighbours.
+    """
+    kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
+    return Ranking(policy, kinds, _fits_devices, _host_fits, neighbours=neighbours)
 
 
 class MutableCluster:
@@ -145,6 +149,7 @@ class MutableCluster:
         for device, units in shares:
             view.used[row, device] += sign * units
             view.free[row, device] -= sign * units
+            view.pods[row, device, : counts_of(request)] += sign
         if request.percents and shares:
             for used, percent in zip(view.percents_used, request.percents, strict=True):
                 used[row, placement.devices] += sign * percent

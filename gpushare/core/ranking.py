@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Kind, Request
+from gpushare.core.model import ANY_NEIGHBOURS, Kind, Request
+from gpushare.core.neighbours import with_term
 from gpushare.core.policy import ClusterPricing, Policy, Taken
 from gpushare.core.snapshot import (
     Bools,
@@ -140,7 +141,8 @@ class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request; None: by the nodes' number.
 
     host: excludes rows of the scores; it is asked at each call, so that the scores of pods that
-    differ in CPU and memory alone can be shared. None: it excludes no row.
+    differ in CPU and memory alone can be shared. None: it excludes no row. neighbours: the limit of
+    neighbours of requests without a limit of their own (see core/neighbours.py).
 
     Policies know no split requests: a split request is ranked by its largest part.
 
@@ -154,8 +156,11 @@ class Ranking:
         kinds: int | None = None,
         fits: Fits = fits_devices,
         host: HostFits | None = None,
+        *,
+        neighbours: int = ANY_NEIGHBOURS,
     ) -> None:
         self.policy = policy
+        self.neighbours = neighbours
         self._keys = shapes_keys(policy)
         self._prices = ClusterPrices(policy) if isinstance(policy, ClusterPricing) else None
         self._kinds = kinds
@@ -198,7 +203,7 @@ class Ranking:
         The values are not cached.
         """
         request = _scored(request)
-        scores = self.policy.score(snapshot, rows, request)
+        scores = self._value(snapshot, rows, request)
         if self._prices is None:
             return scores
         return self._prices.charge_devices(snapshot, rows, request, scores)
@@ -323,7 +328,7 @@ class Ranking:
                 fits &= has_room(snapshot, step, scored_request)
             scores = np.full(fits.shape, -np.inf)
             if fits.any():
-                np.copyto(scores, self.policy.score(snapshot, step, scored_request), where=fits)
+                np.copyto(scores, self._value(snapshot, step, scored_request), where=fits)
             if self._prices is None:
                 by_state, takes = scores[None], None
             else:
@@ -333,6 +338,12 @@ class Ranking:
             if pause is not None:
                 pause()
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _value(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return float64 (K, D): the policy's scores with the term of neighbours."""
+        limit = self.neighbours if request.neighbours is None else request.neighbours
+        scores = self.policy.score(snapshot, rows, request)
+        return with_term(scores, snapshot, rows, request, limit)
 
 
 def _scored(request: Request) -> Request:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpushare.core.model import ANY_NEIGHBOURS
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.node_shape import common_nodes
 from gpushare.core.policy import Policy, load_policy
-from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial_streams import streams
 from gpushare.core.workload import Workload
@@ -39,8 +39,6 @@ _MIN_LEAD = 0.2
 _ERRORS = 2.0
 """A lead must be more than this many standard errors."""
 
-MakeScorer = Callable[[Policy, int], Scorer]
-"""(policy, number of nodes) -> scorer."""
 PolicyTimer = Callable[[str], AbstractContextManager[object]]
 """Name of a policy -> context that limits the time of the policy's code inside."""
 
@@ -143,14 +141,14 @@ def run_trial(
     names: Sequence[str],
     seed: int,
     *,
-    make_scorer: MakeScorer = ranking,
+    neighbours: int = ANY_NEIGHBOURS,
     timer: PolicyTimer = nullcontext,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Trial | None:
     """Run a trial of the policies with these names; return None if there is nothing to allocate.
 
-    `seed`: for all random draws. `make_scorer`: makes a scorer from a policy. `timer`: entered with
-    the policy's name whenever the policy's code runs. `go_on`: called before each stream but the
+    `seed`: for all random draws. `neighbours`: the limit of neighbours. `timer`: entered with the
+    policy's name whenever the policy's code runs. `go_on`: called before each stream but the
     first two; false ends the trial. Raises SettingsError for a policy that cannot be made, and any
     exception that a policy raises.
     """
@@ -171,7 +169,8 @@ def run_trial(
         pods += stream.pods
         for name, policy in policies.items():
             with timer(name):
-                measured = stream.run(make_scorer(policy, len(stream.begin.names)))
+                scorer = ranking(policy, len(stream.begin.names), neighbours)
+                measured = stream.run(scorer)
             allocated[name].append(100 * measured[0] / stream.capacity)
             refused_percent[name].append(100 * measured[1] / stream.capacity)
         if number >= _MIN_STREAMS and pods >= _MIN_PODS and trial.is_clear(stream.progress):

@@ -226,6 +226,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         memory_free=host_free(snapshot.memory_free, snapshot.memory_capacity),
         cpu_only=snapshot.cpu_only[rows] * (not empty),
         kinds=snapshot.kinds[rows] * (not empty),
+        pods=snapshot.pods[rows] * (not empty),
         group=snapshot.group[rows],
         closed=np.zeros(len(rows), dtype=np.int8),
         order=np.arange(len(rows), dtype=np.int64),
@@ -236,7 +237,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
     """Return the same nodes, with copies of the arrays that pods change."""
-    array_names = ("used", "kinds", "cpu_free", "memory_free", "cpu_only", "row_generation")
+    array_names = ("used", "kinds", "pods", "cpu_free", "memory_free", "cpu_only", "row_generation")
     return replace(
         view,
         percents_used=tuple(used.copy() for used in view.percents_used),

@@ -401,8 +401,8 @@ def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodE
         return replace(answer, detail=f"node {entry.node!r} shares no {answer.resource} now")
     name = entry.request.policy or books.ranking_policy
     try:
-        policy = books.ranking(entry.request).policy
-        return replace(answer, judgement=score_bound_pod(snapshot, of_node, entry, policy, name))
+        ranks = books.ranking(entry.request)
+        return replace(answer, judgement=score_bound_pod(snapshot, of_node, entry, ranks, name))
     except (Exception, SystemExit) as error:  # a policy of another package may raise anything
         failed = f"the policy {name} cannot judge its place: {type(error).__name__}: {error}"
         return replace(answer, detail=failed)

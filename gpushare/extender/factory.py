@@ -120,10 +120,11 @@ def make_managed_resources(
             ManagedResource(
                 names=own_names,
                 ledger=Ledger(Pairing(settings.pairing)),
-                rankings=_rankings(policies),
+                rankings=_rankings(policies, settings.neighbours),
                 default_policy=settings.policy,
                 candidates=candidates,
                 pod_policies=pod_policies,
+                neighbours=settings.neighbours,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own_names.resource not in ignored,
                 uncounted_percents=tuple(
@@ -180,9 +181,9 @@ def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None
     return frozenset(names)
 
 
-def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
+def _rankings(policies: Mapping[str, Policy], neighbours: int) -> dict[str, Ranking]:
     """Return a ranking for each policy; `auto` begins as the ranking of the fallback policy."""
-    rankings = {name: Ranking(policy) for name, policy in policies.items()}
+    rankings = {name: Ranking(policy, neighbours=neighbours) for name, policy in policies.items()}
     if FALLBACK_POLICY in rankings:
         rankings[AUTO] = rankings[FALLBACK_POLICY]
     return rankings

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import ANY_NEIGHBOURS, NodeSpec, Request
 from gpushare.core.node_filters import Availability, NodeState, NodeStates, OwnFilters
 from gpushare.core.ranking import FallbackScorer, NoPreference, Ranking, Scorer
 from gpushare.core.selectors import Demands
@@ -22,6 +22,7 @@ from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_request import NEIGHBOURS
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, scheduler_of
 
@@ -56,6 +57,8 @@ class ManagedResource:
     """The choice of the last trial, None before the first trial."""
     pod_policies: frozenset[str] | None = None
     """The policies that a pod may choose; None: all."""
+    neighbours: int = ANY_NEIGHBOURS
+    """The limit of neighbours of pods that name none."""
     holds: Holds = field(default_factory=Holds)
     """The nodes that filter has offered to pods that are not bound yet."""
     filters: OwnFilters = field(default_factory=OwnFilters)
@@ -76,8 +79,14 @@ class ManagedResource:
         """Return the ranking by the request's policy, or by the default policy.
 
         Raises MessageError for a policy that is not installed, that could not be made, or that
-        pods may not choose here.
+        pods may not choose here; and for a limit of neighbours where pods may not choose every
+        policy.
         """
+        if request.neighbours is not None and self.pod_policies is not None:
+            raise MessageError(
+                f"{NEIGHBOURS}: pods may not choose neighbours in this cluster: leave the"
+                " annotation out"
+            )
         name = request.policy or self.default_policy
         if request.policy and self.pod_policies is not None and name not in self.pod_policies:
             may = ", ".join(sorted(self.pod_policies)) or "none"

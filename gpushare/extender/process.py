@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from gpushare.core.model import ObservedPod
 from gpushare.daemon.events import NullRecorder, Recorder
@@ -85,7 +86,9 @@ class Extender:
         self._connections = Connections(
             client, resources, bind_threads, is_current=scheduler_file.current
         )
-        policy_refresher = PolicyRefresher(resources, make_policies, try_policies)
+        policy_refresher = PolicyRefresher(
+            resources, make_policies, partial(try_policies, neighbours=settings.neighbours)
+        )
         events = Recorder(client, settings.identity or socket.gethostname())
         messages = EventMessages(events if settings.events else NullRecorder(), resources, unit)
         marks, placeholder_pods = Shown[Mark](), Shown[Placeholder]()

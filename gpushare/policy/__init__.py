@@ -44,6 +44,7 @@ SNAPSHOT_FIELDS = (
     "open",
     "percents_free",
     "percents_used",
+    "pods",
     "used",
 )
 """The fields of a Snapshot that a policy may read."""

@@ -13,6 +13,9 @@ from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 
+SHARE = "share"
+"""The size class of a pod with a part of one device."""
+
 
 def workload_of_trace(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
@@ -26,10 +29,10 @@ def workload_of_trace(
 
 
 def size_class(request: Request, capacity: int) -> str:
-    """Return the size class of a pod: cpu, share, or the number of devices."""
+    """Return the size class of a pod: cpu, SHARE, or the number of devices."""
     if not request.devices:
         return "cpu"
-    return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
+    return SHARE if request.devices == 1 and request.units < capacity else str(request.devices)
 
 
 class Cluster(MutableCluster):
@@ -75,6 +78,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         memory_free=memory.copy(),
         cpu_only=np.zeros(count, dtype=np.int64),
         kinds=np.zeros((count, KINDS), dtype=np.int16),
+        pods=np.zeros((count, width, 2), dtype=np.int16),
         group=np.array([groups[replace(node, name="")] for node in nodes], dtype=np.int32),
         closed=np.zeros(count, dtype=np.int8),
         order=np.arange(count, dtype=np.int64),

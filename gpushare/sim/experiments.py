@@ -22,11 +22,12 @@ from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
-from gpushare.sim.parameters import KNOWN, LEARNED, Parameters
+from gpushare.sim.interference import Interference
+from gpushare.sim.parameters import KNOWN, LEARNED, TRAINING, Parameters
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
-from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of, utilization_of
 
 _FULL = 1.3
 """Requested GPU at the end of a fill, as a share of the capacity."""
@@ -188,7 +189,15 @@ def _churn(
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
     clock = _clock_of(cluster)
-    flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
+    flow = Flow(
+        cluster,
+        options.warmup,
+        options.life,
+        options.wait,
+        clock,
+        defrag=options.defrag,
+        interference=_interference(options),
+    )
     run_name = _run_name("churn", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
@@ -225,8 +234,16 @@ def replay(
         times,
         np.arange(len(timed)),
         np.array(stay),
+        tuple(utilization_of(pod) for pod, _ in timed),
     )
-    flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
+    flow = Flow(
+        cluster,
+        0.0,
+        float(times[-1]),
+        options.wait,
+        _clock_of(cluster),
+        interference=_interference(options),
+    )
     run_name = _run_name("replay", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
@@ -242,11 +259,22 @@ def _cluster(
     if policy in SIMULATED:
         return Cluster(ordered, SIMULATED[policy](seed)), []
     if options.workload == LEARNED and learns(policy, workload):
-        learner = LearningScorer(policy, workload.devices, len(nodes))
+        learner = LearningScorer(
+            policy, workload.devices, len(nodes), neighbours=options.neighbours
+        )
         return Cluster(ordered, learner, learner.moved), learner.choices
-    choice = chosen(tuple(nodes), workload) if policy == AUTO else None
-    scorer = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
+    limit = options.neighbours
+    choice = chosen(tuple(nodes), workload, limit) if policy == AUTO else None
+    made = load_policy(choice.policy if choice else policy, workload)
+    scorer = ranking(made, len(nodes), limit)
     return Cluster(ordered, scorer), [choice] if choice else []
+
+
+def _interference(options: Parameters) -> Interference | None:
+    """Return how pods slow each other down; None: not at all."""
+    if not options.interference:
+        return None
+    return Interference(stretches=options.interference == TRAINING)
 
 
 def _clock_of(cluster: Cluster) -> Callable[[float], None]:
@@ -263,6 +291,10 @@ def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> R
     """Return the part of a record that names the run."""
     run_name: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     run_name["workload"] = options.workload
+    if options.neighbours:
+        run_name["neighbours"] = options.neighbours
+    if options.interference:
+        run_name["interference"] = options.interference
     if experiment == "replay":
         return {**run_name, "speed": options.speed}
     run_name["load"] = options.load
@@ -284,7 +316,13 @@ def coming_and_going(
     number = int(rate * options.life * 1.05) + 1000
     times = np.cumsum(rng.exponential(1 / rate, number))
     pod_indices = rng.integers(len(pods), size=number)
-    return Arrivals(tuple(requests), times, pod_indices, rng.exponential(1, number))
+    return Arrivals(
+        tuple(requests),
+        times,
+        pod_indices,
+        rng.exponential(1, number),
+        tuple(map(utilization_of, pods)),
+    )
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:

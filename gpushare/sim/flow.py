@@ -8,12 +8,15 @@ Every pod with GPU may be moved, at any time. A move loses the work since the po
 not change the time of the pod's departure. So the measures are upper bounds of the gain and of the
 cost of moves.
 
-Tested in `tests/unit/sim/test_experiments.py` and `tests/unit/sim/test_flow_defrag.py`.
+With interference, pods that share a device slow each other down (see `interference`).
+
+Tested in `tests/unit/sim/test_experiments.py`, `tests/unit/sim/test_interference.py` and
+`tests/unit/sim/test_flow_defrag.py`.
 """
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -25,7 +28,8 @@ from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, units_stranded_by
-from gpushare.sim.engine import Cluster, size_class
+from gpushare.sim.engine import SHARE, Cluster, size_class
+from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
@@ -41,7 +45,7 @@ REACHED = "reached"
 """The key of the record of a broken-off run: the share of the run that was done."""
 
 _SETTLED = 2.0
-"""Waiting times are measured for pods that come at least so many lifetimes before the end."""
+"""Times of pods are measured for those that come at least so many lifetimes before the end."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,9 @@ class Running:
     placement: Placement
     began: float
     """The time of the start on the current node."""
+    came: float = 0.0
+    leaves: float = 0.0
+    """The time of the departure as known now."""
 
 
 class Defragmenter:
@@ -108,6 +115,8 @@ class Arrivals:
     times: Floats
     kind_indices: Ints
     lifetimes: Floats
+    utilizations: tuple[int, ...] = ()
+    """Of each kind, in percent of each device; () where nothing reads it."""
 
 
 @dataclass(slots=True)
@@ -115,12 +124,14 @@ class _WaitingPod:
     order: int
     came: float
     lifetime: float
+    utilization: int
 
 
 class Flow:
     """The run of a stream of pods through a cluster, measured from `start` to `end`.
 
     pass_to: called with each new time. defrag: how pods are moved for waiting pods; None: no moves.
+    interference: how pods slow each other down; None: not at all.
     """
 
     def __init__(
@@ -132,10 +143,12 @@ class Flow:
         pass_to: Callable[[float], None] = lambda _: None,
         *,
         defrag: Defrag | None = None,
+        interference: Interference | None = None,
     ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
         self._tell_time = pass_to
         self._defrag = Defragmenter(cluster, defrag, start) if defrag else None
+        self._interference = interference
         self._largest = int(cluster.view.capacity.max())
         self._now = 0.0
         self._orders = count()
@@ -147,10 +160,13 @@ class Flow:
         self._held = self._stranded = 0.0
         self._waited: dict[str, float] = defaultdict(float)
         self._waits: dict[str, list[float]] = defaultdict(list)
+        self._completions: dict[str, list[float]] = defaultdict(list)
+        self._slowdowns: list[float] = []
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
     def run(self, stream: Arrivals, go_on: GoOn = always) -> Record:
         """Run to the end, or until `go_on` returns False; return the record (see `_record`)."""
+        utilizations = stream.utilizations or (0,) * len(stream.kinds)
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
             stream.times.tolist(),
@@ -168,42 +184,74 @@ class Flow:
                 return {**(self._record() if time > self._start else {}), REACHED: share}
             if possible[which]:
                 self._leave_until(time)
-                self._arrive(stream.kinds[which], lifetime)
+                self._arrive(stream.kinds[which], lifetime, utilizations[which])
         self._leave_until(self._end)
         return self._record()
 
-    def _arrive(self, request: Request, lifetime: float) -> None:
+    def _arrive(self, request: Request, lifetime: float, utilization: int) -> None:
         counts = self._now >= self._start
         self._offered += counts
         self._offered_gpu += counts * request.total
         placement = self._cluster.place(request)
         if placement is not None:
-            self._stay(placement, lifetime)
+            self._stay(placement, _WaitingPod(0, self._now, lifetime, utilization))
             self._waited_for(request, self._now)
         elif self._wait:
             self._kinds[request.kind] = request
-            self._queues[request.kind].append(_WaitingPod(next(self._orders), self._now, lifetime))
+            waiting_pod = _WaitingPod(next(self._orders), self._now, lifetime, utilization)
+            self._queues[request.kind].append(waiting_pod)
             self._waiting[size_class(request, self._largest)] += 1
         else:
             self._refused += counts
             self._refused_gpu += counts * request.total
 
-    def _stay(self, placement: Placement, lifetime: float) -> None:
+    def _stay(self, placement: Placement, pod: _WaitingPod) -> None:
         number = next(self._orders)
-        self._running[number] = Running(placement, self._now)
-        heapq.heappush(self._leaving, (self._now + lifetime, number))
+        self._running[number] = Running(placement, self._now, pod.came)
+        if self._interference is None or not placement.devices:
+            self._leave_at([(number, self._now + pod.lifetime)])
+        else:
+            self._leave_at(
+                self._interference.begin(
+                    number, placement, pod.utilization, pod.lifetime, self._now
+                )
+            )
+
+    def _leave_at(self, ends: Iterable[tuple[int, float]]) -> None:
+        """Note the new times of departure of these pods."""
+        for number, leaves in ends:
+            self._running[number].leaves = leaves
+            heapq.heappush(self._leaving, (leaves, number))
 
     def _leave_until(self, time: float) -> None:
         while self._leaving and self._leaving[0][0] <= time:
             leaves, number = heapq.heappop(self._leaving)
+            if number not in self._running or self._running[number].leaves != leaves:
+                continue  # the pod leaves at another time
             self._pass_to(leaves)
-            placement = self._running.pop(number).placement
+            pod = self._running.pop(number)
+            placement = pod.placement
             self._cluster.release(placement)
+            if self._interference is not None and placement.devices:
+                self._completed(number, pod, self._interference)
             if self._queues:
                 self._try_waiting(placement.row)
             if self._defrag and self._defrag.is_due():
                 self._move_for_waiting(self._defrag)
         self._pass_to(time)
+
+    def _completed(self, number: int, pod: Running, interference: Interference) -> None:
+        """Measure a pod that leaves, and speed up those that stay on the devices."""
+        slowdown, ends = interference.end(number, self._now)
+        self._leave_at(ends)
+        self._stayed(pod, slowdown, self._now)
+
+    def _stayed(self, pod: Running, slowdown: float, until: float) -> None:
+        if self._start <= pod.came <= self._end - _SETTLED:
+            size = size_class(pod.placement.request, self._largest)
+            self._completions[size].append(until - pod.came)
+            if size == SHARE:
+                self._slowdowns.append(slowdown)
 
     def _move_for_waiting(self, defrag: Defragmenter) -> None:
         """Move pods for the oldest waiting kinds with GPU."""
@@ -236,7 +284,7 @@ class Flow:
         pod = self._queues[kind].popleft()
         self._waiting[size_class(self._kinds[kind], self._largest)] -= 1
         self._waited_for(self._kinds[kind], pod.came)
-        self._stay(placement, pod.lifetime)
+        self._stay(placement, pod)
         if not self._queues[kind]:
             del self._queues[kind]
 
@@ -260,14 +308,25 @@ class Flow:
 
         alloc: mean share of GPU allocated. blocked_gpu, blocked_pods: the refused share of the
         offered GPU and pods. compute_stranded, if pods ask for compute: mean share of free memory
-        on devices without free compute. All are in %. With waiting: waiting, the mean number of
-        waiting pods, in total and by size; wait_mean and wait_p95: waiting times by size, as far as
-        known at the end. With moves: moves per 100 pods that came; lost: the lost work of moved
-        pods, as a share of all GPU in %, like alloc.
+        on devices without free compute. All are in %. With interference, of pods with a place, as
+        far as known at the end: slowdown, how many times as long as alone those with a share of a
+        device take; completion, the mean time from arrival to end by size. With waiting: waiting,
+        the mean number of waiting pods, in total and by size; wait_mean and wait_p95: waiting times
+        by size, as far as known at the end. With moves: moves per 100 pods that came; lost: the
+        lost work of moved pods, as a share of all GPU in %, like alloc.
         """
         span = self._end - self._start
         units = span * self._cluster.capacity
         record: Record = {"alloc": 100 * self._held / units}
+        if self._interference is not None:
+            for number, running in self._running.items():
+                if running.placement.devices:
+                    slowdown, _ = self._interference.end(number, self._end)
+                    self._stayed(running, slowdown, self._end)
+            record["slowdown"] = float(np.mean(self._slowdowns or [1.0]))
+            record["completion"] = {
+                size: float(np.mean(times)) for size, times in self._completions.items()
+            }
         if self._cluster.view.any_percents:
             record["compute_stranded"] = 100 * self._stranded / units
         if not self._wait:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
-from gpushare.sim.parameters import KNOWN, LEARNED, Defrag, Parameters
+from gpushare.sim.parameters import KNOWN, LEARNED, SERVICES, TRAINING, Defrag, Parameters
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
@@ -26,6 +26,7 @@ SMALL = 200
 _MAX_SEEDS = 1000
 _MAX_UNITS = 1_000_000
 _MAX_MOVES = 8
+_MAX_NEIGHBOURS = 100
 _MAX_DEPARTURES = 100_000
 
 _EPILOG = """\
@@ -78,6 +79,8 @@ def read_options(argv: Sequence[str]) -> SimulateOptions:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if values.experiment == "churn" and values.warmup >= values.life:
         raise SettingsError("--warmup must be less than --life")
+    if values.experiment == "churn" and values.defrag and values.interference:
+        raise SettingsError("--defrag and --interference exclude each other")
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
     names = {field.name for field in fields(Parameters)}
@@ -181,6 +184,13 @@ def _churn(verb: argparse.ArgumentParser) -> None:
 def _add_wait(verb: argparse.ArgumentParser) -> None:
     text = "what fits nowhere waits, first come, first tried, instead of being lost"
     verb.add_argument("--wait", action="store_true", help=text)
+    verb.add_argument(
+        "--interference",
+        choices=(TRAINING, SERVICES),
+        default="",
+        help="pods on one device slow each other down, as measured; training then takes longer,"
+        " services run as long (default: neither)",
+    )
 
 
 def _add_input(verb: argparse.ArgumentParser) -> None:
@@ -229,6 +239,14 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
         default=(),
         metavar="42-51",
         help=f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)",
+    )
+    add(
+        "--neighbours",
+        type=_neighbours,
+        default=0,
+        metavar="N",
+        help="as --neighbours of `gpushare serve`: other pods that the device of a pod has at most,"
+        " while there is such a device with room (default: any number)",
     )
     add("--json", type=Path, metavar="OUT", help="write all measures of each run")
     add("--csv", type=Path, metavar="OUT", help="write a line for each run")
@@ -299,6 +317,13 @@ def number(above: float, limit: float, text: str) -> float:
             f"{text[:40]!r} is no number above {above:g} and up to {limit:g}"
         )
     return value
+
+
+def _neighbours(text: str) -> int:
+    """Return the limit of neighbours of a text."""
+    if not text.isascii() or not text.isdigit() or int(text) > _MAX_NEIGHBOURS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from 0 to {_MAX_NEIGHBOURS}")
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 KNOWN, LEARNED = "known", "learned"
 """The pods that a policy is made for: all pods of the file, or the pods that have come so far."""
 
+TRAINING, SERVICES = "training", "services"
+"""The kinds of interference."""
+
 
 @dataclass(frozen=True, slots=True)
 class Defrag:
@@ -40,6 +43,11 @@ class Parameters:
     workload: str = LEARNED
     """LEARNED: the policy learns from the pods that come, as in the extender. KNOWN: the policy is
     made for all pods of the file."""
+    interference: str = ""
+    """TRAINING: pods that share a device slow each other down, and stay longer. SERVICES: they are
+    slowed down, and stay as long. "": pods do not slow each other down."""
+    neighbours: int = 0
+    """The limit of neighbours, as --neighbours of the extender; 0: none."""
     picture: bool = False
     """Whether the record has the used units of each device at the end."""
     defrag: Defrag | None = None

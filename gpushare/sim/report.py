@@ -80,17 +80,24 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
         measures.append(Measure("compute_stranded", "STRANDED", at))
     if "blocked_gpu" in keys:
         measures += [Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS")]
+    if "slowdown" in keys:
+        measures.append(Measure("slowdown", "SLOWDOWN"))
+        sizes = _sizes(records, "completion")
+        measures += [Measure("completion", f"DONE {size}", size, 3) for size in sizes]
     if "waiting" in keys:
-        waits = [record.get("wait_mean") for record in records]
-        sizes = sorted(
-            {size for by_size in waits if isinstance(by_size, Mapping) for size in by_size}
-        )
         measures.append(Measure("waiting", "WAITING"))
+        sizes = _sizes(records, "wait_mean")
         measures += [Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes]
     if "gained" in keys:
         measures.append(Measure("gained", "GAINED"))
         measures += [Measure("moves", "MOVES"), Measure("lost", "LOST", digits=3)]
     return measures
+
+
+def _sizes(records: Iterable[Record], key: str) -> list[str]:
+    """Return the sizes of pods that a measure by size has values for."""
+    by_sizes = [record.get(key) for record in records]
+    return sorted({size for values in by_sizes if isinstance(values, Mapping) for size in values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +266,9 @@ def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
             " given",
             "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",
             "blocked_pods": "of the pods, the % that was turned away",
+            "slowdown": "how many times as long as alone pods with a share of a device take",
+            "completion": f"time from arrival to end in the mean of pods of that size:"
+            f" {measure.at}",
             "waiting": "pods that wait, in the mean of time",
             "gained": "ALLOC less that of the same run without moves",
             "moves": "pods moved for each 100 that came",

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from gpushare.core.model import Request
+from gpushare.core.model import ANY_NEIGHBOURS, Request
 from gpushare.core.mutable_cluster import Placement, fits, ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scorer, Scores
@@ -158,12 +158,14 @@ def learns(policy: str, workload: Workload) -> bool:
 
 
 @lru_cache(maxsize=16)  # for the other seeds
-def chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
+def chosen(
+    nodes: tuple[TraceNode, ...], workload: Workload, neighbours: int = ANY_NEIGHBOURS
+) -> Choice | None:
     """Return the choice of `auto` on these empty nodes for a known workload.
 
-    None if nothing can be allocated.
+    neighbours: the limit of neighbours. None if nothing can be allocated.
     """
-    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
+    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, neighbours=neighbours)
     return trial.choice(None, 0) if trial else None
 
 
@@ -174,9 +176,15 @@ class LearningScorer(KeepsNothing):
     """
 
     def __init__(
-        self, name: str, capacities: Capacities, nodes: int, before: Iterable[PodClass] = ()
+        self,
+        name: str,
+        capacities: Capacities,
+        nodes: int,
+        before: Iterable[PodClass] = (),
+        *,
+        neighbours: int = ANY_NEIGHBOURS,
     ) -> None:
-        self._name, self._nodes = name, nodes
+        self._name, self._nodes, self._neighbours = name, nodes, neighbours
         self._learned = WorkloadEstimator(Counter(capacities))
         self.namespace = ""
         """The namespace of the next pods."""
@@ -195,7 +203,9 @@ class LearningScorer(KeepsNothing):
         learned = self._learned
         if self._name == AUTO and learned.is_trial_due():
             workload, pod_count = self._workload(), learned.pod_count
-            trial = run_trial(snapshot, workload, CANDIDATES, pod_count, make_scorer=ranking)
+            trial = run_trial(
+                snapshot, workload, CANDIDATES, pod_count, neighbours=self._neighbours
+            )
             learned.record_trial()
             if trial is not None:
                 before = self.choices[-1] if self.choices else None
@@ -233,7 +243,7 @@ class LearningScorer(KeepsNothing):
             name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
         policy = load_policy(name, self._workload())
         learned.record_policies(learned.pod_count, learned.sizes)
-        return ranking(policy, self._nodes)
+        return ranking(policy, self._nodes, self._neighbours)
 
     def _workload(self) -> Workload:
         self._learned.held_units = self._held()

@@ -51,12 +51,16 @@ _POD: Columns = {
     "units": ("units", "gpu_milli"),
     "models": ("models", "gpu_spec"),
     "cores": ("cores",),
+    "utilization": ("utilization",),
     "created": ("created", "creation_time"),
     "scheduled": ("scheduled", "scheduled_time"),
     "deleted": ("deleted", "deletion_time"),
 }
+UTILIZATION = 50
+"""An assumption: the median of training jobs, by the sources of `sim/interference.py`."""
+
 _NODE_OPTIONAL = ("units", "model")
-_POD_OPTIONAL = ("models", "cores", "created", "scheduled", "deleted")
+_POD_OPTIONAL = ("models", "cores", "utilization", "created", "scheduled", "deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class TracePod:
     deleted: float | None
     cores: int = 0
     """Percent of the compute of each device; 0: no request."""
+    utilization: int | None = None
+    """Percent of each device that the pod keeps busy while it runs alone; None: unknown."""
 
 
 def read_nodes(path: Path) -> list[TraceNode]:
@@ -178,6 +184,7 @@ def _pod(row: Row) -> TracePod:
     name = row.name()
     cpu, memory = row.count("cpu", 0, _MAX_CPU), row.count("memory", 0, _MAX_MEMORY)
     units, cores = 0, 0
+    utilization = None
     models: tuple[str, ...] = ()
     # Size and model mean nothing if a pod asks for no device.
     if devices:
@@ -189,6 +196,8 @@ def _pod(row: Row) -> TracePod:
         if "" in models:
             raise row.wrong("models", f"has an empty name: {text[:40]!r}")
         cores = row.count("cores", 0, ALL_CORES) if row.text("cores") else 0
+        if row.text("utilization"):
+            utilization = row.count("utilization", 0, ALL_CORES)
     return TracePod(
         name=name,
         cpu=cpu,
@@ -200,7 +209,18 @@ def _pod(row: Row) -> TracePod:
         scheduled=scheduled,
         deleted=deleted,
         cores=cores,
+        utilization=utilization,
     )
+
+
+def utilization_of(pod: TracePod) -> int:
+    """Return the percent of each device that the pod keeps busy while it runs alone.
+
+    If the file does not say: the compute that the pod asks for, else UTILIZATION.
+    """
+    if pod.utilization is None:
+        return pod.cores or UTILIZATION
+    return pod.utilization
 
 
 def in_units(

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
-from gpushare.core.model import ANY_CARD, MAX_UNITS, Cards, Request, Shares
+from gpushare.core.model import (
+    ANY_CARD,
+    ANY_NEIGHBOURS,
+    FEW_NEIGHBOURS,
+    MAX_UNITS,
+    Cards,
+    Request,
+    Shares,
+)
 from gpushare.errors import AnnotationError, MessageError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
@@ -24,6 +32,10 @@ from gpushare.wire.annotations import (
     strict_number,
 )
 from gpushare.wire.gpu_models import label_value
+
+NEIGHBOURS = "gpushare.io/neighbours"
+"""The number of other pods that the devices of the pod should have: `few` or `any`."""
+_LIMITS: Mapping[str, int | None] = {"": None, "few": FEW_NEIGHBOURS, "any": ANY_NEIGHBOURS}
 
 SPLIT = "gpushare.io/split"
 """The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
@@ -112,6 +124,9 @@ def device_request(
     policy = annotations.get(names.policy, "")
     if policy and _POLICY.fullmatch(policy) is None:
         raise AnnotationError(f"{names.policy}: {policy[:20]!a} is not the name of a policy")
+    limit = annotations.get(NEIGHBOURS, "")
+    if limit not in _LIMITS:
+        raise AnnotationError(f"{NEIGHBOURS}: {limit[:20]!a} is neither 'few' nor 'any'")
     request = Request(
         units=parts[0] if parts else sums.units // devices,
         devices=devices,
@@ -126,6 +141,7 @@ def device_request(
         percent_containers=sums.percent_containers,
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
+        neighbours=_LIMITS[limit],
     )
     for index, total in enumerate(sums.percents):
         if total:

@@ -195,6 +195,8 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
         (["--threads", str(SPARE_THREADS)], "threads: "),
         (["--threads", "0"], "threads: "),
         (["--threads", "1001"], "threads: "),
+        (["--neighbours", "101"], "neighbours: 101 is not from 0 to 100"),
+        (["--neighbours", "-1"], "neighbours: -1 is not"),
         (["--body-limit", "1023"], "body-limit: "),
         (["--body-limit", str(2**24 + 1)], "body-limit: "),
         (["--listen", "32766"], "listen: "),

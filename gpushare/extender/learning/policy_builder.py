@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from gpushare.core.model import ANY_NEIGHBOURS
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial, run_trial
@@ -99,17 +100,19 @@ def try_policies(
     snapshot: Snapshot,
     seed: int,
     limit: float = CANDIDATE_TIMEOUT,
+    *,
+    neighbours: int = ANY_NEIGHBOURS,
 ) -> Trial | None:
     """Run a trial in a process (see core/trial.py); return its figures.
 
     limit: seconds for each candidate. A candidate that takes longer, raises or ends the process is
-    left out, and another process tries the remaining ones. Raises RefitFailed if something
-    other than a candidate fails.
+    left out, and another process tries the remaining ones. neighbours: the limit of neighbours.
+    Raises RefitFailed if something other than a candidate fails.
     """
     failed: dict[str, str] = {}
     candidates = list(names)
     while candidates:
-        call = (_try, (limit, (snapshot, workload, tuple(candidates), seed)))
+        call = (_try, (limit, neighbours, (snapshot, workload, tuple(candidates), seed)))
         answers, ended = _answers({_TRIAL: call}, timeout=limit * len(candidates) + TIMEOUT)
         last, data, wrong = answers[-1] if answers else _STARTED
         if last == _TRIAL and not wrong:
@@ -208,7 +211,10 @@ def _make(_: _Send, name: str, workload: Workload) -> Policy:
 
 
 def _try(
-    send: _Send, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
+    send: _Send,
+    limit: float,
+    neighbours: int,
+    arguments: tuple[Snapshot, Workload, Sequence[str], int],
 ) -> Trial | None:
     """Return the trial; SIGALRM ends this process when the seconds of a candidate are over."""
     seconds_left = defaultdict[str, float](lambda: limit)
@@ -225,4 +231,9 @@ def _try(
             seconds_left[name] -= time.monotonic() - begin
             signal.alarm(int(TIMEOUT))
 
-    return run_trial(*arguments, timer=turn, go_on=lambda: time.process_time() < _TRIAL_CPU)
+    return run_trial(
+        *arguments,
+        neighbours=neighbours,
+        timer=turn,
+        go_on=lambda: time.process_time() < _TRIAL_CPU,
+    )

@@ -14,8 +14,8 @@ ones.
 
 Trials compare the candidates of the policy `auto` on the current cluster, and the winner ranks
 pods. A trial (see core/trial.py) takes seconds, and a rest follows, so that trials take a fiftieth
-of a core at most. A trial waits until no pod has come for a while, or for a bounded time: in a
-burst a trial would take a core from kube-scheduler.
+of a core at most. A trial waits until no pod has come or was bound for a while, or for a bounded
+time: in a burst a trial would take a core from kube-scheduler.
 """
 
 import logging
@@ -66,7 +66,7 @@ REST = 50.0
 SHORTEST_REST = 60.0
 """Seconds of rest after a trial at least: new nodes may be on the way."""
 QUIET = 5.0
-"""Seconds without a new pod before a trial."""
+"""Seconds before a trial in which no pod is new, and none is bound."""
 LONGEST_WAIT = 120.0
 """Seconds that a trial waits at most for such a time."""
 _MOST_FAILURES = 3
@@ -183,7 +183,7 @@ class _ResourceState:
     done: float = 0.0
     took: float = 0.0
     came_at: float = float("-inf")
-    """When a new pod was seen last."""
+    """When a pod was new, or came to a node, last."""
     trial_due_since: float | None = None
 
     def may_try(self, now: float) -> bool:
@@ -245,7 +245,7 @@ class PolicyRefresher(LoopPart):
         state, now = self._states[resource.names.resource], self._wall()
         with self._counting:
             estimator = state.estimator
-            if changes.new:
+            if changes.new or changes.came:
                 state.came_at = self._clock()
             for pod, on_node in changes.new:
                 if not (first and on_node) and state.could_take(pod.request):
@@ -364,7 +364,8 @@ class PolicyRefresher(LoopPart):
                 if isinstance(policy, Exception):
                     raise policy
                 kinds = resource.rankings[name].recent_kinds or last
-                rankings[name] = self._prepared(Ranking(policy), kinds, resource)
+                ranking = Ranking(policy, neighbours=resource.neighbours)
+                rankings[name] = self._prepared(ranking, kinds, resource)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
         return rankings, failed
@@ -386,16 +387,19 @@ class PolicyRefresher(LoopPart):
         self, ranking: Ranking, kinds: Sequence[Kind], resource: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request; return the ranking."""
-        for units, devices, cpu, memory, models, percents, cards, split in kinds[-_PREPARED_KINDS:]:
+        for units, devices, cpu, memory, models, percents, cards, split, neighbours in kinds[
+            -_PREPARED_KINDS:
+        ]:
             request = Request(
-                units,
-                devices,
-                cpu,
-                memory,
+                units=units,
+                devices=devices,
+                cpu=cpu,
+                memory=memory,
                 models=models,
                 percents=percents,
                 cards=cards,
                 split=split,
+                neighbours=neighbours,
             )
             ranking.prepare(
                 resource.ledger.snapshot(), request, lambda: self.loop.rest(_STEP_PAUSE)

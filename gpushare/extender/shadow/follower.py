@@ -190,5 +190,7 @@ class Follower:
         policy = self.managed.rankings[name].policy
         ranking = self._rankings.get((room, name))
         if ranking is None or ranking.policy is not policy:
-            ranking = self._rankings[room, name] = Ranking(policy, fits=room)
+            ranking = self._rankings[room, name] = Ranking(
+                policy, fits=room, neighbours=self.managed.neighbours
+            )
         return ranking

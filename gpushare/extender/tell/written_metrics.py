@@ -16,6 +16,7 @@ from functools import partial
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec
+from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
@@ -44,7 +45,7 @@ OTHERS = "_others"
 
 _STATE = "gpushare_node_state"
 _UNAVAILABLE = "gpushare_memory_unavailable_bytes"
-_TYPICAL = "gpushare_typical_request_bytes"
+_TYPICAL, _BY_PODS = "gpushare_typical_request_bytes", "gpushare_devices"
 _HELP = {
     "gpushare_device_memory_bytes": "Memory of a device, as its node advertises it",
     "gpushare_device_memory_allocated_bytes": (
@@ -63,6 +64,7 @@ _HELP = {
     _UNAVAILABLE: (
         "Unused memory that no pod can get, by the state of its node; closed: or of its device"
     ),
+    _BY_PODS: f"Open devices by the pods that hold a part of each; {MANY}: as many or more",
     _TYPICAL: "What most pods, bound or waiting, ask for on each device; 0: there are none",
     **{
         f"gpushare_device_{amount.noun}_allocated_percent": (
@@ -109,6 +111,9 @@ class DeviceMetrics:
             label = f'resource="{resource.translate(_ESCAPES)}"'
             typical = float(inputs[0] * self._unit_bytes)
             lines[_TYPICAL].append(f"{_TYPICAL}{{{label}}} {typical}\n".encode())
+            for count, devices in enumerate(devices_by_pods(view.snapshot)):
+                line = f'{_BY_PODS}{{pods="{count}",{label}}} {float(devices)}\n'
+                lines[_BY_PODS].append(line.encode())
             if resource not in self._lines:
                 make = partial(_node_texts, managed_resource, label, self._unit_bytes)
                 self._lines[resource] = NodeValues(make)

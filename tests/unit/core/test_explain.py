@@ -428,10 +428,11 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
         assert entry is not None
         (books,) = ledger.dump(entry.node)
         judge_by = load_policy(policy)
-        score_bound_pod_result = score_bound_pod(ledger.snapshot(), books, entry, judge_by, policy)
+        ranks = Ranking(judge_by, neighbours=1)
+        score_bound_pod_result = score_bound_pod(ledger.snapshot(), books, entry, ranks, policy)
         remaining_items = tuple(pod for pod in world.pods if pod.ref.uid != item.ref.uid)
         without = replace(world, pods=remaining_items).ledger().snapshot()
-        ranking = Ranking(judge_by)
+        ranking = Ranking(judge_by, neighbours=1)
         scores = by_name(score_nodes(without, world.names, item.request, ranking))
         assert score_bound_pod_result.score == scores.get(entry.node, 0)
         assert score_bound_pod_result.best == next(

@@ -42,12 +42,15 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         if number < len(leave) and present:
             cluster.release(present.pop(leave[number] % len(present)))
         used, cores = np.zeros_like(view.used), np.zeros_like(view.cores_used)
+        pods = np.zeros_like(view.pods)
         for row, shares, entry in present:
             for device, units in shares:
                 used[row, device] += units
                 cores[row, device] += entry.cores
+                pods[row, device] += (1, not entry.cores)
         assert view.used.tolist() == used.tolist()
         assert view.cores_used.tolist() == cores.tolist()
+        assert view.pods.tolist() == pods.tolist()
         assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
         free = np.where(cores >= 100, 0, view.capacity - used)
         assert view.free.tolist() == free.tolist()

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import compute
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.snapshot import NodeArrays
@@ -19,7 +20,8 @@ charges = st.builds(
         devices=st.integers(0, 2),
         cpu=st.integers(0, 2**70),
         memory=st.integers(0, 2**70),
-    ),
+    )
+    | st.builds(Request, st.integers(1, 20), st.just(1), percents=st.just(compute(30))),
     st.none()
     | st.lists(
         st.tuples(st.integers(0, 3), st.integers(1, 20)),
@@ -142,6 +144,12 @@ def test_machines_of_one_kind_are_one_group_though_some_have_a_little_less_memor
     sizes = (527815716 << 10, 527815720 << 10, 263907860 << 10)
     view = _tally(*(node(f"n{size}", 16, memory=size) for size in sizes)).snapshot({})
     assert view.group[0] == view.group[1] != view.group[2]
+
+
+def test_a_pod_too_many_on_a_device_is_drift() -> None:
+    tally = _tally(*NODES)
+    tally.add(Charge("a", Request(0, 1), ((0, 0),)))
+    assert differing_nodes(tally.sums(), NODES, ()) == ["a"]
 
 
 def test_drift_names_the_nodes_that_differ() -> None:

@@ -130,6 +130,15 @@ def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
     assert best_node(tally.snapshot({}), ["a", "b"], Request(16, 1), ranking) == best
 
 
+def test_shadow_price_opens_no_idle_card_among_equal_ones_that_a_large_pod_may_need() -> None:
+    counts = ((10, 30), (20, 9), (70, 10))
+    pods = {PodClass(cpu=1000, units=units, devices=1): count for units, count in counts}
+    workload = workload_of(pods, {80: 8}, turnover=1.0)
+    view = Cluster((node("a", *[80] * 4, cpu=64_000, memory=2**40),), {"a": (10,)}).snapshot()
+    ranking = Ranking(ShadowPrice(workload))
+    assert place(view, "a", Request(10, 1, cpu=1000), ranking).devices == (0,)
+
+
 def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() -> None:
     policy = ShadowPrice(workload_of({WHOLE: 4, LARGE: 1}, turnover=1))
     equal = [node(f"n{index:02}", 16, 16, 16, 16, cpu=8000) for index in range(10)]

@@ -61,11 +61,13 @@ changes = st.one_of(
     policy=st.sampled_from(sorted(POLICIES)),
     steps=st.lists(changes, max_size=40),
     kinds=st.integers(1, 3),
+    neighbours=st.integers(0, 2),
 )
 def test_dropping_the_memo_changes_no_answer(
-    policy: str, steps: list[tuple[str, str, object]], kinds: int
+    policy: str, steps: list[tuple[str, str, object]], kinds: int, neighbours: int
 ) -> None:
-    tally, ranking = NodeArrays(), Ranking(POLICIES[policy], kinds)
+    tally = NodeArrays()
+    ranking = Ranking(POLICIES[policy], kinds, neighbours=neighbours)
     views = [tally.snapshot({})]
     for change, name, value in steps:
         _apply(tally, change, name, value)
@@ -73,7 +75,7 @@ def test_dropping_the_memo_changes_no_answer(
             views.append(tally.snapshot({}))
             # The view before the last may still be in somebody's hands.
             for view in (views[-1], views[-2], views[-1]):
-                fresh = Ranking(POLICIES[policy])
+                fresh = Ranking(POLICIES[policy], neighbours=neighbours)
                 ranking_, anew = ranking.scores(view, value), fresh.scores(view, value)
                 assert np.array_equal(ranking_.values, anew.values)
                 assert [ranking_.device(row) for row in _fitting(anew)] == [
@@ -84,11 +86,15 @@ def test_dropping_the_memo_changes_no_answer(
                 )
 
 
-@given(policy=st.sampled_from(sorted(POLICIES)), steps=st.lists(changes, max_size=40))
+@given(
+    policy=st.sampled_from(sorted(POLICIES)),
+    steps=st.lists(changes, max_size=40),
+    neighbours=st.integers(0, 2),
+)
 def test_what_is_kept_of_a_row_places_a_pod_on_the_device_that_scoring_it_anew_would(
-    policy: str, steps: list[tuple[str, str, object]]
+    policy: str, steps: list[tuple[str, str, object]], neighbours: int
 ) -> None:
-    tally, ranking = NodeArrays(), Ranking(POLICIES[policy], 2)
+    tally, ranking = NodeArrays(), Ranking(POLICIES[policy], 2, neighbours=neighbours)
     pod_request: list[Request] = []
     for change, name, value in steps:
         _apply(tally, change, name, value)
@@ -100,7 +106,7 @@ def test_what_is_kept_of_a_row_places_a_pod_on_the_device_that_scoring_it_anew_w
             if request.devices:
                 device, anew = (
                     [_placed(view, node, request, judge) for node in NAMES]
-                    for judge in (ranking, Ranking(POLICIES[policy]))
+                    for judge in (ranking, Ranking(POLICIES[policy], neighbours=neighbours))
                 )
                 assert device == anew
 

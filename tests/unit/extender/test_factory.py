@@ -12,6 +12,12 @@ from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResour
 from tests.unit.core.clusters import node, state_of
 
 
+def test_the_limit_of_neighbours_is_that_of_each_ranking() -> None:
+    entry = ExtenderConfig("http://127.0.0.1:1")
+    (memory,) = make_managed_resources(Settings(neighbours=2), entry, [], GroupSizes())
+    assert {memory.neighbours, *(one.neighbours for one in memory.rankings.values())} == {2}
+
+
 @pytest.mark.parametrize("ignored", [True, False])
 def test_compute_that_kube_scheduler_does_not_count_keeps_no_pod_out(*, ignored: bool) -> None:
     """No node advertises compute then, and the devices have it all the same."""

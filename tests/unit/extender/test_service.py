@@ -16,7 +16,7 @@ from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.tell.events.overdue_pods import pending_without_call
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import OWN_DEVICES, SPLIT
+from gpushare.wire.device_request import NEIGHBOURS, OWN_DEVICES, SPLIT
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
@@ -371,6 +371,19 @@ def test_a_pod_chooses_only_among_the_policies_that_the_operator_allows(
         for failed_and_unresolvable_node in answer["FailedAndUnresolvableNodes"].values()
     )
     assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
+
+
+@pytest.mark.parametrize("wish", ["few", "any"])
+def test_a_pod_chooses_its_neighbours_only_where_it_may_choose_every_policy(
+    extender: ScriptedExtender, wish: str
+) -> None:
+    asks = pod_json("web", 4, annotations={NEIGHBOURS: wish})
+    assert extender.filter(asks)["NodeNames"] == ["big", "small"]
+    for resource in extender.resources:
+        resource.pod_policies = frozenset({"binpack"})
+    answer = extender.filter(asks)["FailedAndUnresolvableNodes"]
+    assert all("pods may not choose neighbours" in text for text in answer.values())
+    assert set(answer) == set(FREE)
 
 
 REFUSED = [

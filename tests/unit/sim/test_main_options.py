@@ -30,6 +30,8 @@ def test_the_form_of_the_command_is_understood() -> None:
     assert options.parameters == Parameters(
         load=1.1, life=12.0, warmup=4.0, wait=True, workload="known"
     )
+    neighbours = read("replay --neighbours 1 --interference services").parameters
+    assert neighbours == Parameters(neighbours=1, interference="services")
     assert read("replay").parameters == Parameters() == Parameters(workload="learned")
     assert (options.json, options.jobs) == (Path("out.json"), 3)
 
@@ -57,6 +59,10 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --seeds -1", "--seeds"),
         ("inflation --seeds x", "'x' is not like 42-51"),
         ("inflation --policy fgd,,x", "has an empty name"),
+        ("inflation --neighbours -1", "--neighbours"),
+        ("inflation --neighbours 101", "'101' is no number from 0 to 100"),
+        ("churn --interference all", "invalid choice: 'all'"),
+        ("inflation --interference training", "unrecognized arguments: --interference"),
         ("inflation --load 0", "is no number above 0 and up to 1.3"),
         ("inflation --load nan", "is no number above 0 and up to 1.3"),
         ("inflation --wait", "unrecognized arguments: --wait"),
@@ -88,6 +94,7 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("churn --wait --defrag k=3 --interference training", "exclude each other"),
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
         ("inflation --from-cluster --nodes n.csv", "leave out --nodes"),
     ],

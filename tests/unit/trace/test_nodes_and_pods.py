@@ -9,6 +9,7 @@ import pytest
 
 from gpushare.trace import rows
 from gpushare.trace.nodes_and_pods import (
+    UTILIZATION,
     TraceNode,
     TracePod,
     nodes_of,
@@ -16,6 +17,7 @@ from gpushare.trace.nodes_and_pods import (
     read_nodes,
     read_pods,
     request_of,
+    utilization_of,
 )
 from gpushare.trace.rows import TraceError, of_items
 
@@ -69,6 +71,17 @@ def test_a_pod_may_ask_for_a_part_of_the_compute_of_each_device(tmp_path: Path) 
     assert [request_of(pod).cores for pod in pods] == [50, 0, 0]
     with pytest.raises(TraceError, match="column cores: is no whole number from 0 to 100"):
         read_pods(file(tmp_path, f"{head}p,1,1,1,4,,101\n"))
+
+
+def test_the_utilization_of_a_pod_is_that_of_the_file_or_its_compute_or_an_assumption(
+    tmp_path: Path,
+) -> None:
+    head = PODS.replace("\n", ",cores,utilization\n")
+    text = f"{head}a,1,1,1,4,,50,7\nb,1,1,1,4,,50,\nc,1,1,1,4,,,\nd,1,1,1,4,,50,0\n"
+    pods = read_pods(file(tmp_path, text))
+    assert [utilization_of(pod) for pod in pods] == [7, 50, UTILIZATION, 0]
+    with pytest.raises(TraceError, match="column utilization: is no whole number from 0 to 100"):
+        read_pods(file(tmp_path, f"{head}p,1,1,1,4,,,101\n"))
 
 
 def test_json_says_the_same_as_csv(tmp_path: Path) -> None:

@@ -6,10 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
+from gpushare.core.model import (
+    ANY_NEIGHBOURS,
+    FEW_NEIGHBOURS,
+    HOST_BOUND,
+    MAX_UNITS,
+    PodRef,
+    Request,
+)
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.device_request import SPLIT
+from gpushare.wire.device_request import NEIGHBOURS, SPLIT
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
 
@@ -275,6 +282,18 @@ def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:
     assert request_of(Pod(), ALIYUN) == Request()
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [({}, None), ({NEIGHBOURS: "few"}, FEW_NEIGHBOURS), ({NEIGHBOURS: "any"}, ANY_NEIGHBOURS)],
+)
+def test_a_pod_may_want_few_neighbours(annotations: dict[str, str], expected: int | None) -> None:
+    request = request_of(pod(container("1"), annotations=annotations), ALIYUN)
+    assert request.neighbours == expected
+    assert request.kind[-1] == expected
+    with pytest.raises(AnnotationError, match="'1' is neither 'few' nor 'any'"):
+        request_of(pod(container("1"), annotations={NEIGHBOURS: "1"}), ALIYUN)
+
+
 def test_the_policy_wished_for_is_carried_along() -> None:
     request = pod(container("1"), annotations={ALIYUN.policy: "binpack"})
     assert request_of(request, ALIYUN).policy == "binpack"
@@ -352,7 +371,9 @@ def test_a_time_that_cannot_be_read_is_0(created: str | None) -> None:
     assert observe_pod(pod(container("4"), created=created), ALIYUN).created == 0
 
 
-@pytest.mark.parametrize("annotations", [{COUNT: "3"}, {COUNT: "x"}, {ALIYUN.policy: "no such!"}])
+@pytest.mark.parametrize(
+    "annotations", [{COUNT: "3"}, {COUNT: "x"}, {ALIYUN.policy: "no such!"}, {NEIGHBOURS: "1"}]
+)
 def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: Any) -> None:
     request = pod(
         container("8", cpu="1"), annotations=annotations | {ALIYUN.idx: "1"}, nodeName="n"

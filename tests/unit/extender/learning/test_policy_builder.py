@@ -69,6 +69,8 @@ def test_a_trial_in_a_process_measures_what_one_here_does() -> None:
     assert result is not None
     assert result == run_trial(snapshot, WORKLOAD, names, 7)
     assert not result.failed
+    few = try_policies(names, WORKLOAD, snapshot, 7, neighbours=1)
+    assert few == run_trial(snapshot, WORKLOAD, names, 7, neighbours=1) != result
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,10 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     learning: PolicyRefresher, managed: ManagedResource
 ) -> None:
     old = managed.ranking(SHARE)
-    kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
+    kinds = [
+        Request(units, 1, models=("T4",), neighbours=units % 2 or None) for units in range(1, 5)
+    ]
+    managed.neighbours = 3
     for request in kinds:
         old.scores(managed.ledger.snapshot(), request)
     create(learning, managed, 50)
@@ -187,6 +190,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     new = managed.ranking(SHARE)
     assert new is not old
     assert new.recent_kinds == tuple(request.kind for request in kinds)
+    assert new.neighbours == 3
 
 
 @pytest.mark.parametrize("odd", [True, False])

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare.core.model import ObservedPod, PodRef, Request, Shares
+from gpushare.core.neighbours import MANY
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.written_metrics import NAMESPACES, OTHERS, PODS
@@ -60,6 +61,21 @@ def test_a_namespace_holds_what_its_pods_ask_for(detail: str) -> None:
 def test_a_pod_holds_what_it_asks_for_on_all_devices_and_unplaced_once() -> None:
     expected = {("team-red", "a", "n"): 4, ("team-red", "b", "n"): 6, ("team-blue", "a", "n"): 2}
     assert told(holding(*FEW), "pods", "pod") == expected
+
+
+def test_devices_are_counted_by_their_pods() -> None:
+    resources = holding(*((f"ns-{n}", "a", Request(1, 1), ((0, 1),)) for n in range(MANY + 2)))
+    ledger = resources.resources[0].ledger
+    ledger.node_changed(make_node("m", 8, 8, 8, unhealthy=[2]))
+    ledger.pod_changed(ObservedPod(PodRef("ns", "b", "uid-b"), Request(2, 1), "m", ((1, 2),)))
+    text = Metrics(resources, GIB, dict).text().decode()
+    counts = {
+        sample.labels["pods"]: sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == "gpushare_devices"
+        for sample in family.samples
+    }
+    assert counts == {"0": 2, "1": 1, "2": 0, "3": 0, "4": 1}
 
 
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
