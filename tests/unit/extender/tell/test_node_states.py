@@ -19,6 +19,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
+from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.unit.cli.fake_kubectl import inventory
@@ -146,17 +147,20 @@ def documents_of(extender: ScriptedExtender) -> Documents:
     )
 
 
-def test_a_change_of_the_state_alone_makes_the_page_anew() -> None:
+def test_a_change_of_the_state_alone_makes_page_and_metrics_anew() -> None:
     extender = ScriptedExtender()
     handler = NodeEventHandler(extender.resources, "GiB")
     raw = node_json("x", inventory=inventory(16, 16))
     handler.apply(WatchEvent("ADDED", typed_node(raw)))
-    documents = documents_of(extender)
-    bodies = [documents.body()]
+    documents, metrics = documents_of(extender), DeviceMetrics(GIB)
+    bodies, texts = [documents.body()], [metrics.text(extender.resources)]
     for change in (cordon, stop_plugin):
         change(raw)
         handler.apply(WatchEvent("MODIFIED", typed_node(raw)))
         bodies.append(documents.body())
+        texts.append(metrics.text(extender.resources))
+    free = [samples(text, "device_memory_free_bytes")["0", "x"] / GIB for text in texts]
+    assert free == [16, 0, 0]
     shown = [json.loads(body)["resources"][0]["nodes"][-1] for body in bodies]
     assert [(node["free"], node["unavailable"]) for node in shown] == [
         (32, None),
