@@ -242,6 +242,9 @@ def test_a_node_is_labelled_by_what_keeps_pods_from_it(changes: dict[str, Any], 
         ({"allocatable": {MEM: 0}}, {"unhealthy": (0, 1), "counted": True},
          Availability.PLUGIN_AWAY),
         ({}, {"unhealthy": (0, 1), "counted": True}, Availability.CLOSED),
+        # After five minutes the kubelet says 0 of the capacity too.
+        ({"allocatable": {MEM: 0}}, {"capacity": (), "healthy": ()}, Availability.PLUGIN_AWAY),
+        ({"allocatable": {}}, {"capacity": (), "healthy": ()}, Availability.OPEN),
     ],
 )  # fmt: skip
 def test_the_gravest_reason_is_the_state_of_a_node(

@@ -169,6 +169,29 @@ def test_a_change_of_the_state_alone_makes_page_and_metrics_anew() -> None:
     ]
 
 
+def test_a_node_without_inventory_stays_when_its_plugin_has_been_away_for_long() -> None:
+    """The kubelet then says 0 of its capacity."""
+    extender = ScriptedExtender()
+    handler, managed = NodeEventHandler(extender.resources, "GiB"), extender.resources.resources[0]
+    raw = node_json("x", 32, 2)
+    handler.apply(WatchEvent("ADDED", typed_node(raw)))
+    pod = ObservedPod(PodRef("team", "big", "uid-big"), Request(16, 1), "x", ((0, 16),))
+    managed.ledger.pod_changed(pod)
+    for amounts in (raw["status"]["allocatable"], raw["status"]["capacity"]):
+        amounts[ALIYUN.resource] = "0"
+        handler.apply(WatchEvent("MODIFIED", typed_node(raw)))
+        states = samples(Metrics(extender.resources, GIB, dict).text(), "node_state")
+        assert states["x", "plug-in away"] == 1
+        x = json.loads(documents_of(extender).body())["resources"][0]["nodes"][-1]
+        assert (x["name"], x["unavailable"], x["allocated"]) == ("x", "plug-in away", 16)
+    managed.ledger.pod_gone("uid-big")  # the node may serve something else now
+    states = samples(Metrics(extender.resources, GIB, dict).text(), "node_state")
+    assert not [node for node, _ in states if node == "x"]
+    assert "x" not in [
+        node["name"] for node in json.loads(documents_of(extender).body())["resources"][0]["nodes"]
+    ]
+
+
 def test_a_node_that_cannot_be_read_is_closed() -> None:
     extender = ScriptedExtender()
     handler = NodeEventHandler(extender.resources, "GiB")
