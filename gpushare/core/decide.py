@@ -118,17 +118,15 @@ class Refusals(NamedTuple):
 
 def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
     """Return which of the rows fit the request now. rows: intp (K,), -1 for an unknown node."""
-    all_rows = np.arange(len(snapshot.names))
-    # Row -1, the unknown node, is the last element: it never fits.
-    fits = np.zeros(len(all_rows) + 1, dtype=bool)
-    fits[:-1] = has_devices(feasible(snapshot, all_rows, request), request, snapshot.free)
-    codes = np.full(len(rows), FITS)
-    rejected = np.flatnonzero(~fits[rows])
+    is_known = rows >= 0
+    codes = np.where(is_known, FITS, UNKNOWN)
+    named = rows if is_known.all() else rows[is_known]
+    fits = np.zeros(len(rows), dtype=bool)
+    fits[is_known] = has_devices(feasible(snapshot, named, request), request, snapshot.free, named)
+    rejected = np.flatnonzero(is_known & ~fits)
     if len(rejected):
-        is_known = rows[rejected] >= 0
-        codes[rejected[~is_known]] = UNKNOWN
-        codes[rejected[is_known]] = _reasons(snapshot, rows[rejected[is_known]], request)
-    return Judgement(codes, fits[rows])
+        codes[rejected] = _reasons(snapshot, rows[rejected], request)
+    return Judgement(codes, fits)
 
 
 def judge_all(names: Sequence[str], reason: Reason) -> Judgement:
@@ -299,8 +297,15 @@ def score_nodes(
     return {score: [names[place] for place in places] for score, places in scores.items()}
 
 
-def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> int | None:
-    """Return the place of the best of the rows, or None if none fits."""
+def best_row(
+    snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer, among: Bools | None = None
+) -> int | None:
+    """Return the place of the best of the rows, or None if none fits.
+
+    among: bool (len(rows),), the places that may be chosen; None: all.
+    """
+    if among is not None:
+        rows = np.where(among, rows, -1)
     places, _, best = _values(snapshot, rows, request, scorer)
     return int(places[best]) if len(places) else None
 

@@ -96,7 +96,9 @@ def has_devices(
     rows: the usable part of each is in these rows; only a split request has them looked up.
     """
     if not request.split:
-        enough: Bools = among.sum(axis=1) >= request.devices
+        # A sum over the short axis of an array takes four times as long.
+        count = np.add.reduce(among.T.copy(), axis=0, dtype=np.int16)
+        enough: Bools = count >= request.devices
         return enough
     units = units[rows]
     if units.shape[1] < request.devices:

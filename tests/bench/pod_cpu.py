@@ -2,9 +2,11 @@
 
 The real process, driven over HTTP in kube-scheduler's order: one pod after the other is filtered
 and prioritized, and the bind runs beside the next pod. Like in kube-scheduler, each pod brings the
-names of the nodes in another order, and only two idle connections are kept. The figure is Linux's
-count of CPU for the process and all children, so a busy machine matters less than for times; with
---against the same is done with another checkout, in turn, and only that ratio is to be trusted.
+names of the nodes in another order, and only two idle connections are kept. With --names each pod
+brings the next so many of the nodes, as kube-scheduler does in a large cluster. The figure is
+Linux's count of CPU for the process and all children, so a busy machine matters less than for
+times; with --against the same is done with another checkout, in turn, and only that ratio is to be
+trusted.
 Run as `python -m tests.bench.pod_cpu [--against FOLDER]`; a minute.
 """
 
@@ -99,8 +101,9 @@ def appended(names: list[str], dice: random.Random) -> list[str]:
 class _PodScheduler:
     """kube-scheduler with pending pods, as far as an extender sees it."""
 
-    def __init__(self, port: int, nodes: int, *, best: bool) -> None:
-        self._names = [node_name(number) for number in range(nodes)]
+    def __init__(self, port: int, nodes: int, names: int, *, best: bool) -> None:
+        self._all_names = [node_name(number) for number in range(nodes)]
+        self._names = self._all_names[:names]
         self._best = best
         self._dice = random.Random(1)
         self._callers = _Callers(port)
@@ -120,6 +123,8 @@ class _PodScheduler:
                 _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
                 continue
             number = self._todo.pop()
+            self._all_names = self._all_names[len(self._names) :] + self._names
+            self._names = self._all_names[: len(self._names)]
             arguments = self._args(number, appended(self._names, self._dice))
             fit = (await self._callers.ask("filter", arguments))["NodeNames"]
             node = fit[0]
@@ -207,6 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
     parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--names", type=int, default=0, help="of each filter; all by default")
     parser.add_argument("--pods", type=int, default=400, help="placed in each round")
     parser.add_argument("--calls", type=int, default=200, help="of each verb in each round")
     parser.add_argument("--rounds", type=int, default=4)
@@ -228,7 +234,12 @@ def main() -> None:
                         waiting=pod_count,
                     )
                 )
-                scheduler = _PodScheduler(port, options.nodes, best=answer == "best")
+                scheduler = _PodScheduler(
+                    port,
+                    options.nodes,
+                    options.names or options.nodes,
+                    best=answer == "best",
+                )
                 contenders[name] = _MeasuredExtender(scheduler, child.pid)
             asyncio.run(_measure(contenders, options))
             _table(f"--filter-answer {answer}, {options.nodes:,} nodes", contenders)

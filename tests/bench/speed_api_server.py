@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 _TAKEN = b'{"kind":"Status","status":"Success"}'
+_NO_API = b'{"kind":"Status","status":"Failure","reason":"NotFound","code":404}'
 _PAGE = 500
 
 
@@ -144,6 +145,8 @@ class BindConnection(asyncio.Protocol):
             loop.call_later(self.delay_s, self._answer, _TAKEN, 201)
             if url.path.endswith("/binding") and "/waiting-" in url.path:
                 loop.call_later(self.delay_s, self._show, body)
+        elif url.path.startswith("/apis/"):
+            self._answer(_NO_API, 404)
         elif "watch" in query:
             self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             if url.path.endswith("/pods"):

@@ -14,8 +14,8 @@ ones.
 
 Trials compare the candidates of the policy `auto` on the current cluster, and the winner ranks
 pods. A trial (see core/trial.py) takes seconds, and a rest follows, so that trials take a fiftieth
-of a core at most. A trial waits until no pod has come for a while, or for a bounded time: in a
-burst a trial would take a core from kube-scheduler.
+of a core at most. A trial waits until no pod has come or was bound for a while, or for a bounded
+time: in a burst a trial would take a core from kube-scheduler.
 """
 
 import logging
@@ -66,7 +66,7 @@ REST = 50.0
 SHORTEST_REST = 60.0
 """Seconds of rest after a trial at least: new nodes may be on the way."""
 QUIET = 5.0
-"""Seconds without a new pod before a trial."""
+"""Seconds before a trial in which no pod is new, and none is bound."""
 LONGEST_WAIT = 120.0
 """Seconds that a trial waits at most for such a time."""
 _MOST_FAILURES = 3
@@ -183,7 +183,7 @@ class _ResourceState:
     done: float = 0.0
     took: float = 0.0
     came_at: float = float("-inf")
-    """When a new pod was seen last."""
+    """When a pod was new, or came to a node, last."""
     trial_due_since: float | None = None
 
     def may_try(self, now: float) -> bool:
@@ -245,7 +245,7 @@ class PolicyRefresher(LoopPart):
         state, now = self._states[resource.names.resource], self._wall()
         with self._counting:
             estimator = state.estimator
-            if changes.new:
+            if changes.new or changes.came:
                 state.came_at = self._clock()
             for pod, on_node in changes.new:
                 if not (first and on_node) and state.could_take(pod.request):

@@ -351,15 +351,19 @@ class FilterVerb:
     ) -> tuple[NodeNames, str]:
         """Return the nodes to answer, and the best of these nodes to hold; "" for no hold."""
         resource, request, pod = transaction.resource, transaction.request, transaction.pod
-        snapshot, fit = look.snapshot, transaction.names.part(look.judgement.fits)
+        snapshot, names, fits = look.snapshot, transaction.names, look.judgement.fits
         reserved = ""
         if pod is not None and isinstance(snapshot, HeldSnapshot):  # otherwise there are no holds
             reserved = resource.holds.reserved_for(pod)
-        if reserved and reserved in fit:  # a plan of moves relies on this node
+        fit = None
+        if reserved and reserved in names.part(fits):  # a plan of moves relies on this node
             fit = NodeNames((reserved,))
         elif self._options.best_only:
-            place = best_row(snapshot, fit.rows(snapshot.row), request, resource.scorer(request))
-            fit = fit if place is None else NodeNames(fit[place : place + 1])
+            rows, scorer = names.rows(snapshot.row), resource.scorer(request)
+            place = best_row(snapshot, rows, request, scorer, among=fits)
+            fit = None if place is None else NodeNames((names[place],))
+        if fit is None:
+            fit = names.part(fits)
         if pod is None or not finds_best:
             return fit, ""
         if len(fit) == 1:

@@ -1,6 +1,7 @@
 """The measure of fragmentation and the price tables, against slow and obvious versions."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.model import Request
+from gpushare.core.model import NodeSpec, Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
 from gpushare.core.policies.shadow_price.residual_value import worth
-from gpushare.core.policies.shadow_price.scarcity import missed
-from gpushare.core.snapshot import Floats
+from gpushare.core.policies.shadow_price.scarcity import missed, scarcity
+from gpushare.core.snapshot import Floats, NodeArrays
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
 
@@ -235,3 +236,48 @@ def test_less_cpu_than_none_strands_what_none_does() -> None:
 def test_pods_too_large_for_a_card_are_not_drawn_for_what_it_strands() -> None:
     small, large = PodClass(units=8, devices=1, cpu=1000), PodClass(units=80, devices=1)
     assert (stranded([(small, 1), (large, 9)], 16) == stranded([(small, 1)], 16)).all()
+
+
+_CLASSES = st.builds(
+    PodClass,
+    units=st.integers(1, 9),
+    devices=st.integers(1, 3),
+    cpu=st.sampled_from((0, 1000, 3000)),
+    memory=st.sampled_from((0, 2**31)),
+    models=st.sampled_from(((), (), ("A",), ("B",))),
+)
+_NODES = st.builds(
+    lambda sizes, model, cpu, memory: node(
+        "n", *sizes, models=(model,) * len(sizes), cpu=cpu, memory=memory
+    ),
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.sampled_from("AB"),
+    st.sampled_from((None, 1000, 4000)),
+    st.sampled_from((None, 2**30, 2**34)),
+)
+
+
+@given(st.lists(_NODES, min_size=1, max_size=4), st.lists(_CLASSES, max_size=5))
+def test_pods_need_the_groups_with_nodes_that_fit_them_when_empty(
+    specs: list[NodeSpec], classes: list[PodClass]
+) -> None:
+    arrays = NodeArrays()
+    for number, spec in enumerate(specs):
+        arrays.set_node(replace(spec, name=f"n{number}"), ())
+    snapshot = arrays.snapshot({})
+    group = snapshot.group[: len(specs)].tolist()
+
+    def fits(spec: NodeSpec, cls: PodClass) -> bool:
+        return (
+            sum(units >= cls.units for units in spec.capacity) >= cls.devices
+            and (spec.cpu is None or spec.cpu >= cls.cpu)
+            and (spec.memory is None or spec.memory >= cls.memory)
+            and (not cls.models or spec.models[0] in cls.models)
+        )
+
+    needed = {
+        frozenset(number for number, spec in zip(group, specs, strict=True) if fits(spec, cls))
+        for cls in classes
+    } - {frozenset(), frozenset(group)}
+    found = scarcity(snapshot, [(cls, 0.1) for cls in classes]).needed
+    assert {frozenset(np.flatnonzero(line).tolist()) for line in found} == needed

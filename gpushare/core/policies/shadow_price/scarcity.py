@@ -163,8 +163,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     filled = filled[snapshot.capacity[node_groups.row[filled]].max(axis=1, initial=0) > 0]
     rows = node_groups.row[filled]
     fits = np.zeros((len(shares), groups), dtype=bool)
-    for line, (cls, _) in zip(fits, shares, strict=True):
-        line[filled] = _fits_empty(snapshot, rows, cls)
+    fits[:, filled] = _fits_empty(snapshot, rows, [cls for cls, _ in shares])
     needs: dict[bytes, float] = {}
     for line, (_, share) in zip(fits, shares, strict=True):
         if 0 < line.sum() < len(filled):
@@ -191,13 +190,13 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         largest=largest,
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
-        roaming=_roaming(snapshot, rows, shares, fits),
+        roaming=_roaming(node_groups, rows, shares, fits),
     )
 
 
-def _roaming(snapshot: Snapshot, rows: Rows, shares: Shares, fits: Bools) -> float:
+def _roaming(node_groups: Groups, rows: Rows, shares: Shares, fits: Bools) -> float:
     """Return Scarcity.roaming. rows: one row of each group. fits: bool (classes, groups)."""
-    nodes = Groups.of(snapshot).sizes()
+    snapshot, nodes = node_groups.snapshot, node_groups.sizes()
     units, largest = np.zeros((2, fits.shape[1]), dtype=np.int64)
     group = snapshot.group[rows]
     units[group] = snapshot.capacity[rows].sum(axis=1) * nodes[group]
@@ -243,13 +242,27 @@ def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
     return accepted
 
 
-def _fits_empty(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """Return bool (K,): nodes that fit a pod of the class when empty."""
-    enough = (snapshot.capacity[rows] >= max(cls.units, 1)).sum(axis=1) >= cls.devices
+def _fits_empty(snapshot: Snapshot, rows: Rows, classes: Sequence[PodClass]) -> Bools:
+    """Return bool (classes, K): nodes that fit a pod of the class when empty.
+
+    Each class has devices.
+    """
+    falling = np.sort(snapshot.capacity[rows], axis=1)[:, ::-1]
+    width = falling.shape[1]
+    if not (width and classes):
+        return np.zeros((len(classes), len(rows)), dtype=bool)
+    units, devices, cpu, memory = np.array(
+        [(max(cls.units, 1), cls.devices, cls.cpu, cls.memory) for cls in classes], dtype=np.int64
+    ).T[:, :, None]
+    # The smallest of the devices that a pod would have, the largest ones.
+    smallest = falling[:, np.minimum(devices[:, 0], width) - 1].T
+    fits: Bools = (smallest >= units) & (devices <= width)
     for capacity, requested in (
-        (snapshot.cpu_capacity[rows], cls.cpu),
-        (snapshot.memory_capacity[rows], cls.memory),
+        (snapshot.cpu_capacity[rows], cpu),
+        (snapshot.memory_capacity[rows], memory),
     ):
-        enough &= (capacity < 0) | (capacity >= requested)
-    fits: Bools = enough & _accepts(snapshot, rows, cls)
+        fits &= (capacity < 0) | (capacity >= requested)
+    for number, cls in enumerate(classes):
+        if cls.models:
+            fits[number] &= _accepts(snapshot, rows, cls)
     return fits

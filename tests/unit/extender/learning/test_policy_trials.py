@@ -114,9 +114,9 @@ def next_trial(learning: PolicyRefresher, managed_resource: ManagedResource, clo
 def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    changes = Changes(new=[(LearnedPod("team", SHARE), False)])
+    new = Changes(new=[(LearnedPod("team", SHARE), False)])
 
-    def burst(seconds: float) -> None:
+    def burst(seconds: float, changes: Changes = new) -> None:
         end = clock.now + seconds
         while clock.now < end:
             for _ in range(10):
@@ -125,6 +125,8 @@ def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
             learning.refresh()
 
     burst(20.0)
+    # The pods of the burst are bound one after the other.
+    burst(20.0, Changes(came=[LearnedPod("team", SHARE)]))
     assert referee.pods == []
     clock.now += QUIET - 2.0
     learning.refresh()
