@@ -115,9 +115,10 @@ def complete_plugin(words: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return the output for these words after `kubectl inspect gpushare`."""
     first, *others = words or [""]
     if others and first in OF_PLUGIN:
-        return _completed(parser_of(first), others, environ)
+        return _completed(parser_of(first), others, environ, values_alone=True)
     commands = [f"{name}\t{parser_of(name).description}" for name in OF_PLUGIN]
-    return _completed(inspect_parser("inspect"), words, environ, () if others else commands)
+    more = () if others else commands
+    return _completed(inspect_parser("inspect"), words, environ, more, values_alone=True)
 
 
 @dataclass
@@ -180,8 +181,13 @@ def _completed(
     words: Sequence[str],
     environ: Mapping[str, str],
     more: Sequence[str] = (),
+    *,
+    values_alone: bool = False,
 ) -> str:
-    """Return the output for the words after a command. more: candidates besides the nodes."""
+    """Return the output for the words after a command. more: candidates besides the nodes.
+
+    values_alone: whether the candidates after --output= are without the option, as kubectl wants.
+    """
     # bash splits at the sign of --output=json.
     *before, typed = [word for word in words if word != "="] or [""]
     if words and words[-1] == "=":
@@ -191,8 +197,10 @@ def _completed(
         line.take(word)
     name, sign, value = typed.partition("=")
     option = line.option
+    prefix = ""
     if option is None and sign and name in line.options:
         option, typed = line.options[name], value
+        prefix = "" if values_alone else f"{name}="
     if option is None and typed.startswith("-"):
         options = line.options.items()
         helps = [f"{name}\t{_help(action)}" for name, action in options if name.startswith("--")]
@@ -206,7 +214,7 @@ def _completed(
         candidates = [*_values(action, line, environ), *(more if option is None else ())]
     except GpuShareError:
         candidates = []
-    return _output(candidates, typed, _NO_FILES)
+    return _output((prefix + word for word in candidates), prefix + typed, _NO_FILES)
 
 
 def _help(action: argparse.Action) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from gpushare.cli.report import NodeLine, Report
 from gpushare.commandline import columns_of
 from gpushare.core.model import ALL_CORES
-from gpushare.wire.printable import printable
+from gpushare.wire.printable import folded, printable
 
 if TYPE_CHECKING:  # this module takes longer to load than the command
     from gpushare.cli.claims import ClaimsReport
@@ -45,6 +45,8 @@ class Style:
     """Characters of a bar."""
     short: bool = False
     """Whether the heads of columns are short."""
+    fold: int = 0
+    """The columns where long reasons are broken at blanks, 0 for nowhere."""
 
     def fitted(self, draw: Callable[["Style"], str]) -> str:
         """Return the text of `draw` in this style, or in a narrower style for a narrow terminal."""
@@ -94,7 +96,8 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
     if not out.isatty():
         return PLAIN
     colours = "NO_COLOR" not in environ and environ.get("TERM") != "dumb"
-    return Style(bars=True, colours=colours, columns=columns_of(out) or 100)
+    columns = columns_of(out)
+    return Style(bars=True, colours=colours, columns=columns or 100, fold=columns)
 
 
 def width(text: str) -> int:
@@ -310,7 +313,12 @@ def _waiting(report: Report, style: Style) -> str:
             for pod in report.pending
         ),
     ]
-    return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
+    lines = align(rows).splitlines(keepends=True)
+    parts = (
+        (row[0], folded(line, style.fold, len(line.rstrip("\n")) - len(row[-1])))
+        for row, line in zip(rows, lines, strict=True)
+    )
+    return "".join(style.painted("little", name) + text[len(name) :] for name, text in parts)
 
 
 def held_places(report: Report, style: Style) -> str:

@@ -70,6 +70,10 @@ class NodeState:
         taints = tuple(taint for taint in self.taints if taint not in tolerated)
         return self if taints == self.taints else replace(self, taints=taints)
 
+    def advertises(self, resource: str) -> bool:
+        """Return whether the node shows the resource, be it 0."""
+        return self.allocatable is not None and resource in self.allocatable
+
     def judge(
         self, resource: str, spec: NodeSpec, *, is_counted: bool = True
     ) -> tuple[Availability, str]:
@@ -80,12 +84,15 @@ class NodeState:
         the resource; otherwise a node need not advertise the resource.
         """
         capacity, amounts = sum(spec.capacity), self.allocatable
-        is_advertised = amounts is not None and (is_counted or resource in amounts)
+        is_advertised = is_counted or self.advertises(resource)
         usable = amounts.get(resource, 0) if amounts is not None and is_advertised else capacity
         hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS} - _OF_NOT_READY
         # Without an inventory, nothing allocatable is all that a node shows of its devices.
-        is_readable = spec.closed is None and (any(spec.healthy) or (spec.counted and not usable))
-        is_away = is_readable and usable == 0 < capacity
+        is_readable = spec.closed is None and (
+            not capacity or any(spec.healthy) or (spec.counted and not usable)
+        )
+        # The kubelet keeps the resource in allocatable, as 0, and after 5 minutes in capacity too.
+        is_away = is_readable and not usable and (capacity > 0 or self.advertises(resource))
         by_state: dict[Availability, Iterable[str]] = {}
         if self.cordoned:
             by_state[Availability.CORDONED] = ["cordoned"]

@@ -6,7 +6,7 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import filter_nodes
@@ -14,6 +14,7 @@ from gpushare.core.model import ANY_NEIGHBOURS, NodeSpec, Request
 from gpushare.core.node_filters import Availability, NodeState, NodeStates, OwnFilters
 from gpushare.core.ranking import FallbackScorer, NoPreference, Ranking, Scorer
 from gpushare.core.selectors import Demands
+from gpushare.core.states.entry import Entry
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
 from gpushare.explain.pod import resolve
@@ -104,6 +105,17 @@ class ManagedResource:
             there_are = ", ".join(sorted(self.rankings))
             raise MessageError(f"{self.names.policy}: {wrong}; there are: {there_are}")
         return ranking
+
+    def concerns(self, spec: NodeSpec, entries: Iterable[Entry]) -> bool:
+        """Return whether the node shares devices, or has pods with devices that it shows no more.
+
+        entries: the pods of the node.
+        """
+        if spec.capacity or spec.closed is not None:
+            return True
+        state = self.filters.states.get(spec.name)
+        is_advertised = state is not None and state.advertises(self.names.resource)
+        return is_advertised and any(entry.request.total for entry in entries)
 
     def judge(self, spec: NodeSpec) -> tuple[Availability, str]:
         """Return whether the node takes pods, and what kube-scheduler's own filters object to."""

@@ -9,8 +9,8 @@ import re
 from textwrap import fill
 
 _LABEL = re.compile(r"(?:[A-Z][A-Za-z ]{0,12}:)? +")
-_LEAST = 40
-"""The columns of the narrowest terminal that lines are broken for."""
+_LEAST = 20
+"""The columns that the rest of a line needs: otherwise the line is not broken."""
 
 
 def printable(text: str) -> str:
@@ -32,8 +32,6 @@ def wrapped(text: str, columns: int) -> str:
     A fact begins with a label and a colon, or with blanks. Other lines, such as rows of tables,
     stay. columns: 0 for no limit.
     """
-    if columns < _LEAST:
-        return text
     return "".join(
         folded(line, columns, label.end()) if (label := _LABEL.match(line)) else line
         for line in text.splitlines(keepends=True)
@@ -41,8 +39,11 @@ def wrapped(text: str, columns: int) -> str:
 
 
 def folded(line: str, columns: int, indent: int) -> str:
-    """Return the line broken at blanks, all parts but the first one indented."""
-    if len(line.rstrip("\n")) <= columns or columns < _LEAST:
+    """Return the line broken at blanks, all parts but the first one indented.
+
+    columns: 0 for no limit.
+    """
+    if len(line.rstrip("\n")) <= columns or columns - indent < _LEAST:
         return line
     body = fill(
         line[indent:],

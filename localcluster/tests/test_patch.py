@@ -1,10 +1,11 @@
-"""Merge patch by the examples of RFC 7386, and laws of it."""
+"""Merge patch by the examples of RFC 7386, JSON patch by those of RFC 6902, and laws of both."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_localcluster.api.patch import merge_patch
+from gpushare_localcluster.api.patch import json_patch, merge_patch
+from gpushare_localcluster.api.status import StatusError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~", max_size=3),
@@ -54,3 +55,99 @@ def test_a_merge_patch_leaves_its_arguments_alone(
     before = repr((target, patch))
     merge_patch(target, patch)
     assert repr((target, patch)) == before
+
+
+def operation(op: str, path: str, **more: object) -> dict[str, object]:
+    return {"op": op, "path": path, **more}
+
+
+@pytest.mark.parametrize(
+    ("document", "operations", "expected"),
+    [
+        ({"a": 1}, [operation("add", "/b", value=2)], {"a": 1, "b": 2}),
+        ({"a": [1, 3]}, [operation("add", "/a/1", value=2)], {"a": [1, 2, 3]}),
+        ({"a": [1]}, [operation("add", "/a/-", value=2)], {"a": [1, 2]}),
+        ({"a": 1}, [operation("add", "", value=[])], []),
+        ({"a": [1, 2]}, [operation("remove", "/a/0")], {"a": [2]}),
+        ({"a": {"b": 1}}, [operation("remove", "/a/b")], {"a": {}}),
+        ({"a": [1, 2]}, [operation("replace", "/a/1", value=3)], {"a": [1, 3]}),
+        ({"a": {"b": 1}}, [{"op": "move", "from": "/a/b", "path": "/c"}], {"a": {}, "c": 1}),
+        ({"a": [1, 2, 3]}, [{"op": "move", "from": "/a/0", "path": "/a/2"}], {"a": [2, 3, 1]}),
+        ({"a": [1]}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": [1], "b": [1]}),
+        ({"a/b": 1, "m~n": 2}, [operation("remove", "/a~1b")], {"m~n": 2}),
+        ({"a/b": 1, "m~n": 2}, [operation("replace", "/m~0n", value=3)], {"a/b": 1, "m~n": 3}),
+        ({"": 1}, [operation("replace", "/", value=2)], {"": 2}),
+        ({"a": 1}, [operation("test", "/a", value=1), operation("remove", "/a")], {}),
+        ({"a": [{"b": 1}]}, [operation("add", "/a/0/c", value=2)], {"a": [{"b": 1, "c": 2}]}),
+    ],
+)
+def test_json_patch_does_what_the_rfc_says(
+    document: object, operations: list[dict[str, object]], expected: object
+) -> None:
+    assert json_patch(document, operations) == expected
+
+
+@pytest.mark.parametrize(
+    ("operations", "code"),
+    [
+        ([operation("test", "/a", value=2)], 422),
+        ([operation("test", "/flag", value=1)], 422),
+        ([operation("remove", "/missing")], 422),
+        ([operation("replace", "/missing", value=1)], 422),
+        ([operation("add", "/missing/deep", value=1)], 422),
+        ([operation("add", "/list/9", value=1)], 422),
+        ([operation("add", "/list/01", value=1)], 422),
+        ([operation("add", "/list/x", value=1)], 422),
+        ([operation("remove", "/list/-")], 422),
+        ([operation("remove", "")], 422),
+        ([{"op": "move", "from": "/list", "path": "/list/0"}], 422),
+        ([operation("shuffle", "/a")], 400),
+        ([operation("add", "/a")], 400),
+        ([operation("add", "a", value=1)], 400),
+        ([{"op": "copy", "path": "/a"}], 400),
+        (["not an operation"], 400),
+        ({"op": "add"}, 400),
+    ],
+)
+def test_a_json_patch_that_cannot_be_applied_is_refused(operations: object, code: int) -> None:
+    with pytest.raises(StatusError) as error:
+        json_patch({"a": 1, "flag": True, "list": [1]}, operations)
+    assert error.value.code == code
+
+
+def paths(document: object, prefix: str = "") -> list[str]:
+    result = [prefix]
+    if isinstance(document, dict):
+        for key, value in document.items():
+            result += paths(value, f"{prefix}/{key.replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(document, list):
+        for index, value in enumerate(document):
+            result += paths(value, f"{prefix}/{index}")
+    return result
+
+
+@given(st.data(), OBJECTS, JSON)
+def test_what_a_json_patch_replaces_it_can_put_back(
+    data: st.DataObject, document: dict[str, object], value: object
+) -> None:
+    path = data.draw(st.sampled_from(paths(document)))
+    saved = json_patch({"kept": None, "in": document}, [operation("add", "/old", value=None)])
+    after_move = json_patch(saved, [{"op": "copy", "from": f"/in{path}", "path": "/old"}])
+    updated = json_patch(after_move, [operation("replace", f"/in{path}", value=value)])
+    restored = json_patch(updated, [{"op": "move", "from": "/old", "path": "/new"}])
+    assert isinstance(restored, dict)
+    back = json_patch(restored, [operation("replace", f"/in{path}", value=restored["new"])])
+    assert isinstance(back, dict)
+    assert back["in"] == document
+
+
+@given(st.data(), OBJECTS)
+def test_a_json_patch_leaves_its_document_alone(
+    data: st.DataObject, document: dict[str, object]
+) -> None:
+    before = repr(document)
+    path = data.draw(st.sampled_from(paths(document)))
+    json_patch(document, [operation("replace", path, value=1)])
+    if path:
+        json_patch(document, [operation("remove", path)])
+    assert repr(document) == before

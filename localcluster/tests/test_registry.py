@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.objects import Object
-from gpushare_localcluster.api.patch import merge_patch
+from gpushare_localcluster.api.patch import json_patch, merge_patch
 from gpushare_localcluster.api.registry import Registry
 from gpushare_localcluster.api.resources import (
     EVENTS,
@@ -219,7 +219,13 @@ def test_an_odd_patch_is_applied_or_refused(
         assert isinstance(result, dict)
         return result
 
-    for change in (merged, lambda _: patch, lambda old: strategic_merge(old, patch)):
+    def edited(old: Object) -> Object:
+        pointer = "".join(f"/{step}" for step in path)
+        result = json_patch(old, [{"op": "add", "path": pointer, "value": odd}])
+        assert isinstance(result, dict)
+        return result
+
+    for change in (merged, edited, lambda old: strategic_merge(old, patch)):
         for part in ("status", ""):
             with suppress(StatusError):
                 registry.revise(resource, namespace, "x", change, part=part)

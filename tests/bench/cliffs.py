@@ -36,7 +36,10 @@ from gpushare.daemon.representations import Representations
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.node_values import NodeValues
+from gpushare.extender.tell.page.document import Documents
+from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
@@ -240,8 +243,18 @@ def of_documents(nodes: int) -> dict[str, float]:
     """
     side = CliffSide("binpack", nodes)
     texts, metrics = NodeValues(partial(encode_node, None)), DeviceMetrics(1 << 30)
+    resources = ManagedResources((side.managed,))
+    page = Documents(
+        resources,
+        "GiB",
+        LastHour(),
+        not_ready=str,
+        called=lambda _uid: False,
+        mistaken_pods=MistakenPods(resources, "GiB", time.monotonic),
+    )
     makers: dict[str, Callable[[], bytes]] = {
         "inspect": lambda: inspect_of(texts.all(side.ledger, "")).encode(),
+        "page": page.body,
         "metrics": lambda: metrics.text((side.managed,)),
     }
     rows = {}

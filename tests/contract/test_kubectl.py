@@ -192,15 +192,17 @@ def test_describe_tells_of_pod_node_and_events(kubectl: Kubectl, server: Server)
     assert "Pod/trainer" in kubectl("events")
 
 
-def test_annotate_label_and_patch_in_two_ways(kubectl: Kubectl) -> None:
+def test_annotate_label_and_patch_in_three_ways(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
     kubectl("annotate", "pod", "trainer", "gpushare.io/policy=spread")
     kubectl("label", "pod", "trainer", "tier=x", "app-")
     kubectl("patch", "pod", "trainer", "--type=merge", "-p", '{"metadata":{"labels":{"m":"1"}}}')
+    operation = '[{"op":"add","path":"/metadata/labels/j","value":"1"}]'
+    kubectl("patch", "pod", "trainer", "--type=json", "-p", operation)
     image = '{"spec":{"containers":[{"name":"main","image":"registry.example/app:2"}]}}'
     kubectl("patch", "pod", "trainer", "-p", image)
     pod = json.loads(kubectl("get", "pod", "trainer", "-o", "json"))
-    assert pod["metadata"]["labels"] == {"tier": "x", "m": "1"}
+    assert pod["metadata"]["labels"] == {"tier": "x", "m": "1", "j": "1"}
     assert pod["metadata"]["annotations"]["gpushare.io/policy"] == "spread"
     (container,) = pod["spec"]["containers"]
     assert container["image"] == "registry.example/app:2"

@@ -27,7 +27,7 @@ steps:
 """
 LABELS = """[...document.querySelectorAll('#nodes [role=option]')].map((row) => ({
   name: row.querySelector('b').textContent,
-  label: row.getAttribute('aria-label'),
+  label: row.querySelector('.unseen').textContent,
   devices: [...row.querySelectorAll('.device span')].map((each) => each.textContent),
   titles: [...row.querySelectorAll('title')].map((each) => each.textContent),
 }))"""

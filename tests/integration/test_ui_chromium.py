@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 ROWS = "document.querySelectorAll('#nodes [role=option]')"
+SPOKEN = f"{ROWS}[{{}}].querySelector('.unseen').textContent"
 NOTICE = "document.getElementById('notice')"
 DRAWN = f"{ROWS}.length > 0"
 ACTIVE = """(() => {
@@ -249,7 +250,7 @@ def test_a_node_that_takes_no_pods_is_drawn_closed_and_says_why(tab: Tab) -> Non
       [each.firstChild.textContent, each.lastChild.firstChild.textContent]))"""
     with world.served() as url:
         opened(tab, url)
-        assert [tab.ask(f"{ROWS}[{row}].ariaLabel") for row in range(3)] == [
+        assert [tab.ask(SPOKEN.format(row)) for row in range(3)] == [
             "a: 0 GiB of 16 in use by 0 pods, 16 free; device 0: 0 of 16",
             "b: 0 GiB of 16 in use by 0 pods, 16 free, tainted; device 0: 0 of 16",
             "c: 6 GiB of 16 in use by 1 pod, 0 free, cordoned; device 0: 6 of 16, cordoned",
@@ -276,7 +277,7 @@ def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
         world.ledger.pod_changed(pod("alone", 4, "a", 1, cores=100))
         tab.until(f"{ROWS}[0].querySelector('.both') !== null")
         assert tab.ask(bars) == [2, 2, 1]
-        assert tab.ask(f"{ROWS}[0].ariaLabel") == (
+        assert tab.ask(SPOKEN.format(0)) == (
             "a: 8 GiB of 48 in use by 2 pods, 28 free; device 0: 4 of 16, 30 % of compute; device"
             " 1: 4 of 16, 100 % of compute, 12 GiB stranded by compute; device 2: 0 of 16"
         )

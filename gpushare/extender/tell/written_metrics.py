@@ -127,8 +127,12 @@ class DeviceMetrics:
                 for gauge, text in texts.items():
                     lines[gauge].append(text)
             for spec in view.nodes.values():
-                if spec.closed is not None and not spec.capacity:
-                    lines[_STATE].append(_state_line(label, spec, Availability.CLOSED))
+                if spec.capacity:
+                    continue
+                on_node = (entry for entry in view.entries.values() if entry.node == spec.name)
+                if managed_resource.concerns(spec, on_node):
+                    availability = managed_resource.judge(spec)[0]
+                    lines[_STATE].append(_state_line(label, spec, availability))
             for state, units in unavailable.items():
                 labels, value = f'{label},state="{state}"', float(units * self._unit_bytes)
                 lines[_UNAVAILABLE].append(f"{_UNAVAILABLE}{{{labels}}} {value}\n".encode())

@@ -19,7 +19,7 @@ from gpushare_localcluster.api.calls import (
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.gpu_memory import gpu_memory_warnings
 from gpushare_localcluster.api.objects import Object, metadata, to_json, with_metadata
-from gpushare_localcluster.api.patch import merge_patch
+from gpushare_localcluster.api.patch import json_patch, merge_patch
 from gpushare_localcluster.api.protobuf import UnknownKindError
 from gpushare_localcluster.api.reading import encoder, selection
 from gpushare_localcluster.api.records import Record
@@ -37,6 +37,7 @@ from gpushare_localcluster.api.strategic import strategic_merge
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 
 
 def media_type(call: Call) -> str:
@@ -116,14 +117,14 @@ def patched_by(call: Call) -> Callable[[Object], Object]:
     Raises StatusError: 400, or 415 for an unknown kind of patch.
     """
     kind = media_type(call)
-    if kind not in {MERGE, STRATEGIC}:
-        raise unsupported_media_type(call.content_type, f"{MERGE}, {STRATEGIC}")
+    if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
+        raise unsupported_media_type(call.content_type, f"{JSON_PATCH}, {MERGE}, {STRATEGIC}")
     change = decode(call.body)
 
     def patched(current: Object) -> Object:
         if kind == STRATEGIC:
             return strategic_merge(current, change)
-        result = merge_patch(current, change)
+        result = (json_patch if kind == JSON_PATCH else merge_patch)(current, change)
         if not isinstance(result, dict):
             raise bad_request("the patch leaves no object")
         return result

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 DEADLINE = 10.0
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.contract.apiserver.client import MERGE, STRATEGIC, Api, ApiReply
+from tests.contract.apiserver.client import JSON_PATCH, MERGE, STRATEGIC, Api, ApiReply
 from tests.contract.apiserver.conftest import config_map, newest, pod
 
 
@@ -103,8 +103,13 @@ def test_a_body_in_another_format_is_unsupported(
         (MERGE, []),
         (MERGE, "x"),
         (STRATEGIC, []),
+        (JSON_PATCH, {}),
+        (JSON_PATCH, [7]),
+        (JSON_PATCH, [{"op": "add"}]),
         (MERGE, {"metadata": {"labels": {"x": 1}}}),
         (MERGE, {"kind": "Pod"}),
+        (JSON_PATCH, [{"op": "replace", "path": "/metadata", "value": 7}]),
+        (JSON_PATCH, [{"op": "replace", "path": "", "value": 7}]),
     ],
 )
 def test_a_patch_that_makes_no_sense_changes_nothing(

@@ -1,8 +1,8 @@
-"""PATCH in its two forms, on objects and on their status."""
+"""PATCH in its three forms, on objects and on their status."""
 
 import pytest
 
-from tests.contract.apiserver.client import MERGE, STRATEGIC, Api
+from tests.contract.apiserver.client import JSON_PATCH, MERGE, STRATEGIC, Api
 from tests.contract.apiserver.conftest import config_map, pod
 
 
@@ -12,6 +12,20 @@ def test_a_merge_patch_sets_and_removes(api: Api, namespace: str) -> None:
     reply = api.patch(f"{namespace}/configmaps/a", patch)
     assert (reply.status, reply.body["data"]) == (200, {"y": "2", "z": "3"})
     assert reply.meta["annotations"] == {"k": "v"}
+
+
+def test_a_json_patch_edits_by_path(api: Api, namespace: str) -> None:
+    api.create(f"{namespace}/configmaps", config_map("a", x="1"))
+    patch = [
+        {"op": "test", "path": "/data/x", "value": "1"},
+        {"op": "add", "path": "/data/y", "value": "2"},
+    ]
+    reply = api.patch(f"{namespace}/configmaps/a", patch, JSON_PATCH)
+    assert (reply.status, reply.body["data"]) == (200, {"x": "1", "y": "2"})
+    failed = api.patch(
+        f"{namespace}/configmaps/a", [{**patch[0], "value": "9"}, patch[1]], JSON_PATCH
+    )
+    assert (failed.status, failed.body["reason"]) == (422, "Invalid")
 
 
 def test_a_strategic_patch_merges_lists_by_their_key(api: Api, namespace: str) -> None:

@@ -36,7 +36,7 @@ def test_the_first_word_is_a_command() -> None:
         ("completion b", ["bash", NO_FILES]),
         ("demo ", [FILES]),
         ("explain -o ", ["json", "yaml", NO_FILES]),
-        ("explain --output=j", ["json", NO_FILES]),
+        ("explain --output=j", ["--output=json", NO_FILES]),  # one word in zsh and fish
         ("explain --output = j", ["json", NO_FILES]),  # as bash splits it
         ("explain -o =", ["json", "yaml", NO_FILES]),
         ("whatif --unit ", ["GiB", "MiB", NO_FILES]),

@@ -34,11 +34,11 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     return kubectl
 
 
-def shown(kubectl: FakeKubectl, *words: str, **environ: str) -> str:
-    """Return the output of the command on a terminal."""
+def shown(kubectl: FakeKubectl, *words: str, columns: int = 0, **environ: str) -> str:
+    """Return the output of the command on a terminal; columns: 0 for an unknown number."""
     code = "import sys; from gpushare.cli.inspect import main; sys.exit(main(sys.argv[1:]))"
     environ = {**os.environ, **kubectl.environ, "TERM": "xterm", **environ}
-    return on_terminal([sys.executable, "-c", code, *words], environ)
+    return on_terminal([sys.executable, "-c", code, *words], environ, columns)
 
 
 def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKubectl) -> None:
@@ -54,6 +54,18 @@ def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKub
         f"late         default    8                {WAITS}\n"
         "alone        team       1                default-scheduler has not looked at it\n"
     )
+
+
+def test_a_long_reason_goes_on_below_itself(kubectl: FakeKubectl) -> None:
+    reason = "0/2 nodes are available: 2 Insufficient GPU Memory in one device."
+    kubectl.cluster([node("a", inventory=inventory(16))], [pending("late", 8, reason=reason)])
+    text = shown(kubectl, columns=70).partition("\x1b[33mPENDING")[2]
+    assert text.splitlines() == [
+        " POD\x1b[0m  NAMESPACE  GPU Memory(GiB)  REASON",
+        "\x1b[33mlate\x1b[0m         default    8                0/2 nodes are available: 2",
+        f"{' ' * 41}Insufficient GPU Memory in",
+        f"{' ' * 41}one device.",
+    ]
 
 
 def test_a_bar_has_no_room_where_all_compute_is_given(kubectl: FakeKubectl) -> None:

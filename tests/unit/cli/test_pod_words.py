@@ -54,7 +54,7 @@ def lists(kubectl: FakeKubectl, labels: str, *pods: dict[str, Any]) -> None:
         ("web-0", "team", ("team", "web-0")),
         ("pod/web-0", "team", ("team", "web-0")),
         ("other/web-0", "team", ("other", "web-0")),
-        ("=web-0", "", ("default", "web-0")),
+        ("web-0", "", ("default", "web-0")),
     ],
 )
 def test_a_pod_may_be_named_in_three_ways(

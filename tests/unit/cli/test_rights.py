@@ -128,6 +128,22 @@ def test_a_pod_with_another_resource_is_told_of_a_mistake(
     assert words in err
 
 
+def test_a_pod_with_claims_is_explained_by_the_words_of_its_scheduler(
+    tenant: FakeKubectl, inspect: Inspect
+) -> None:
+    item = pending("asks", 0, namespace=NAMESPACE, reason="cannot allocate all claims")
+    item["spec"] = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+    path = f"get --raw /api/v1/namespaces/{NAMESPACE}/pods/asks"
+    tenant.answers(path, json.dumps({"kind": "Pod", **item}))
+    code, out, err = inspect("explain", "asks")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "Pod:        team/asks is pending, and asks by claims",
+        f"Judged:     by the pod and its condition PodScheduled alone: {LACKS}",
+        "Scheduler:  default-scheduler says: cannot allocate all claims",
+    ]
+
+
 def test_both_programs_answer_alike(
     tenant: FakeKubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,6 +188,7 @@ ANY = Toleration(operator="Exists")
         ({"cordoned": True}, {"is_complete": False}, []),
         ({"allocatable": {"pods": 0, MEM: 4}}, {}, ["too many pods even if empty",
          f"too little {MEM} even if empty"]),
+        ({"allocatable": {"pods": 9, MEM: 0}}, {}, [f"no {MEM} allocatable"]),
         ({"allocatable": None}, {}, []),
     ],
 )  # fmt: skip
@@ -241,6 +242,9 @@ def test_a_node_is_labelled_by_what_keeps_pods_from_it(changes: dict[str, Any], 
         ({"allocatable": {MEM: 0}}, {"unhealthy": (0, 1), "counted": True},
          Availability.PLUGIN_AWAY),
         ({}, {"unhealthy": (0, 1), "counted": True}, Availability.CLOSED),
+        # After five minutes the kubelet says 0 of the capacity too.
+        ({"allocatable": {MEM: 0}}, {"capacity": (), "healthy": ()}, Availability.PLUGIN_AWAY),
+        ({"allocatable": {}}, {"capacity": (), "healthy": ()}, Availability.OPEN),
     ],
 )  # fmt: skip
 def test_the_gravest_reason_is_the_state_of_a_node(
@@ -268,6 +272,14 @@ def test_states_are_counted_by_their_changes() -> None:
     assert (states.version, list(states), states["n"].cordoned) == (2, ["n"], True)
     states.remove("n")
     assert (states.version, len(states)) == (3, 0)
+
+
+def test_a_list_keeps_the_object_of_an_equal_state() -> None:
+    states = NodeStates([STATE])
+    states.replace([replace(STATE)])
+    assert states["n"] is STATE
+    states.replace([replace(STATE, ready=False)])
+    assert not states["n"].ready
 
 
 def test_what_pods_take_is_added_up_anew_after_each_change() -> None:

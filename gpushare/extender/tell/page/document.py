@@ -273,8 +273,8 @@ class _KeptPart:
         ]
         for name in sorted(books.nodes):
             spec = books.nodes[name]
-            if not spec.capacity and spec.closed is None:
-                continue  # it shares nothing
+            if not self._managed.concerns(spec, on_node.get(name, ())):
+                continue
             row = snapshot.row[name]
             used = tuple(snapshot.used[row].tolist())
             percents = tuple(

@@ -19,6 +19,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
+from gpushare.extender.tell.written_metrics import DeviceMetrics
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.unit.cli.fake_kubectl import inventory
@@ -146,22 +147,48 @@ def documents_of(extender: ScriptedExtender) -> Documents:
     )
 
 
-def test_a_change_of_the_state_alone_makes_the_page_anew() -> None:
+def test_a_change_of_the_state_alone_makes_page_and_metrics_anew() -> None:
     extender = ScriptedExtender()
     handler = NodeEventHandler(extender.resources, "GiB")
     raw = node_json("x", inventory=inventory(16, 16))
     handler.apply(WatchEvent("ADDED", typed_node(raw)))
-    documents = documents_of(extender)
-    bodies = [documents.body()]
+    documents, metrics = documents_of(extender), DeviceMetrics(GIB)
+    bodies, texts = [documents.body()], [metrics.text(extender.resources)]
     for change in (cordon, stop_plugin):
         change(raw)
         handler.apply(WatchEvent("MODIFIED", typed_node(raw)))
         bodies.append(documents.body())
+        texts.append(metrics.text(extender.resources))
+    free = [samples(text, "device_memory_free_bytes")["0", "x"] / GIB for text in texts]
+    assert free == [16, 0, 0]
     shown = [json.loads(body)["resources"][0]["nodes"][-1] for body in bodies]
     assert [(node["free"], node["unavailable"]) for node in shown] == [
         (32, None),
         (0, "cordoned"),
         (0, "cordoned, plug-in away"),
+    ]
+
+
+def test_a_node_without_inventory_stays_when_its_plugin_has_been_away_for_long() -> None:
+    """The kubelet then says 0 of its capacity."""
+    extender = ScriptedExtender()
+    handler, managed = NodeEventHandler(extender.resources, "GiB"), extender.resources.resources[0]
+    raw = node_json("x", 32, 2)
+    handler.apply(WatchEvent("ADDED", typed_node(raw)))
+    pod = ObservedPod(PodRef("team", "big", "uid-big"), Request(16, 1), "x", ((0, 16),))
+    managed.ledger.pod_changed(pod)
+    for amounts in (raw["status"]["allocatable"], raw["status"]["capacity"]):
+        amounts[ALIYUN.resource] = "0"
+        handler.apply(WatchEvent("MODIFIED", typed_node(raw)))
+        states = samples(Metrics(extender.resources, GIB, dict).text(), "node_state")
+        assert states["x", "plug-in away"] == 1
+        x = json.loads(documents_of(extender).body())["resources"][0]["nodes"][-1]
+        assert (x["name"], x["unavailable"], x["allocated"]) == ("x", "plug-in away", 16)
+    managed.ledger.pod_gone("uid-big")  # the node may serve something else now
+    states = samples(Metrics(extender.resources, GIB, dict).text(), "node_state")
+    assert not [node for node, _ in states if node == "x"]
+    assert "x" not in [
+        node["name"] for node in json.loads(documents_of(extender).body())["resources"][0]["nodes"]
     ]
 
 

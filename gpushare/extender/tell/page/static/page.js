@@ -259,7 +259,7 @@ function after(index) {
 function nodeRow(node, index) {
   const wanted = node.name.toLowerCase().includes(find()) ? "" : find();
   const held = byDevice(node);
-  const devices = element("div", { class: "devices" });
+  const devices = element("div", { class: "devices", "aria-hidden": "true" });
   devices.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   for (const device of node.devices) {
     const closed = !device.healthy || node.unavailable;
@@ -274,11 +274,12 @@ function nodeRow(node, index) {
   const { unavailable } = node;
   const said = unavailable ? element("span", { class: "bad", title: unavailable }, unavailable) :
     element("span", {}, `${amount(node.allocated)} of ${number(node.total)}${aside(node)}`);
-  const name = element("div", { class: "name" }, element("b", { title: node.name }, node.name), said);
+  const title = element("b", { title: node.name }, node.name);
+  const name = element("div", { class: "name", "aria-hidden": "true" }, title, said);
   const row = element("div", {
-    class: "node", role: "option", id: `node-${index}`, "aria-label": spoken(node),
+    class: "node", role: "option", id: `node-${index}`,
     "aria-setsize": shown.length, "aria-posinset": index + 1, "data-index": index,
-  }, name, devices);
+  }, element("span", { class: "unseen" }, spoken(node)), name, devices);
   row.style.transform = `translateY(${tops[index]}px)`;
   row.style.height = `${height(node)}px`;
   row.addEventListener("click", () => {
