@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # help needs neither
     from gpushare.cli.lister import Scope
 
 FORMATS = ("json", "name", "wide", "yaml")
+REPORT_FORMATS = ("json", "yaml")
+"""The formats of the commands that print one document."""
 
 PASSED_ON = {
     "--context": "NAME",
@@ -71,8 +73,7 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
     Raises SettingsError for a wrong value; a wrong flag ends the process with 2.
     """
     flag_values = vars(inspect_parser(prog).parse_intermixed_args(words))
-    # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
-    output = flag_values["output"].removeprefix("=")
+    output = flag_values["output"]
     if output and output not in FORMATS:
         raise SettingsError(
             f'unable to match a printer suitable for the output format "{output[:40]}",'
@@ -94,13 +95,11 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
 
     return Options(
         kubectl=connection(flag_values, environ),
-        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"].removeprefix("=")),
+        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"]),
         names=Names.for_resource(flag_values["resource"]),
         unit=flag_values["unit"],
         output=output,
-        namespace=""
-        if flag_values["all_namespaces"]
-        else flag_values["namespace"].removeprefix("="),
+        namespace="" if flag_values["all_namespaces"] else flag_values["namespace"],
         details=flag_values["details"],
         headers=not flag_values["no_headers"],
         watch=flag_values["watch"],
@@ -174,11 +173,3 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
         add(flag, action="append", metavar=metavar, help="as in kubectl")
-
-
-def report_format(word: str) -> str:
-    """Return json or yaml. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
-    form = word.removeprefix("=")
-    if form not in ("json", "yaml"):
-        raise argparse.ArgumentTypeError(f"{form[:40]!r} is none of json, yaml")
-    return form
