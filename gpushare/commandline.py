@@ -7,10 +7,15 @@ Imports the standard library alone; each command defines the options. Tested in
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 USAGE = 2
 """The exit code of a wrong command line."""
+
+_SHORT = ("-l", "-n", "-o")
+"""The short options that take a value."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,6 +29,16 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 -- as argparse takes them
         super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(  # type: ignore[override]  # argparse has overloads for its namespaces
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Take -o=json for -ojson, as pflag does, which kubectl uses; argparse keeps the sign."""
+        words = [
+            word[:2] + word[3:] if word[2:3] == "=" and word[:2] in _SHORT else word
+            for word in (sys.argv[1:] if args is None else args)
+        ]
+        return super().parse_known_args(words, namespace or argparse.Namespace())
 
     def error(self, message: str) -> NoReturn:
         """End the process with the message and a hint at --help."""

@@ -9,17 +9,20 @@ Tested in `tests/unit/cli/test_inspect.py` and `tests/unit/cli/test_inspect_part
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
-from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.lister import Scope
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.inventory import check_unit
+
+if TYPE_CHECKING:  # help needs neither
+    from gpushare.cli.kubectl import Kubectl
+    from gpushare.cli.lister import Scope
 
 FORMATS = ("json", "name", "wide", "yaml")
+REPORT_FORMATS = ("json", "yaml")
+"""The formats of the commands that print one document."""
 
 PASSED_ON = {
     "--context": "NAME",
@@ -42,8 +45,8 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 class Options:
     """The options of one call."""
 
-    kubectl: Kubectl
-    scope: Scope
+    kubectl: "Kubectl"
+    scope: "Scope"
     names: Names
     unit: str
     output: str
@@ -70,14 +73,15 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
     Raises SettingsError for a wrong value; a wrong flag ends the process with 2.
     """
     flag_values = vars(inspect_parser(prog).parse_intermixed_args(words))
-    # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
-    output = flag_values["output"].removeprefix("=")
+    output = flag_values["output"]
     if output and output not in FORMATS:
         raise SettingsError(
             f'unable to match a printer suitable for the output format "{output[:40]}",'
             f" allowed formats are: {','.join(FORMATS)}"
         )
     if flag_values["unit"]:
+        from gpushare.wire.inventory import check_unit
+
         check_unit(flag_values["unit"])
     if flag_values["extender"]:
         from gpushare.wire.metrics import check_health_url
@@ -87,15 +91,15 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         raise SettingsError("--top is one table: leave out --output and --watch")
     if flag_values["nodes"] and flag_values["selector"]:
         raise SettingsError("name cannot be provided when a selector is specified")
+    from gpushare.cli.lister import Scope
+
     return Options(
         kubectl=connection(flag_values, environ),
-        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"].removeprefix("=")),
+        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"]),
         names=Names.for_resource(flag_values["resource"]),
         unit=flag_values["unit"],
         output=output,
-        namespace=""
-        if flag_values["all_namespaces"]
-        else flag_values["namespace"].removeprefix("="),
+        namespace="" if flag_values["all_namespaces"] else flag_values["namespace"],
         details=flag_values["details"],
         headers=not flag_values["no_headers"],
         watch=flag_values["watch"],
@@ -104,8 +108,10 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
     )
 
 
-def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
+def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> "Kubectl":
     """Return the kubectl for these flags. flag_values: by names without dashes."""
+    from gpushare.cli.kubectl import Kubectl
+
     flags = []
     for flag in PASSED_ON:
         value = flag_values.get(flag.removeprefix("--").replace("-", "_")) or ()
@@ -167,11 +173,3 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
         add(flag, action="append", metavar=metavar, help="as in kubectl")
-
-
-def report_format(word: str) -> str:
-    """Return json or yaml. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
-    form = word.removeprefix("=")
-    if form not in ("json", "yaml"):
-        raise argparse.ArgumentTypeError(f"{form[:40]!r} is none of json, yaml")
-    return form

@@ -6,7 +6,7 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.cli.options import add_connection, make_parser, report_format
+from gpushare.cli.options import REPORT_FORMATS, add_connection, make_parser
 from gpushare.commandline import Parser
 from gpushare.wire.annotations import ALIYUN
 
@@ -78,7 +78,7 @@ def explain_parser(prog: str) -> Parser:
     add("pod", nargs="?", metavar="POD", help="its name, NAMESPACE/NAME, or deploy/NAME: see below")
     add("-l", "--selector", default="", metavar="LABELS", help="the pods with these labels")
     add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     add(
         "--extender",
         default="",
@@ -134,7 +134,7 @@ def whatif_parser(prog: str) -> Parser:
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
     add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     add(
         "--policy",
         default=DEFAULT_POLICY,
@@ -181,7 +181,7 @@ def defrag_parser(prog: str) -> Parser:
         metavar="SECONDS",
         help="with --apply: for a budget, and for a moved pod to run (default: %(default)s)",
     )
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
     add(
         "--movable",

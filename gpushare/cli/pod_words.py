@@ -43,14 +43,14 @@ def pods_named(
     word: POD, NAMESPACE/POD or KIND/NAME, "" for a selector alone. namespace: "" for kubectl's.
     Raises SettingsError, MessageError without any pod, and the errors of `Kubectl.request`.
     """
-    kind, slash, name = word.removeprefix("=").partition("/")
+    kind, slash, name = word.partition("/")
     path = _PATHS.get(kind.lower()) if slash else None
     if path is None and word:
         if selector:
             raise SettingsError("name cannot be provided when a selector is specified")
         return {pod_named(word, namespace, kubectl): None}
     namespace = namespace or kubectl.namespace()
-    labels = selector.removeprefix("=")
+    labels = selector
     if path is not None:
         _check_names(namespace, name, f"a {kind}")
         spec = mapping(kubectl.get(path.format(namespace, name)).get("spec"))
@@ -69,7 +69,7 @@ def pods_named(
 
 def pod_named(word: str, namespace: str, kubectl: Kubectl) -> PodName:
     """Return (namespace, name) of POD, pod/POD or NAMESPACE/POD; by default kubectl's namespace."""
-    first, slash, name = word.removeprefix("=").rpartition("/")
+    first, slash, name = word.rpartition("/")
     if slash and first not in ("pod", "pods"):
         namespace = first
     if not namespace:

@@ -194,9 +194,9 @@ class LayoutRows:
         # These three may have been counted otherwise than the specs say (NodeArrays.recount).
         for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
             before = getattr(last, name, None)
-            is_same = before is not None and np.array_equal(before, array)
             # A policy sees by this array that something has changed that it may read.
-            is_same &= name != "capacity" or not changes & _SHAPES
+            is_copied = name == "capacity" and bool(changes & _SHAPES)
+            is_same = before is not None and not is_copied and np.array_equal(before, array)
             values[name] = before if is_same else _frozen(array)
         if values["model"].shape != capacity.shape:
             values["model"] = self._made("model", row, capacity.shape[1], host)

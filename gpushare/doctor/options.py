@@ -60,7 +60,6 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         "-o",
         "--output",
         choices=FORMATS,
-        type=lambda word: word.removeprefix("="),  # pflag, which kubectl uses, takes -o=json
         default="text",
         help="(default: %(default)s)",
     )

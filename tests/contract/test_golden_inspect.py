@@ -221,7 +221,7 @@ def must_agree(nodes: list[Any], pods: list[Any], closed_gpus: Mapping[str, str]
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()
     free, cores_free = snapshot.free.tolist(), snapshot.cores_free.tolist()
-    # The books of a node count the devices that a ConfigMap closes; a node without devices has none.
+    # The books of a node count devices that a ConfigMap closes; a node without devices has none.
     with_closed = {books.spec.name: books.spec for books in ledger.dump()}
     specs = ledger.entries_and_specs()[1] | with_closed
     for node in report.nodes:

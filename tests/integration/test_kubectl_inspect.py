@@ -141,6 +141,22 @@ def test_what_goes_wrong_is_one_line(kubectl: Inspect, cluster: Cluster) -> None
     assert "Error from server (Forbidden)" in kubectl.inspect(code=1)
 
 
+def test_a_tenant_gets_an_answer_about_one_namespace(kubectl: Inspect, cluster: Cluster) -> None:
+    kubectl("create", "deployment", "web", "--image=x", "--namespace=team-b")
+    kubectl("label", "pod", "beta", "--namespace=team-b", "app=web")
+    refusal = Fault(refuse=Refusal(403, "Forbidden"))
+    cluster.hook = lambda request: None if "/namespaces/" in request.path else refusal
+    rows = kubectl.inspect("-n", "team-b").splitlines()
+    assert [row.split()[:4] for row in rows[1:]] == [["beta", "team-b", "gpu-node-a", "8"]]
+    first, *_, last = kubectl.inspect("explain", "deploy/web", "-n", "team-b").splitlines()
+    assert first.endswith(
+        "team-b/beta is bound to gpu-node-a: 8 units on device 1 (aliyun.com/gpu-mem)"
+    )
+    assert last.startswith(
+        "Judged:     by the pod, its condition PodScheduled and gpushare's events"
+    )
+
+
 def test_kubectl_completes_nodes_and_formats(kubectl: Inspect) -> None:
     first, *commands, last = kubectl("__complete", "inspect", "gpushare", "").splitlines()
     assert (first, last) == ("gpu-node-a", ":4")

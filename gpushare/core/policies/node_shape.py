@@ -69,11 +69,7 @@ class Groups:
     @staticmethod
     def of(snapshot: Snapshot) -> "Groups":
         """Return the groups of a snapshot."""
-        nodes = np.flatnonzero(_with_devices(snapshot))
-        group, size = snapshot.group[nodes], int(snapshot.group.max(initial=-1)) + 1
-        row, used = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=bool)
-        row[group], used[group] = nodes, True
-        return Groups(snapshot, row, used)
+        return Groups(snapshot, *snapshot.group_rows)
 
     def by_row(self, values: Ints, missing: int) -> Ints:
         """Return int64 (N,): the value of each node's group; `missing` without devices.
@@ -81,25 +77,17 @@ class Groups:
         values: (groups,).
         """
         of_rows: Ints = values.take(self.snapshot.group).astype(np.int64)
-        of_rows[~_with_devices(self.snapshot)] = missing
+        of_rows[~self.snapshot.with_devices] = missing
         return of_rows
 
     def sizes(self) -> Ints:
         """Return int64 (groups,): how many nodes with devices each group has."""
-        group = self.snapshot.group[_with_devices(self.snapshot)]
+        group = self.snapshot.group[self.snapshot.with_devices]
         return np.bincount(group, minlength=len(self.row)).astype(np.int64)
 
     def largest(self) -> Ints:
         """Return int64 (N,): units of the largest device of each node, 0 without devices."""
         return self.by_row(self.snapshot.capacity.take(self.row, axis=0).max(axis=1, initial=0), 0)
-
-
-def _with_devices(snapshot: Snapshot) -> Bools:
-    """Return bool (N,): nodes that have devices."""
-    if not snapshot.model.shape[1]:
-        return np.zeros(len(snapshot.model), dtype=bool)
-    have: Bools = snapshot.model[:, 0] >= 0
-    return have
 
 
 class PerLayout(Generic[_Made]):

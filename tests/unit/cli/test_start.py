@@ -59,3 +59,14 @@ def test_a_mistake_beside_help_is_told_first(capsys: pytest.CaptureFixture[str])
 
 def test_the_default_of_moves_is_that_of_plans() -> None:
     assert parsers.MOVES == defrag.MOST_MOVES
+
+
+@pytest.mark.parametrize(
+    "command", ["defrag", "doctor", "explain", "inspect", "simulate", "whatif"]
+)
+def test_an_option_is_written_alike_in_every_command(command: str) -> None:
+    needed = {"simulate": ["churn"], "explain": ["p"], "defrag": ["--for=8GiB"]}
+    words = [*needed.get(command, []), "-o=json", "--unit=MiB", "--kubeconfig=f", "--context=c"]
+    values = parser_of(command).parse_args(words)
+    assert (values.output, values.unit, values.kubeconfig) == ("json", "MiB", "f")
+    assert "".join(values.context) == "c"
