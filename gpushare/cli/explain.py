@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,7 @@ from gpushare.cli.options import connection
 from gpushare.cli.parsers import explain_parser
 from gpushare.cli.pod_words import PodName, pods_named
 from gpushare.cli.rights import FORBIDDEN
+from gpushare.cli.whatif_text import some
 from gpushare.commandline import columns_of
 from gpushare.core.model import Request
 from gpushare.errors import ApiError, MessageError, WireError
@@ -68,10 +69,24 @@ def _explain(options: argparse.Namespace) -> None:
     if options.output:
         print(dumped(as_one(documents), options.output), end="")
         return
-    texts = ("".join(f"{printable(line)}\n" for line in part["lines"]) for part in documents)
+    texts = ("".join(f"{printable(line)}\n" for line in part) for part in _parts(documents))
     print(wrapped("\n".join(texts), columns_of(sys.stdout)), end="")
     if len(shown) < len(pods):
         print(f"\nand {len(pods) - len(shown)} more pods: -o json has all, or name one")
+
+
+def _parts(documents: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield the lines about each pod; pods with equal facts are named below the first of them."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    lines_by_facts: dict[tuple[str, ...], Sequence[str]] = {}
+    for part in documents:
+        ref = part.get("pod", {})
+        name = f"{ref.get('namespace')}/{ref.get('name')}"
+        facts = tuple(line.replace(name, "") for line in part["lines"])
+        lines_by_facts.setdefault(facts, part["lines"])
+        alike.setdefault(facts, []).append(name)
+    for facts, (_, *others) in alike.items():
+        yield [*lines_by_facts[facts], *([f"{'Alike:':<12}{some(others)}"] if others else [])]
 
 
 def _documents(

@@ -9,15 +9,16 @@ Tested in `tests/unit/cli/test_inspect.py` and `tests/unit/cli/test_inspect_part
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
-from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.lister import Scope
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.inventory import check_unit
+
+if TYPE_CHECKING:  # help needs neither
+    from gpushare.cli.kubectl import Kubectl
+    from gpushare.cli.lister import Scope
 
 FORMATS = ("json", "name", "wide", "yaml")
 REPORT_FORMATS = ("json", "yaml")
@@ -44,8 +45,8 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 class Options:
     """The options of one call."""
 
-    kubectl: Kubectl
-    scope: Scope
+    kubectl: "Kubectl"
+    scope: "Scope"
     names: Names
     unit: str
     output: str
@@ -79,6 +80,8 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
             f" allowed formats are: {','.join(FORMATS)}"
         )
     if flag_values["unit"]:
+        from gpushare.wire.inventory import check_unit
+
         check_unit(flag_values["unit"])
     if flag_values["extender"]:
         from gpushare.wire.metrics import check_health_url
@@ -88,6 +91,8 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         raise SettingsError("--top is one table: leave out --output and --watch")
     if flag_values["nodes"] and flag_values["selector"]:
         raise SettingsError("name cannot be provided when a selector is specified")
+    from gpushare.cli.lister import Scope
+
     return Options(
         kubectl=connection(flag_values, environ),
         scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"]),
@@ -103,8 +108,10 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
     )
 
 
-def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
+def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> "Kubectl":
     """Return the kubectl for these flags. flag_values: by names without dashes."""
+    from gpushare.cli.kubectl import Kubectl
+
     flags = []
     for flag in PASSED_ON:
         value = flag_values.get(flag.removeprefix("--").replace("-", "_")) or ()

@@ -408,6 +408,8 @@ class NodeArrays:
         self.generation = 0
         self._lineage, self._paired_rows = object(), PairedRows()
         self.row: dict[str, int] = {}
+        # Whether a name was removed since the dict was made.
+        self._row_has_gaps = False
         self._rows = LayoutRows()
         self._empty_rows: list[int] = []
         self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
@@ -515,6 +517,7 @@ class NodeArrays:
     def remove_node(self, name: str) -> None:
         """Remove the node; a later node may use the row."""
         row = self.row.pop(name)
+        self._row_has_gaps = True
         self._clear_row(row)
         self._rows.set(row, None)
         self._empty_rows.append(row)
@@ -576,6 +579,9 @@ class NodeArrays:
                 self._host[:count, 0:3:2],
                 self._closed[:count],
             )
+            if self._row_has_gaps:
+                # Python copies a dict without gaps ten times as fast, as the layout has.
+                self.row, self._row_has_gaps = dict(self._layout.row), False
         host = self._host[:count]
         cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
         memory_free = np.maximum(host[:, 2] - host[:, 3], 0)

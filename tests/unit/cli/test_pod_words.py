@@ -77,13 +77,23 @@ def test_the_pods_of_a_workload_are_explained_and_pending_ones_first(
 
 
 def test_the_document_has_all_pods(web: FakeKubectl, inspect: Inspect) -> None:
-    lists(web, "app%3Dx", *(pending(f"p{number}", 8) for number in range(7)))
+    lists(web, "app%3Dx", *(pending(f"p{number}", 8 + number) for number in range(7)))
     document = json.loads(inspect("explain", "-l", "app=x", "-o", "json")[1])
     names = [part["pod"]["name"] for part in (document, *document["others"])]
     assert names == [f"p{number}" for number in range(7)]
     out = inspect("explain", "-l", "app=x")[1]
     assert out.count("Pod:") == 5
     assert out.endswith("\n\nand 2 more pods: -o json has all, or name one\n")
+
+
+def test_a_pod_with_equal_facts_is_named_below_the_first(
+    web: FakeKubectl, inspect: Inspect
+) -> None:
+    lists(web, "app%3Dx", *(pending(name, 8) for name in ("p1", "p2", "p3")), pending("p4", 7))
+    first, second = inspect("explain", "-l", "app=x")[1].split("\n\n")
+    assert first.startswith("Pod:        default/p1 is pending")
+    assert first.splitlines()[-1] == "Alike:      default/p2, default/p3"
+    assert second.startswith("Pod:        default/p4 is pending")
 
 
 def test_a_pod_without_gpu_memory_among_others_is_a_warning(
