@@ -29,6 +29,7 @@ DRAIN_LIMIT = 8 * BODY_LIMIT
 JOIN_SECONDS = 5.0
 _LONGEST_LINE = 1 << 16
 _MOST_FIELDS = 100
+_HEX = b"0123456789abcdefABCDEF"
 
 
 class ConnectionDropped(Exception):
@@ -72,9 +73,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve(self) -> None:
         """Answer one request."""
-        length = self._body_length()
-        body = None if length is None else self._read_body(length)
-        if length is None or body is None:
+        if "transfer-encoding" in self.fields:
+            body = self._read_chunks()
+            length = len(body or b"")
+        else:
+            body_length = self._body_length()
+            length = body_length or 0
+            body = None if body_length is None else self._read_body(body_length)
+        if body is None:
             self.close_connection = True
             return
         try:
@@ -111,14 +117,34 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body_length(self) -> int | None:
         """Return the length of the body, None if the request has been refused."""
-        if "transfer-encoding" in self.fields:
-            self.send_error(411)
-            return None
         length = self.fields.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 18):
             self.send_error(400)
             return None
         return int(length)
+
+    def _read_chunks(self) -> bytes | None:
+        """Return a chunked body, as `kubectl create --raw` sends; None if the body was refused or
+        incomplete.
+        """
+        if self.fields["transfer-encoding"].lower() != "chunked":
+            self.send_error(411)
+            return None
+        body = b""
+        while True:
+            size = self.rfile.readline(_LONGEST_LINE).partition(b";")[0].strip()
+            if not size or len(size) > 8 or size.strip(_HEX):
+                self.send_error(400)
+                return None
+            length = int(size, 16)
+            if len(body) + length > BODY_LIMIT:
+                self.send_error(413)
+                return None
+            body += self.rfile.read(length)
+            if self.rfile.readline(_LONGEST_LINE) != b"\r\n":
+                return None
+            if not length:
+                return body
 
     def _read_body(self, length: int) -> bytes | None:
         """Return the body, None for an incomplete one, b"" for one over the limit.
