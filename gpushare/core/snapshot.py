@@ -274,25 +274,6 @@ class Snapshot:
         return places
 
     @cached_property
-    def with_devices(self) -> Bools:
-        """bool (N,): nodes that have devices."""
-        if not self.model.shape[1]:
-            return np.zeros(len(self.model), dtype=bool)
-        have: Bools = self.model[:, 0] >= 0
-        return have
-
-    @cached_property
-    def group_rows(self) -> tuple[Rows, Bools]:
-        """(intp (groups,), bool (groups,)): a row with devices of each group, and whether there is
-        one; else any row.
-        """
-        nodes = np.flatnonzero(self.with_devices)
-        group, size = self.group[nodes], int(self.group.max(initial=-1)) + 1
-        row, used = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=bool)
-        row[group], used[group] = nodes, True
-        return row, used
-
-    @cached_property
     def any_percents(self) -> bool:
         """Whether a pod has a part of an amount that is counted in percent."""
         return any(bool(used.any()) for used in self.percents_used)

@@ -61,6 +61,8 @@ class Groups:
     """
 
     snapshot: Snapshot
+    with_devices: Bools
+    """bool (N,): nodes that have devices."""
     row: Rows
     """intp (groups,): a row of each group; of a group without such nodes any row."""
     used: Bools
@@ -69,7 +71,7 @@ class Groups:
     @staticmethod
     def of(snapshot: Snapshot) -> "Groups":
         """Return the groups of a snapshot."""
-        return Groups(snapshot, *snapshot.group_rows)
+        return Groups(snapshot, *_group_rows(snapshot))
 
     def by_row(self, values: Ints, missing: int) -> Ints:
         """Return int64 (N,): the value of each node's group; `missing` without devices.
@@ -77,12 +79,12 @@ class Groups:
         values: (groups,).
         """
         of_rows: Ints = values.take(self.snapshot.group).astype(np.int64)
-        of_rows[~self.snapshot.with_devices] = missing
+        of_rows[~self.with_devices] = missing
         return of_rows
 
     def sizes(self) -> Ints:
         """Return int64 (groups,): how many nodes with devices each group has."""
-        group = self.snapshot.group[self.snapshot.with_devices]
+        group = self.snapshot.group[self.with_devices]
         return np.bincount(group, minlength=len(self.row)).astype(np.int64)
 
     def largest(self) -> Ints:
@@ -108,6 +110,21 @@ class PerLayout(Generic[_Made]):
     def __getstate__(self) -> dict[str, object]:
         """Return the pickled state, without the cached value."""
         return {"_make": self._make, "_last": None}
+
+
+@PerLayout
+def _group_rows(snapshot: Snapshot) -> tuple[Bools, Rows, Bools]:
+    """Return bool (N,), the nodes with devices, and the rows and use of the groups (see Groups)."""
+    with_devices = (
+        snapshot.model[:, 0] >= 0
+        if snapshot.model.shape[1]
+        else np.zeros(len(snapshot.model), dtype=bool)
+    )
+    nodes = np.flatnonzero(with_devices)
+    group, size = snapshot.group[nodes], int(snapshot.group.max(initial=-1)) + 1
+    row, used = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=bool)
+    row[group], used[group] = nodes, True
+    return with_devices, row, used
 
 
 @dataclass(frozen=True, slots=True, eq=False)
