@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from gpushare.wire.annotations import Names
-from gpushare.wire.device_request import SPLIT, WISHES
+from gpushare.wire.device_request import NEIGHBOURS, SPLIT, WISHES
 from gpushare.wire.groups import GROUP_SIZE
 from gpushare.wire.whole_card import WHOLE_CARD
 
@@ -45,7 +45,16 @@ def near_miss(
 
 def _annotations(annotations: Collection[str], names: Names) -> Iterator[str]:
     """Yield a text for each annotation that is nearly ours."""
-    wanted = (names.count, names.policy, SPLIT, *WISHES, WHOLE_CARD, GROUP_SIZE, *_OF_MOVES)
+    wanted = (
+        names.count,
+        names.policy,
+        SPLIT,
+        *WISHES,
+        WHOLE_CARD,
+        GROUP_SIZE,
+        NEIGHBOURS,
+        *_OF_MOVES,
+    )
     written = (names.uuids, names.given, names.inventory, names.shape)
     for name in sorted(annotations):
         domain, _, own_name = name.partition("/")
