@@ -103,7 +103,7 @@ class ApiGone(ApiError):
 
 
 class ApiTooLarge(ApiError):
-    """The answer has more bytes than are read at once: ask for less of a list."""
+    """The answer to a read has more bytes than are read at once: ask for less of a list."""
 
 
 class ApiUnreachable(ApiError):

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
-from gpushare.core.model import HOST_BOUND, Charge, NodeSpec
-from gpushare.core.snapshot import PODS, REASONS, UNMETERED, ArrayCopies
+from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request
+from gpushare.core.snapshot import KINDS, PODS, REASONS, UNMETERED, ArrayCopies
 
 
 def differing_nodes(
@@ -33,10 +33,13 @@ def differing_nodes(
     host = {
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
+    kinds = {name: [0] * KINDS for name in nodes}
     for charge in charges:
         node = charge.node
         if node in nodes:
             _sum_up(charge, used[node], percents[node], pods[node], host[node])
+            if charge.request.devices:
+                kinds[node][_kind(charge.request, max(nodes[node].capacity, default=0))] += 1
     wrong = set(nodes) ^ set(sums.row)
     common = [name for name in nodes if name in sums.row]
     rows = [sums.row[name] for name in common]
@@ -54,6 +57,7 @@ def differing_nodes(
         ),
         (sums.healthy, [nodes[name].healthy for name in common]),
         (sums.host, [host[name] for name in common]),
+        (sums.kinds, [kinds[name] for name in common]),
         (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
     )
     for array, values in expected:
@@ -88,6 +92,12 @@ def _sum_up(
     host[3] += min(request.memory, HOST_BOUND)
     if not request.devices:
         host[4] += cpu
+
+
+def _kind(request: Request, largest: int) -> int:
+    """Return the column of `Snapshot.kinds`. largest: units of the largest device of the node."""
+    shares = request.devices == 1 and request.units < largest
+    return 0 if shares else {1: 1, 2: 2, 3: 3, 4: 3}.get(request.devices, 4)
 
 
 def _bounded(capacity: int | None) -> int:

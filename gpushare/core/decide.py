@@ -100,10 +100,6 @@ class Judgement:
         codes[place] = FITS
         return Judgement(codes, codes == FITS)
 
-    def replaced(self, old: Reason, new: Reason) -> "Judgement":
-        """Return the judgement with the reason `new` instead of `old`."""
-        return Judgement(np.where(self.codes == CODES[old], CODES[new], self.codes), self.fits)
-
 
 class Refusals(NamedTuple):
     """Why nodes do not fit."""

@@ -376,6 +376,7 @@ class ArrayCopies(NamedTuple):
     used: Ints
     percents: tuple[PercentArray, ...]
     pods: npt.NDArray[np.int16]
+    kinds: npt.NDArray[np.int16]
     healthy: Bools
     host: Ints
     """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
@@ -632,6 +633,7 @@ class NodeArrays:
             self._used.copy(),
             tuple(array.copy() for array in self._percents),
             self._pods.copy(),
+            self._kinds.copy(),
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),

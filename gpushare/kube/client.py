@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
-from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
+from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, ApiUnreachable, SettingsError
 from gpushare.kube import responses
 from gpushare.kube.session import Session, TooLateError, load, send_deadline
 from gpushare.logline import Line
@@ -85,10 +85,11 @@ class KubeClient:
         for lack of credentials (401, or 403 if there were none) is repeated, once, with credentials
         read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable if nothing was sent;
         ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer, a body cut short, time
-        over (the outcome is unknown); ApiTooLarge for more bytes than are read at once; ApiError
-        for any other refusal, 429 too. The caller checks
-        the content of a 2xx: it may be a proxy's. An answer whose head comes slowly may take longer
-        than `timeout`. Names in `path` must have been checked: a `..` would reach another object.
+        over, more bytes than are read at once in answer to a write (the outcome is unknown);
+        ApiTooLarge for so many bytes in answer to a read; ApiError for any other refusal, 429 too.
+        The caller checks the content of a 2xx: it may be a proxy's. An answer whose head comes
+        slowly may take longer than `timeout`. Names in `path` must have been checked: a `..` would
+        reach another object.
         """
         deadline = time.monotonic() + timeout
         sent_type = content_type if body is not None else None
@@ -103,7 +104,9 @@ class KubeClient:
         except responses.TooLargeError as error:
             response.close()
             problem = f"the answer has more than {responses.MOST_BYTES >> 20} MiB"
-            raise ApiTooLarge(f"{call.where}: {problem}", response.status) from error
+            # Whatever the answer to a write would say, the write may have been done.
+            error_class = ApiTooLarge if method == "GET" else ApiUnavailable
+            raise error_class(f"{call.where}: {problem}", response.status) from error
         response.release_conn()
         if not 200 <= response.status < 300:
             raise responses.response_error(call.where, response.status, data)

@@ -55,6 +55,12 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
     assert differing_nodes(tally.sums(), NODES[::-1], remaining_charges) == []
 
 
+def test_a_pod_counted_as_of_another_kind_is_found() -> None:
+    tally = _tally(*NODES)
+    tally.add(Charge("a", Request(16, 1), ((0, 16),)))
+    assert differing_nodes(tally.sums(), NODES, [Charge("a", Request(8, 1), ((0, 16),))]) == ["a"]
+
+
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
     tally = _tally(*NODES)
     tally.add(Charge("a", Request(4, 1), ((1, 4),)))

@@ -490,3 +490,11 @@ def test_an_answer_of_too_many_bytes_is_not_read_to_its_end(
         get(client)
     server.script = send(chunked(b"small"))
     assert get(client) == b"small"
+
+
+def test_the_outcome_of_a_write_with_an_answer_of_too_many_bytes_is_unknown(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.script = send(chunked(b"x" * (MOST_BYTES + 1)))
+    with pytest.raises(ApiUnavailable, match="more than 16 MiB"):
+        client.request("POST", "/api/v1/bindings", body=b"{}", timeout=5.0)
