@@ -169,10 +169,10 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
 def room_for(snapshot: Snapshot, request: Request, limit: int, rows: Rows | None = None) -> int:
     """Return how many pods that ask for this fit at once, by their devices alone, at most `limit`.
 
-    rows: intp (K,), the rows that count; None: all.
-    On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
-    are `k * m` or more. Of split ones fewer may fit: each of their parts is counted with those that
-    are as large, not beside the smaller ones.
+    rows: intp (K,), the rows that count; None: all. On one node `m` pods of `k` devices fit exactly
+    if the devices' places, at most `m` of each, are `k * m` or more. For a split request the result
+    is an upper bound: the least over its part sizes, each with the parts of that size or larger
+    counted as equal, and the smaller ones ignored.
     """
     among = np.arange(len(snapshot.names)) if rows is None else rows
     rows = among[has_accepted_model(snapshot, among, request)]
@@ -217,9 +217,9 @@ def parts_placed(among: Bools, request: Request, units: Ints) -> Ints:
 def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
     """Return int64 (K,): how few units have to become free on each row for the request.
 
-    usable: bool (K, D), the devices that may be used, if they are wanted and large enough. Missing
-    percents count as so much of the device's memory. 0 where the request fits, NO_ROOM or more if
-    there are too few such devices.
+    usable: bool (K, D), the devices that may be used, if they are wanted and large enough. A
+    missing percent counts as one percent of the device's memory, rounded up. 0 where the request
+    fits, NO_ROOM or more if there are too few such devices.
     """
     capacity = snapshot.capacity[rows]
     if not capacity.shape[1]:
@@ -270,7 +270,8 @@ def score_rows(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer)
     values = values.clip(-_MAX_VALUE, _MAX_VALUE)  # so that no difference of two is infinite
     near = values[np.abs(values) < APART / 2]
     if 0 < len(near) < len(values):
-        # Nodes that stand apart rank first or last, and leave the others their differences.
+        # Values moved by APART are clipped to the range of the other values, which keep their
+        # differences.
         values = values.clip(near.min(), near.max())
     low, high = float(values.min()), float(values.max())
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
@@ -390,9 +391,9 @@ def _best_devices(
     if request.devices == 1:
         within = np.flatnonzero(mask[0])
         return (int(within[values[within].argmax()]),)
-    # Devices of equally good placements need not be a good one together: with leftovers 5, 5, 3
-    # each device is in a best pair, but the first two are not one. So equal ones are ordered by
-    # their value for a single device.
+    # Two devices can each be part of some best placement and be no best placement together: with
+    # leftovers 5, 5, 3 each device is in a best pair, but the first two are not one. So devices of
+    # equal value are ordered by their value for a single device.
     alone = scorer.score_devices(snapshot, rows, replace(request, devices=1))[0]
     # lexsort is stable.
     order = np.lexsort((-alone, -values, ~mask[0]))

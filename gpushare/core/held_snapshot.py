@@ -129,7 +129,7 @@ class HeldSnapshotBuilder:
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
 
     def give(self, row: int, shares: Shares, request: Request) -> None:
-        """Free these units of the row's devices, as if a pod that the books charge were gone."""
+        """Free the devices of a pod that the books charge. CPU, host memory and kinds stay."""
         self.hold(row)
         devices = [device for device, _ in shares]
         self.free[row, devices] += [units for _, units in shares]

@@ -74,7 +74,7 @@ class Cards(NamedTuple):
 ANY_CARD = Cards()
 
 ANY_NEIGHBOURS, FEW_NEIGHBOURS = 0, 1
-"""The limit of neighbours: none; that of a pod that wants few (see core/neighbours.py)."""
+"""Limits of neighbours: no limit; the limit of a pod that asks for few (core/neighbours.py)."""
 
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
@@ -369,8 +369,8 @@ class ObservedPod(NamedTuple):
     labels: Labels = ()
     """Sorted."""
     gated: bool = False
-    """No extender is called for the pod: the pod has gates (spec.schedulingGates), or
-    kube-scheduler has found the pod unschedulable."""
+    """No extender is called for the pod for now: the pod has gates (spec.schedulingGates), or its
+    condition says that kube-scheduler found it unschedulable, perhaps by a filter of ours."""
     stamp: str = ""
     """The assume time in the annotations, which distinguishes Bindings, or ""."""
     running: bool = False

@@ -1,4 +1,4 @@
-"""A term that the ranking of any policy can have: few neighbours on a device.
+"""Few neighbours on a device: a penalty that `Ranking` subtracts from the scores of any policy.
 
 Memory says nothing about compute: pods that share a device by time slices slow each other down by
 the sum of their utilization. So a pod with a limit N goes to a device with at most N other pods

@@ -1,7 +1,7 @@
 """Pairing: the devices that a pod may use while an equal pod waits for the device plug-in.
 
 The kubelet tells a device plug-in an amount, not a pod: if two equal pods wait on different devices
-of a node, the plug-in may swap the devices. So while a bound pod has not been served, another pod
+of a node, the plug-in may swap the devices. So while a charged pod has not been served, another pod
 of an equal size gets the same devices, where a swap does no harm, or waits.
 
 A pod P may get the devices of another pod until the kubelet has admitted P: at admission the

@@ -402,7 +402,7 @@ class FallbackScorer:
         return self.scorers[-1][1].scores(snapshot, request)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the value of each device of these rows, even without room."""
         shape = (len(rows), snapshot.capacity.shape[1])
         for name, scorer in self.scorers[:-1]:
             try:

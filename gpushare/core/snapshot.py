@@ -229,7 +229,7 @@ class Snapshot:
     row_generation: Ints
     """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
-    """By row, the bound pods that make equal pods wait or take the same devices (see pairing)."""
+    """By row, the charged pods that make equal pods wait or take the same devices (see pairing)."""
 
     @cached_property
     def lineage(self) -> object:
@@ -548,9 +548,9 @@ class NodeArrays:
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
 
-        pinned: by node, as `Snapshot.pinned`; in the same mapping only nodes with charges that came
-        or went may have others. The parts without a change since the last snapshot are
-        taken from that one, to compute less.
+        pinned: by node, as `Snapshot.pinned`; if the caller passes the same mapping again, only
+        rows with a change since the last snapshot may have other pins. The parts without a change
+        since the last snapshot are taken from that one, to compute less.
         """
         count = len(self._rows)
         if self._layout is None:
@@ -626,7 +626,7 @@ class NodeArrays:
         return rows
 
     def sums(self) -> ArrayCopies:
-        """Return a copy of all arrays, none of them shared with snapshots."""
+        """Return a copy of all arrays of sums, none of them shared with snapshots."""
         return ArrayCopies(
             dict(self.row),
             self._capacity.copy(),

@@ -1,4 +1,5 @@
-"""The threads behind the binder: these go on with binds that no call of kube-scheduler waits in.
+"""The threads behind the binder: these go on with the binds that wait at the gate, whose calls
+keep no thread.
 
 Tested in `tests/integration/test_gate.py` and `tests/integration/test_bind_faults.py`.
 """

@@ -48,8 +48,8 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.recipients import Recipients
-from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
+from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.logline import Line
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
@@ -171,8 +171,8 @@ class Extender:
                 best_only=settings.filter_answer == "best"
                 or (settings.filter_answer == "auto" and scheduler_file.choice_is_ours),
                 ranks_all=settings.filter_answer == "all",
-                refusal_hold=RefusalHold(),
-                promise_wait=RefusalHold(hold=FLOOR),
+                room_wait=WaitBudget(),
+                hold_wait=WaitBudget(hold=FLOOR),
             ),
             recipients=Recipients(
                 observe=metrics.observe,

@@ -4,12 +4,12 @@ Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/core/states/test_phase
 `tests/unit/ledger/test_model.py`.
 """
 
-from gpushare.core.states.records import HOLD, Alarm
+from gpushare.core.states.records import BINDING_LIFETIME, Alarm
 from gpushare.ledger.books import LANDED_GRACE, LedgerView, Overdue, Reader
 from gpushare.ledger.ledger import Changes, LearnedPod, Ledger
 
 __all__ = [
-    "HOLD",
+    "BINDING_LIFETIME",
     "LANDED_GRACE",
     "Alarm",
     "Changes",

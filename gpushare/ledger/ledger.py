@@ -1,4 +1,4 @@
-"""The books: who holds how much of each device. The only mutable state, behind the only lock.
+"""The books: who holds how much of each device. The only state that decides, behind one lock.
 
 The ledger is told the objects of the API server (nodes, and all pods that have not ended) and the
 decisions of the binder; it never ranks, never does I/O, never reads a clock (time is an argument:
@@ -191,9 +191,9 @@ class Ledger(Reader):
         stamp: the assume time of the Binding. It tells reports of this bind from those of another,
         and the pod is recognized by it if other annotations were edited at once. seen: the
         generation of the snapshot that the devices were chosen by; the node must not have changed
-        since. None: if they fit, they do. at_gate: the Binding is not sent before
-        `let_through`. Raises PodInFlight, PodMismatch (bound already), UnknownNode or
-        InsufficientMemory; then nothing has changed.
+        since. None: the node may have changed; the devices only need room. at_gate: the Binding is
+        not sent before `let_through`. Raises PodInFlight, PodMismatch (bound already), UnknownNode
+        or InsufficientMemory; then nothing has changed.
         """
         with self._lock:
             before, node = self._store.records.get(ref.uid), allocation.node
@@ -267,7 +267,7 @@ class Ledger(Reader):
     def settle(self, uid: str, token: int, pod: ObservedPod | None, now: float) -> None:
         """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
 
-        seen None: no pod of that name exists. A read that shows the pod bound makes its charge
+        pod None: no pod of that name exists. A read that shows the pod bound makes its charge
         landed; it is a fact once the watch shows it, since a list under way may be older than the
         read. One that shows it unbound settles only once no late write can bind it any more; where
         it was known to be bound, an alarm tells it.

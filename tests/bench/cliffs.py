@@ -124,7 +124,7 @@ class CliffSide:
         scorer = self.managed.scorer(request)
         allocation = place(self.ledger.snapshot(), node, request, scorer)
         self.ledger.assume(ref, request, allocation, 0.0)
-        self.managed.holds.bind(name)
+        self.managed.holds.end_after_bind(name)
         return seconds
 
 

@@ -97,7 +97,7 @@ class HoldsSide:
             name, node = self._answered.pop(0)
             if binds:
                 self._bind(PodRef("default", name, name), node)
-            self.managed.holds.bind(name)
+            self.managed.holds.end_after_bind(name)
         return seconds
 
     def _bind(self, ref: PodRef, node: str) -> None:
@@ -114,7 +114,7 @@ def _bind(resource: ManagedResource, name: str, node: str) -> None:
     ledger, request = resource.ledger, Request(3, 1)
     allocation = place(ledger.snapshot(), node, request, resource.scorer(request))
     ledger.assume(PodRef("default", name, name), request, allocation, 0.0)
-    resource.holds.bind(name)
+    resource.holds.end_after_bind(name)
 
 
 def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None:

@@ -20,7 +20,7 @@ _MANIFESTS = Path(__file__).parents[2] / "config"
 _ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 SETTLED = 90.0
-"""Seconds until the books agree: more than HOLD, after which a bind in doubt is given back."""
+"""Seconds until the books agree: more than those after which a bind in doubt is given back."""
 
 
 class World:

@@ -27,7 +27,7 @@ from gpushare.extender.verbs.bind.transaction import (
     Step,
     WriteBinding,
 )
-from gpushare.ledger import HOLD, Ledger, Overdue
+from gpushare.ledger import BINDING_LIFETIME, Ledger, Overdue
 from gpushare.ledger.books import NodeRecord
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import binding
@@ -270,7 +270,7 @@ class OrderWorld:
 
     def _do_wait(self) -> None:
         self.waits -= 1
-        self.now += HOLD
+        self.now += BINDING_LIFETIME
 
     # -- invariants ----------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class OrderWorld:
             while moves := [move for move in self.moves() if move[0] != "start"]:
                 self.do(moves[0])
                 self.check()
-            self.now += HOLD
+            self.now += BINDING_LIFETIME
             self.rounds = len(self.ledger.overdue(self.now))
         assert self.ledger.overdue(self.now) == ()
         self.ledger.check()
@@ -351,7 +351,7 @@ class OrderWorld:
         def due(now: float) -> frozenset[str]:
             return frozenset(overdue.ref.uid for overdue in self.ledger.overdue(now))
 
-        moments = (-_FOREVER, *(self.now + HOLD * k for k in range(-2, 2)), _FOREVER)
+        moments = (-_FOREVER, *(self.now + BINDING_LIFETIME * k for k in range(-2, 2)), _FOREVER)
         entries = [_alike(entry) for node in self.ledger.dump() for entry in node.entries]
         return (*entries, *map(due, moments))
 

@@ -29,8 +29,8 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.extender.verbs.filter import FilterOptions
 from gpushare.extender.verbs.holds import FLOOR
-from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
+from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
@@ -278,10 +278,10 @@ class Replica:
             bind_slots=BindSlots(64, max_wait=0),
             filter_options=FilterOptions(
                 best_only=shape.best_only,
-                refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
+                room_wait=WaitBudget(clock=tasks.clock, sleep=tasks.sleep)
                 if shape.patient
                 else None,
-                promise_wait=RefusalHold(FLOOR, clock=tasks.clock, sleep=tasks.sleep)
+                hold_wait=WaitBudget(FLOOR, clock=tasks.clock, sleep=tasks.sleep)
                 if shape.patient
                 else None,
             ),

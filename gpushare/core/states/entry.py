@@ -74,7 +74,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A binding of ours that no watch has shown yet."""
+    """A bind of ours that no watch has shown yet; at the gate nothing has been sent."""
 
     phase: Phase
     """One of `ASSUMED` in phases.py."""
@@ -110,7 +110,7 @@ _BOUND: Final = Phase.BOUND
 class Entry:
     """One charge in the ledger.
 
-    The observation of a pod that no watch has shown bound is not known yet.
+    The observed fields keep their defaults until the watch, a list or a read shows it on a node.
     """
 
     ref: PodRef

@@ -13,7 +13,7 @@ class Event(StrEnum):
     """An event of a pod. The value is its text in the table."""
 
     ASSUMED = "a bind charges it, and sends the Binding next"
-    GATED = "a bind charges it, and it waits at the gate for its group"
+    ASSUMED_AT_GATE = "a bind charges it, and it waits at the gate for its group"
     LET_THROUGH = "its group is whole: the Binding is sent next"
     SENT_AGAIN = "a bind sends the same Binding once more"
     ACCEPTED = "the API server took the Binding"
@@ -26,7 +26,7 @@ class Event(StrEnum):
     SHOWN_WAITING = "the watch or a list shows it without a node"
     SHOWN_BOUND = "the watch or a list shows it on a node"
     SHOWN_CPU_ONLY = "the same, and it asks for no device"
-    SHOWN_UNREADABLE = "the same, and nobody can read it"
+    SHOWN_UNREADABLE = "the watch or a list shows it, and it cannot be decoded"
     LISTED_UNBOUND = "a whole list shows it without a node"
     NOT_LISTED = "a whole list is without it"
     LISTED = "a whole list has come, whatever it shows"
@@ -49,7 +49,7 @@ _STAY = dict(zip(ASSUMED, ASSUMED, strict=True))
 
 TABLE: Mapping[Event, Mapping[Phase, Phase]] = {
     Event.ASSUMED: {_UNCHARGED: _IN_FLIGHT},
-    Event.GATED: {_UNCHARGED: _AT_GATE},
+    Event.ASSUMED_AT_GATE: {_UNCHARGED: _AT_GATE},
     Event.LET_THROUGH: {_AT_GATE: _IN_FLIGHT},
     Event.SENT_AGAIN: {_IN_DOUBT: _RESENT},
     Event.ACCEPTED: dict.fromkeys(SENT, _LANDED),

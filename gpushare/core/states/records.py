@@ -15,7 +15,7 @@ from gpushare.core.states.entry import Assumption, Entry, Phase, Waiting
 from gpushare.core.states.phases import TABLE, Event
 from gpushare.errors import InvariantError
 
-HOLD = 65.0
+BINDING_LIFETIME = 65.0
 """Seconds a charge in doubt is kept although the pod reads as unbound.
 
 kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent earlier cannot land
@@ -171,7 +171,7 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
 def read(record: Record | None, pod: ObservedPod | None, token: int, now: float) -> Step:
     """Return the record after a read of the pod, made since it was given the token.
 
-    seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
+    pod None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
     it is a fact once the watch shows it, since a list under way may be older than the read.
     """
     assumption = record.assumption if record else None
@@ -179,7 +179,7 @@ def read(record: Record | None, pod: ObservedPod | None, token: int, now: float)
         return Step(record)
     if pod is None or pod.ref.uid != record.ref.uid or pod.ended:
         return Step(record if next_phase(record, Event.READ_GONE) is None else assumption.waiting)
-    late = now >= assumption.since + HOLD
+    late = now >= assumption.since + BINDING_LIFETIME
     unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
     phase = next_phase(record, Event.READ_BOUND if pod.node else unbound)
     if phase is None:
@@ -219,7 +219,7 @@ def assumed(
     at_gate: bool = False,
 ) -> Entry:
     """Return the charge of a pod whose Binding is sent next, or waits at the gate."""
-    phase = next_phase(record, Event.GATED if at_gate else Event.ASSUMED)
+    phase = next_phase(record, Event.ASSUMED_AT_GATE if at_gate else Event.ASSUMED)
     if phase is None:
         raise InvariantError(f"pod {ref}: it is charged already")
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
@@ -281,7 +281,7 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
 
 
 def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
-    """Return the charge of a bound pod that is shown once more: only `given` of it still counts."""
+    """Return the charge of a bound pod that is shown once more: its devices stay as first seen."""
     same = _same(_cover(pod), entry.cover)
     alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
     request = entry.request

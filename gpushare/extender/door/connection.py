@@ -164,10 +164,10 @@ class Connection(TConn):
         """Bytes of the last complete request, while the request is held."""
         # The cached WSGI environment of the last head; None: gunicorn has to parse the head.
         self._known: dict[str, Any] | None = None
-        # Head of the last complete request, for gunicorn's parser; else the complete request.
+        # The head of the last complete request, for gunicorn's parser.
         self.head = b""
         self.environ: WSGIEnvironment | None = None
-        """The body of the last complete request; None if gunicorn's parser has the body."""
+        """The WSGI environment of the last complete request; None if gunicorn's parser makes it."""
         # gunicorn takes the bytes behind a request from this parser.
         self.parser = http.get_parser(cfg, iter(()), client)
         self.refused = self.closed = False

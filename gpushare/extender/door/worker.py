@@ -56,7 +56,8 @@ class BufferedThreadWorker(ThreadWorker):
     linger = 0.1
     """Seconds a thread that has answered waits for the client's next request.
 
-    kube-scheduler's calls follow each other; by the loop each costs two changes of thread more.
+    kube-scheduler sends one call after another. Each call that goes through the loop costs two
+    more thread switches.
     """
     linger_crowded = 0.01
     """The same if more than half of the threads are taken."""
@@ -70,7 +71,7 @@ class BufferedThreadWorker(ThreadWorker):
 
         A connection without a thread waits in one of four queues, oldest first: silent_conns before
         the first byte, pending_conns while a request comes, answering_conns while the client takes
-        an answer, keepalived_conns between the two.
+        an answer, keepalived_conns between the two; or in the set parked_conns.
         """
         super().__init__(*args, **kwargs)
         self.silent_conns: deque[Connection] = deque()

@@ -6,10 +6,10 @@ The audit reads the version of the watch, then copies the ledger, then lists: so
 first list shows bound or gone must be so in the second copy. Differences within the ledger count
 at once.
 
-The audit compares device memory only, since the ledger promises nothing else: not CPU and host
-memory, and not the cards in the annotations of a pod (users may edit annotations; the ledger keeps
-the first value, and an alarm reports the edit). The audit also compares the cards of a node and
-their order: the ledger needs both to find the devices of a charge.
+Between ledger and lists the audit compares device memory only, since the ledger promises nothing
+else: not CPU and host memory, and not the cards in the annotations of a pod (users may edit
+annotations; the ledger keeps the first value, and an alarm reports the edit). The audit also
+compares the cards of a node and their order: the ledger needs both to find the devices of a charge.
 
 An audit heals only towards less free memory: it charges a pod without a charge, narrows a node, and
 raises sums. A charge without a pod stays, and is reported, until the process ends: an audit that

@@ -38,7 +38,8 @@ class Source:
 
 
 class Readiness(Part):
-    """The conditions under which this process answers; checked before every verb, by any thread.
+    """The conditions under which this process answers; checked before each verb but rank, by any
+    thread.
 
     `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
     leadership the pods are listed again, when every write of the last leader has landed.

@@ -1,8 +1,9 @@
 """The verb filter: which nodes have room for a pod, and why the other nodes do not.
 
 `FilterTransaction` is the rule: a step machine that is handed each look at the cluster and returns
-the next step. `FilterVerb` carries the steps out. Filter changes two things, both in
-`FilterVerb._record`: the ticket of the pod (tickets.py) and the holds (holds.py).
+the next step. `FilterVerb` carries the steps out. Filter changes the ticket of the pod (tickets.py)
+and the holds (holds.py) in `FilterVerb._record`, and for a competing group the gate
+(group_room.py).
 
 Tested in `tests/unit/extender/verbs/test_filter_steps.py`, `tests/unit/extender/test_service.py`
 and, with holds, in `tests/unit/extender/verbs/test_offers.py`.
@@ -36,8 +37,8 @@ from gpushare.extender.verbs.group_room import GroupRoom, group_need
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
-from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
+from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import Claimant, claimant, group_of
@@ -55,7 +56,9 @@ class FilterLook(NamedTuple):
 
 
 class FilterWait(Enum):
-    """Step: wait, look again after each change, and hand over the last look."""
+    """Step: wait until a node fits or the time is over; judge again after each change of the
+    ledger or the holds; the last look is the answer.
+    """
 
     FOR_ROOM = "pods that are about to end may free a device"
     FOR_HOLDS = "holds that have just begun or are about to end may free a device"
@@ -83,8 +86,8 @@ class Refuse:
     """Step: the end. Answer that no node fits."""
 
     changes_hold: bool
-    """Whether the pod loses its hold: the pod is not charged, and kube-scheduler does not ask about
-    the nominated node alone."""
+    """Whether filter ends the pod's hold. False if the ledger charges the pod, or if the only named
+    node is the pod's nominated node."""
     only_holds: bool = False
     """Only the holds of other pods keep the pod out."""
     wake_since: int | None = None
@@ -162,9 +165,9 @@ class FilterOptions:
     ranks_all: bool = False
     """For pods with claims: whether filter answers all nodes, and prioritize scores these nodes;
     else filter answers the best node alone."""
-    refusal_hold: RefusalHold | None = None
+    room_wait: WaitBudget | None = None
     """The wait for changes before a refusal; None: no wait."""
-    promise_wait: RefusalHold | None = None
+    hold_wait: WaitBudget | None = None
     """The same before a refusal for a hold of another pod."""
 
 
@@ -329,9 +332,9 @@ class FilterVerb:
     def _wait(
         self, step: FilterWait, look: FilterLook, transaction: FilterTransaction, args: FilterArgs
     ) -> FilterLook:
-        """Return the last look, after a wait for a node that fits (refusal_hold.py)."""
+        """Return the last look, after a wait for a node that fits (wait_budget.py)."""
         waits_for_room, options = step is FilterWait.FOR_ROOM, self._options
-        budget = options.refusal_hold if waits_for_room else options.promise_wait
+        budget = options.room_wait if waits_for_room else options.hold_wait
         holds, ledger = transaction.resource.holds, transaction.resource.ledger
 
         def fits_now() -> bool:

@@ -1,10 +1,10 @@
 """The holds of pods that filter offered a node and that are not bound: when a hold begins and ends.
 
 Filter answers before kube-scheduler binds: a pod may wait for its volumes while kube-scheduler
-filters the next pods. A hold reduces the room that filter offers to *other* pods, and does nothing
-else: bind decides by the ledger alone, so a wrong hold costs other pods an offer for seconds, and
-never memory. Holds have no rules for groups: bind keeps groups whole (bind/gate.py). Nothing is
-stored; kube-scheduler's nominations come back with the list of pods.
+filters the next pods. A hold reduces the room that filter offers to *other* pods; a hold of a plan
+of moves also leaves its pod that node alone. Bind decides by the ledger, so a wrong hold costs pods
+an offer for seconds, and never memory. Holds have no rules for groups: bind keeps groups whole
+(bind/gate.py). Nothing is stored; kube-scheduler's nominations come back with the list of pods.
 
 Knows no ledger, no devices and no clock: time is an argument, seconds of a monotonic clock. The
 lock guards bookkeeping only. Any thread may call any method.
@@ -187,7 +187,7 @@ class Holds:
             for node in self._since(version):
                 self._ended.setdefault(node, set()).add("")
 
-    def bind(self, uid: str, *, is_refused: bool = False) -> None:
+    def end_after_bind(self, uid: str, *, is_refused: bool = False) -> None:
         """End the hold of a pod after its bind, which charged the pod or refused it.
 
         is_refused: the bind was refused, and nominations of the pod count again.
@@ -240,7 +240,8 @@ class Holds:
     def keep(self, uids: Collection[str]) -> None:
         """Forget all pods but these, which are the pods without a node in a whole list.
 
-        The hold of a pod that is younger than the list is lost; that costs one refused bind.
+        If a pod was created after the list was read, this call ends its hold: another pod may get
+        the same offer, and one of the two binds is refused.
         """
         with self._lock:
             for key, hold in list(self._holds.items()):

@@ -32,7 +32,7 @@ MAX_PARTS = 400_000
 parts, with 5,000 nodes 14.
 """
 _MAX_PARTS_OF_ONE = 400
-"""Parts of one ticket; a heavier ticket is not kept."""
+"""Parts of one ticket; a heavier ticket is kept as an invalid one."""
 _NO_NODES = NodeNames()
 _MAX_NODES = 50_000
 """Names of nodes that have numbers: nodes of the ledger, which may come and go for years."""
@@ -45,7 +45,7 @@ class _Ticket:
     """The result of filter for a pod."""
 
     valid: bool = False
-    """Whether the pod's request makes sense."""
+    """Whether the pod's request makes sense, is ours, and is not too heavy to keep."""
     resource_request: ResourceRequest | None = None
     nodes: bytes = b""
     """A bit for each node number that fits."""
@@ -149,7 +149,8 @@ class Tickets:
 
 
 class BindSlots:
-    """The binds under way: at most `max_binds`. Three quarters of `max_binds` are many.
+    """The binds of calls under way: at most `max_binds`; filter waits while three quarters of them
+    are under way. Bindings that the gate sends later do not count.
 
     Any thread may call any method. max_wait: upper bound of filter's wait in seconds.
     """

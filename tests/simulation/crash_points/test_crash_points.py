@@ -72,7 +72,7 @@ def test_a_doubt_that_frees_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatc
 def test_a_doubt_that_is_settled_by_the_first_read_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpushare.core.states.records, "HOLD", 0.0)
+    monkeypatch.setattr(gpushare.core.states.records, "BINDING_LIFETIME", 0.0)
     assert _noticed("K6-pause-nothing")
 
 

@@ -116,7 +116,7 @@ def frees_on_no_answer(original: Any) -> Any:
     return doubt
 
 
-@mutant("A4", "nobody waits for writes that land late", records, "HOLD")
+@mutant("A4", "nobody waits for writes that land late", records, "BINDING_LIFETIME")
 def does_not_hold(original: Any) -> Any:
     del original
     return 0.0

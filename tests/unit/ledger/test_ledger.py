@@ -21,7 +21,7 @@ from gpushare.errors import (
     RequestRefused,
     UnknownNode,
 )
-from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
+from gpushare.ledger import BINDING_LIFETIME, Changes, LearnedPod, Ledger
 from tests.support.ledger_script import run
 from tests.unit.core.clusters import node
 
@@ -172,7 +172,7 @@ def test_no_read_frees_what_is_still_being_sent(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16))
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
-    ledger.settle("p", ledger.token("p"), ObservedPod(ref, Request(4, 1)), HOLD)
+    ledger.settle("p", ledger.token("p"), ObservedPod(ref, Request(4, 1)), BINDING_LIFETIME)
     assert ledger.snapshot().used.tolist() == [[4]]
 
 

@@ -439,7 +439,7 @@ class BindVerb:
         event_messages, last_hour = self._recipients.event_messages, self._recipients.last_hour
         # Not earlier: until the books charge the pod, only the hold protects its devices.
         for resource in self._resources:
-            resource.holds.bind(ref.uid, is_refused=bool(result.error))
+            resource.holds.end_after_bind(ref.uid, is_refused=bool(result.error))
         if result.error:
             if event_messages is not None and result.reason != NOT_OURS:
                 event_messages.bind_failed(ref, node, result.error)

@@ -2,8 +2,9 @@
 
 A member of a group arrives charged, before its Binding is sent, and waits. When as many members as
 the group needs at once are bound, sent or waiting, all waiting members pass. They turn back when
-the time is over, when a competing group needs the places, when the pod is deleted, or when this
-process stops. Only pods that the watch has shown count and pass.
+the time is over, when a competing group needs the places, when this process stops or no longer
+leads; a member that is deleted or made anew turns back alone. Only pods that the watch has shown
+count and pass.
 
 A state machine: no I/O and no clock; time is an argument, seconds of a monotonic clock. Under its
 lock there is only bookkeeping, and any thread may call any method. Each call that ends a wait adds
@@ -28,8 +29,8 @@ WAIT = 3.0
 """Seconds that a member waits at most where kube-scheduler's httpTimeout is not known."""
 
 Rank = tuple[int, float, str]
-"""Sort key of competing groups: the first wins. Minus the priority, when the oldest member was
-created, the key."""
+"""(minus the highest priority of a member, creation time of the oldest member, group key) of
+competing groups: the smallest wins."""
 
 TIMEOUT, COMPETITION, DELETED, STOP = "group_timeout", "group_competes", "gone", "stopping"
 NOT_LEADING, REPLACED = "not_leading", "replaced"
@@ -52,7 +53,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of the waits of a group's members: all members pass, or all turn back."""
+    """The end of the waits of these members of a group: all pass, or all turn back."""
 
     group_key: str
     arrivals: tuple[Arrival, ...]
@@ -87,7 +88,7 @@ class Torn(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Try:
+class _GroupAtGate:
     """The waits and the Bindings of one group."""
 
     group: Group
@@ -110,7 +111,7 @@ class Gate:
         self.wait = wait
         self._changed = threading.Condition()
         self._members = GroupMembers()
-        self._tries: dict[str, _Try] = {}
+        self._groups: dict[str, _GroupAtGate] = {}
         self._verdicts: list[Verdict] = []
         self._is_listed = False
         self._is_stopped = False
@@ -127,7 +128,7 @@ class Gate:
         with self._changed:
             self._members.put(group_key, member)
             self.version += 1
-            attempt = self._tries.get(group_key)
+            attempt = self._groups.get(group_key)
             if attempt is not None:
                 if member.is_bound:
                     attempt.sent_uids.discard(member.ref.uid)
@@ -144,7 +145,7 @@ class Gate:
             group_key = self._members.group_of(uid)
             self._members.remove(uid, deleted=deleted)
             self.version += 1
-            attempt = self._tries.get(group_key)
+            attempt = self._groups.get(group_key)
             if attempt is None:
                 return
             attempt.sent_uids.discard(uid)
@@ -161,7 +162,7 @@ class Gate:
             if not self._is_listed:
                 self._is_listed = True
                 self._members.note_first_list()
-            for attempt in list(self._tries.values()):
+            for attempt in list(self._groups.values()):
                 # A waiting pod may be younger than the list; it counts once the watch shows it.
                 attempt.sent_uids.intersection_update(uids)
                 self._drop_if_empty(attempt)
@@ -175,7 +176,7 @@ class Gate:
     def arrive(self, group: Group, arrival: Arrival) -> None:
         """Begin the wait of a member that has a charged place, or needs no device."""
         with self._changed:
-            attempt = self._tries.setdefault(group.key, _Try(group))
+            attempt = self._groups.setdefault(group.key, _GroupAtGate(group))
             attempt.group = group
             uid = arrival.ref.uid
             attempt.sent_uids.discard(uid)
@@ -194,7 +195,7 @@ class Gate:
         The kube-scheduler that sent the first call has ended.
         """
         with self._changed:
-            for attempt in list(self._tries.values()):
+            for attempt in list(self._groups.values()):
                 arrival = attempt.arrivals.pop(uid, None)
                 if arrival is not None:
                     refusal = "another bind of the pod has come"
@@ -210,7 +211,7 @@ class Gate:
         """
         with self._changed:
             attempt = next(
-                (candidate for candidate in self._tries.values() if uid in candidate.sent_uids),
+                (candidate for candidate in self._groups.values() if uid in candidate.sent_uids),
                 None,
             )
             if attempt is None:
@@ -229,7 +230,7 @@ class Gate:
     def take_back(self, verdict: Verdict) -> None:
         """Note that no Binding of this verdict was sent."""
         with self._changed:
-            attempt = self._tries.get(verdict.group_key)
+            attempt = self._groups.get(verdict.group_key)
             if attempt is not None:
                 attempt.sent_uids.difference_update(arrival.ref.uid for arrival in verdict.arrivals)
                 self._drop_if_empty(attempt)
@@ -237,7 +238,7 @@ class Gate:
     def take(self, now: float) -> tuple[Verdict, ...]:
         """Return the verdicts since the last call."""
         with self._changed:
-            for attempt in list(self._tries.values()):
+            for attempt in list(self._groups.values()):
                 if any(arrival.until <= now for arrival in attempt.arrivals.values()):
                     self._turn_back(attempt, "its group is not whole", TIMEOUT)
             verdicts, self._verdicts = tuple(self._verdicts), []
@@ -248,7 +249,7 @@ class Gate:
         with self._changed:
             ends = (
                 arrival.until
-                for attempt in self._tries.values()
+                for attempt in self._groups.values()
                 for arrival in attempt.arrivals.values()
             )
             seconds = min(min(ends, default=math.inf) - clock(), max_seconds)
@@ -258,7 +259,7 @@ class Gate:
     def turn_all_back(self, refusal: str, reason: str) -> None:
         """End all waits without a Binding."""
         with self._changed:
-            for attempt in list(self._tries.values()):
+            for attempt in list(self._groups.values()):
                 self._turn_back(attempt, refusal, reason)
 
     def stop(self) -> None:
@@ -283,11 +284,11 @@ class Gate:
             if not group.key or size < 2 or self._is_complete(group, size):
                 return Counter()
             placed_uids = {member for member in self._members.of(group.key) if member in holders}
-            attempt = self._tries.get(group.key)
+            attempt = self._groups.get(group.key)
             if attempt is not None:
                 placed_uids |= attempt.arrivals.keys() | attempt.sent_uids
             needed = self._members.needs(uid, need, group.key, size, placed_uids)
-            for rival in self._tries.values():
+            for rival in self._groups.values():
                 if rival.arrivals and self._rank(rival.group.key) < self._rank(group.key):
                     needed.update(self._lacks(rival, need.resource, holders))
             return needed
@@ -301,7 +302,7 @@ class Gate:
             worse = sorted(
                 (
                     (self._rank(attempt.group.key), attempt)
-                    for attempt in self._tries.values()
+                    for attempt in self._groups.values()
                     if attempt.arrivals and self._rank(attempt.group.key) > rank
                 ),
                 key=lambda pair: pair[0],
@@ -321,7 +322,7 @@ class Gate:
         """End the waits of these groups, to give their places to another group."""
         with self._changed:
             for key in rivals:
-                attempt = self._tries.get(key)
+                attempt = self._groups.get(key)
                 if attempt is not None:
                     refusal = f"its places are given to {group.key}, which comes first"
                     self._turn_back(attempt, refusal, COMPETITION)
@@ -331,7 +332,7 @@ class Gate:
     def state_of(self, group: Group) -> GroupState:
         """Return the state of a group."""
         with self._changed:
-            attempt = self._tries.get(group.key) or _Try(group)
+            attempt = self._groups.get(group.key) or _GroupAtGate(group)
             return GroupState(
                 self.size_of(group) if group.key else 0,
                 len(self._members.of(group.key)),
@@ -343,13 +344,15 @@ class Gate:
     def waiting_groups(self) -> dict[str, GroupState]:
         """Return by key the state of each group with pods at the gate."""
         with self._changed:
-            groups = [attempt.group for attempt in self._tries.values() if attempt.arrivals]
+            groups = [attempt.group for attempt in self._groups.values() if attempt.arrivals]
             return {group.key: self.state_of(group) for group in groups}
 
     def state(self) -> dict[str, float]:
         """Return values for metrics: the number of waits, and of ended waits by reason."""
         with self._changed:
-            counts = [len(attempt.arrivals) for attempt in self._tries.values() if attempt.arrivals]
+            counts = [
+                len(attempt.arrivals) for attempt in self._groups.values() if attempt.arrivals
+            ]
             return {
                 "gate_groups": len(counts),
                 "gate_pods": sum(counts),
@@ -361,12 +364,12 @@ class Gate:
 
     # -- under the lock ---------------------------------------------------------------------------
 
-    def _bound(self, attempt: _Try) -> set[str]:
+    def _bound(self, attempt: _GroupAtGate) -> set[str]:
         members = self._members.of(attempt.group.key)
         uids = {uid for uid, member in members.items() if member.is_bound}
         return uids | (attempt.sent_uids & members.keys())
 
-    def _count(self, attempt: _Try) -> int:
+    def _count(self, attempt: _GroupAtGate) -> int:
         """Return the number of members that are bound or have a charged place."""
         members = self._members.of(attempt.group.key)
         uids = (attempt.sent_uids | attempt.arrivals.keys()) & members.keys()
@@ -375,12 +378,12 @@ class Gate:
 
     def _is_complete(self, group: Group, size: int) -> bool:
         """Return whether the group has enough members with a place."""
-        attempt = self._tries.get(group.key) or _Try(group)
+        attempt = self._groups.get(group.key) or _GroupAtGate(group)
         if self._members.may_have_ended(group.key):
             return True
         return self._count(attempt) >= size
 
-    def _judge(self, attempt: _Try) -> None:
+    def _judge(self, attempt: _GroupAtGate) -> None:
         """Let the group pass if enough members have a place.
 
         A pod that the watch has not shown yet waits: the members that the watch has shown so far
@@ -395,7 +398,7 @@ class Gate:
         self._ends["whole"] += 1
         self._add(Verdict(attempt.group.key, arrivals))
 
-    def _turn_back(self, attempt: _Try, refusal: str, reason: str) -> None:
+    def _turn_back(self, attempt: _GroupAtGate, refusal: str, reason: str) -> None:
         if not attempt.arrivals:
             return
         have, size = self._count(attempt), self.size_of(attempt.group)
@@ -413,9 +416,9 @@ class Gate:
         self.version += 1
         self._changed.notify_all()
 
-    def _drop_if_empty(self, attempt: _Try) -> None:
+    def _drop_if_empty(self, attempt: _GroupAtGate) -> None:
         if not attempt.arrivals and not attempt.sent_uids:
-            self._tries.pop(attempt.group.key, None)
+            self._groups.pop(attempt.group.key, None)
 
     def _rank(self, group_key: str) -> Rank:
         members = self._members.of(group_key).values()
@@ -423,7 +426,9 @@ class Gate:
         created = min((member.created for member in members), default=float("inf"))
         return -priority, created, group_key
 
-    def _lacks(self, attempt: _Try, resource: str, holders: Container[str]) -> Counter[Request]:
+    def _lacks(
+        self, attempt: _GroupAtGate, resource: str, holders: Container[str]
+    ) -> Counter[Request]:
         """Return the places of this resource that a group at the gate lacks, by request."""
         members, size = self._members.of(attempt.group.key), self.size_of(attempt.group)
         placed_uids = attempt.arrivals.keys() | attempt.sent_uids

@@ -37,7 +37,7 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
-from gpushare.ledger import HOLD, Ledger
+from gpushare.ledger import BINDING_LIFETIME, Ledger
 from gpushare.wire.annotations import Names, encode
 from gpushare.wire.groups import NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
@@ -117,7 +117,7 @@ class ReadReason(Enum):
 
 @dataclass(slots=True)
 class BindTransaction:
-    """One bind under way. A plain value: copy it, and both copies can go on."""
+    """One bind under way. A copy can go on by itself; copies share the ledger."""
 
     resources: ManagedResources
     ref: PodRef
@@ -332,7 +332,7 @@ class BindTransaction:
         """
         if self._refused and self.resource_request:
             ledger = self.resource_request[0].ledger
-            ledger.doubt(self.ref.uid, now - HOLD, self.stamp)
+            ledger.doubt(self.ref.uid, now - BINDING_LIFETIME, self.stamp)
             self.token = ledger.token(self.ref.uid)
 
     def _read_failed(self, error: ApiError, now: float) -> BindResult:

@@ -63,4 +63,4 @@ def test_bound_comes_from_the_watch_alone_and_ends_when_the_pod_is_gone() -> Non
 @pytest.mark.parametrize("phase", [phase for phase in RECORDED if phase is not Phase.UNCHARGED])
 def test_no_pod_is_charged_by_two_binds(phase: Phase) -> None:
     assert phase not in TABLE[Event.ASSUMED]
-    assert phase not in TABLE[Event.GATED]
+    assert phase not in TABLE[Event.ASSUMED_AT_GATE]

@@ -215,7 +215,7 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
         world.managed.ledger.pod_gone("uid-12")
         world.managed.holds.gone("uid-12")
     else:
-        world.managed.holds.bind("uid-10")
+        world.managed.holds.end_after_bind("uid-10")
         first = PodRef("team", "first", "uid-10")
         world.managed.ledger.assume(first, Request(10, 1), Allocation("gpu-2", (0,), (10,)), 0.0)
     assert [world.later() for _ in range(8)] == [[]] * 8
@@ -224,7 +224,7 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
 def test_a_hold_that_ends_by_a_refused_bind_or_a_deletion_wakes_too() -> None:
     world = started(ABOVE)
     holds = world.managed.holds
-    for units, end in ((12, partial(holds.bind, is_refused=True)), (13, holds.gone)):
+    for units, end in ((12, partial(holds.end_after_bind, is_refused=True)), (13, holds.gone)):
         world.waits(units)
         world.asks("first", 10)
         assert world.asks("second", units) == []

@@ -15,7 +15,7 @@ from gpushare.extender.follow.watch_handlers import (
 )
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.verbs.bind.transaction import BindTransaction, ReadPod
-from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
+from gpushare.ledger import BINDING_LIFETIME, Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.inventory import Inventory, decode_inventory
@@ -204,9 +204,9 @@ def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
     assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
     (overdue,) = gpus.overdue(100.0)
     observe_pod_result = observe_pod(read_pod(waits), ALIYUN)
-    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + HOLD - 1.0)
+    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + BINDING_LIFETIME - 1.0)
     assert held(gpus) == {"web": ((0, 4),)}
-    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + HOLD)
+    gpus.settle("uid-web", overdue.token, observe_pod_result, 100.0 + BINDING_LIFETIME)
     assert held(gpus) == {}
 
 

@@ -238,7 +238,7 @@ class World:
             if len(fitting) >= count:
                 devices = [at for _, at in fitting[:count]]
                 self._bind(pod, name, devices, EPOCH + self.now)
-                self.managed.holds.bind(pod["metadata"]["uid"])
+                self.managed.holds.end_after_bind(pod["metadata"]["uid"])
                 return
 
     def until(self, condition: Callable[[], bool], most: int = 400) -> None:

@@ -64,18 +64,18 @@ def test_a_hold_lapses_in_its_time(nominates: bool, pod: Claimant, seconds: floa
 
 def test_a_bind_ends_the_hold_whatever_it_answers(holds: Holds) -> None:
     offer(holds, A)
-    holds.bind(A.ref.uid)
+    holds.end_after_bind(A.ref.uid)
     assert against(holds, B, 0.1) == []
-    holds.bind(A.ref.uid, is_refused=True)
+    holds.end_after_bind(A.ref.uid, is_refused=True)
     assert against(holds, B, 0.1) == []
 
 
 def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -> None:
     offer(holds, A)
-    holds.bind(A.ref.uid)
+    holds.end_after_bind(A.ref.uid)
     holds.shown(A, "n", 0.1)
     assert len(holds) == 0
-    holds.bind(A.ref.uid, is_refused=True)
+    holds.end_after_bind(A.ref.uid, is_refused=True)
     holds.shown(A, "n", 0.2)
     assert against(holds, B, 0.3) == ["a"]
 
@@ -106,7 +106,7 @@ def test_how_long_a_pod_is_kept_out_counts_from_the_last_time_that_it_was_not(en
     elif end == "offered":
         holds.offered(B, "n", 3.0)
     elif end == "bind":
-        holds.bind(B.ref.uid)
+        holds.end_after_bind(B.ref.uid)
     elif end == "gone":
         holds.gone(B.ref.uid)
     else:
@@ -234,7 +234,7 @@ def test_readers_are_told_which_nodes_have_changed(holds: Holds) -> None:
     version, nodes = holds.changed_since(-1)
     assert nodes == ["n"]
     offer(holds, B, 0.0, "other")
-    holds.bind(A.ref.uid)
+    holds.end_after_bind(A.ref.uid)
     assert sorted(holds.changed_since(version)[1] or ()) == ["n", "other"]
     assert holds.changed_since(holds.version)[1] == []
 

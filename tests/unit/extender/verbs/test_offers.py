@@ -30,8 +30,8 @@ from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.holds import Holds
 from gpushare.extender.verbs.offers import Offers, offers_of
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
-from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
+from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.extender import NameLists
@@ -66,7 +66,7 @@ class FilterWorld:
             tickets,
             FilterOptions(
                 best_only=best,
-                promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
+                hold_wait=WaitBudget(0.3, clock=lambda: self.now, sleep=self._sleep),
             ),
             not_ready=str,
             bind_slots=BindSlots(8),
@@ -613,7 +613,7 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
             with contextlib.suppress(GpuShareError):
                 allocation = place(ledger.snapshot(), name, request, ranking)
                 ledger.assume(ref, request, allocation, now)
-            holds.bind(ref.uid)
+            holds.end_after_bind(ref.uid)
         elif change == "pod_gone":
             ledger.pod_gone(ref.uid)
             holds.gone(ref.uid)

@@ -24,7 +24,7 @@ OTHER = Claimant(PodRef("team", "other", "uid-other"), Request(2, 1))
 def test_a_place_ends_by_time_by_bind_and_with_its_pod() -> None:
     ends: list[Callable[[Holds], object]] = [
         lambda holds: holds.expire(160.0),
-        lambda holds: holds.bind("uid-late"),
+        lambda holds: holds.end_after_bind("uid-late"),
         lambda holds: holds.gone("uid-late"),
         lambda holds: holds.release(),
     ]
@@ -42,7 +42,7 @@ def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> No
     holds.reserve(LATE, "a", ((0, 12),), until=160.0, now=100.0)
     holds.refused(LATE)
     holds.keep(())
-    holds.bind("uid-late", is_refused=True)
+    holds.end_after_bind("uid-late", is_refused=True)
     assert len(holds) == 1
     assert not holds.any_against(LATE)
     assert holds.any_against(OTHER)
@@ -70,7 +70,7 @@ def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> 
     assert [hold.pod.ref for hold in holds.live()] == [NEW.ref]
     second = replace(NEW, ref=PodRef("team", "third", "uid-third"))
     assert not holds.any_against(second)
-    holds.bind("uid-new")
+    holds.end_after_bind("uid-new")
     assert holds.live() == ()
 
 

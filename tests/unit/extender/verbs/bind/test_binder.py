@@ -18,7 +18,7 @@ from gpushare.extender.managed_resources import ManagedResources, ResourceReques
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BUDGET, BindResult
 from gpushare.kube.client import connect
-from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
+from gpushare.ledger import BINDING_LIFETIME, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
@@ -136,7 +136,7 @@ def test_what_is_no_pod_of_that_name_settles_nothing(
     """Another uid under the pod's name says that the pod is gone; under another, nothing."""
     api.answers = [LOST, LOST]
     bind(binder, REF, "n", True, asked(resources))
-    api.now += HOLD
+    api.now += BINDING_LIFETIME
     api.answers = [answer]
     binder.settle_overdue()
     assert ledger(resources).counts()["in_doubt"] == 1
@@ -155,7 +155,7 @@ def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
     assert ledger(resources).counts()["binding_lost"] == 1
     (alarm,) = ledger(resources).take_alarms()
     assert (alarm.kind, alarm.ref, alarm.node) == ("binding_lost", REF, "n")
-    api.now += HOLD
+    api.now += BINDING_LIFETIME
     binder.settle_overdue()
     assert ledger(resources).entry(REF.uid) is None
 
@@ -355,21 +355,21 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     [
         (1.0, BOUND, "landed"),
         (1.0, UNBOUND, "doubt"),
-        (HOLD - 1, UNBOUND, "doubt"),
-        (HOLD, UNBOUND, None),
+        (BINDING_LIFETIME - 1, UNBOUND, "doubt"),
+        (BINDING_LIFETIME, UNBOUND, None),
         (1.0, ApiNotFound("no such pod", 404), None),
         (1.0, body(uid="uid-other"), None),
         (1.0, body(uid="uid-other", limits={"cpu": "much"}), None),
         (1.0, body(phase="Succeeded", node="n"), None),
-        (HOLD, LOST, "doubt"),
-        (HOLD, ApiError("forbidden", 403), "doubt"),
-        (HOLD, b"<html>", "doubt"),
+        (BINDING_LIFETIME, LOST, "doubt"),
+        (BINDING_LIFETIME, ApiError("forbidden", 403), "doubt"),
+        (BINDING_LIFETIME, b"<html>", "doubt"),
         (1.0, body(limits={"cpu": "much"}), "doubt"),
-        (HOLD, body(limits={"cpu": "much"}), None),
-        (HOLD, body(annotations={ALIYUN.count: "x"}), None),
+        (BINDING_LIFETIME, body(limits={"cpu": "much"}), None),
+        (BINDING_LIFETIME, body(annotations={ALIYUN.count: "x"}), None),
         (1.0, body(annotations={ALIYUN.count: "x"}, phase="Failed"), None),
-        (HOLD, json.dumps(pod_json("web", "much", node="n")).encode(), "doubt"),
-        (HOLD, body(node="n", limits={"cpu": "much"}), "landed"),
+        (BINDING_LIFETIME, json.dumps(pod_json("web", "much", node="n")).encode(), "doubt"),
+        (BINDING_LIFETIME, body(node="n", limits={"cpu": "much"}), "landed"),
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
@@ -393,7 +393,7 @@ def test_a_read_counts_from_when_it_was_sent(
     api: ScriptedApi, binder: Binder, resources: ManagedResources, asked_again: bool
 ) -> None:
     doubtful(api, binder, resources)
-    api.now += HOLD - 1
+    api.now += BINDING_LIFETIME - 1
     api.takes = lambda timeout: timeout
     api.answers = [UNBOUND, ApiError("forbidden", 403)]
     if asked_again:

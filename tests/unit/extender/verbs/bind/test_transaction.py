@@ -22,7 +22,7 @@ from gpushare.extender.verbs.bind.transaction import (
     Step,
     WriteBinding,
 )
-from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
+from gpushare.ledger import BINDING_LIFETIME, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod
@@ -321,13 +321,13 @@ def test_of_two_that_read_a_doubtful_pod_one_writes(world: BindWorld) -> None:
 def test_a_doubt_that_has_lasted_longer_than_any_late_write_is_settled_by_the_retry(
     world: BindWorld,
 ) -> None:
-    world.in_doubt().now += HOLD + 1
+    world.in_doubt().now += BINDING_LIFETIME + 1
     assert world.run(world.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
     assert world.standing() == "free"
 
 
 def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(world: BindWorld) -> None:
-    world.in_doubt().now += HOLD - 1.6  # the Binding was sent a second before
+    world.in_doubt().now += BINDING_LIFETIME - 1.6  # the Binding was sent a second before
     assert world.run(world.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
     assert world.standing() == "doubt n:0"
 
@@ -354,7 +354,7 @@ def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_a
 ) -> None:
     bind = world.in_doubt().bind()
     reading = world.start(bind)
-    world.now += HOLD
+    world.now += BINDING_LIFETIME
     world.ledger.settle(REF.uid, world.ledger.token(REF.uid), None, world.now)
     assert world.run(world.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
     answer = world.reply(bind, reading, UNBOUND)

@@ -7,8 +7,8 @@ from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.filter import FilterOptions
-from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
+from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.wire.annotations import ALIYUN
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
@@ -25,8 +25,8 @@ class Clock:
         self.slept += seconds
 
 
-def patience(clock: Clock) -> RefusalHold:
-    return RefusalHold(0.1, 0.1, lambda: clock.now, clock.sleep)
+def patience(clock: Clock) -> WaitBudget:
+    return WaitBudget(0.1, 0.1, lambda: clock.now, clock.sleep)
 
 
 def test_it_waits_until_it_is_true_and_no_longer() -> None:
@@ -79,7 +79,7 @@ def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> No
         binder,
         not_ready=lambda: "",
         bind_slots=BindSlots(8),
-        filter_options=FilterOptions(refusal_hold=RefusalHold(hold=5.0)),
+        filter_options=FilterOptions(room_wait=WaitBudget(hold=5.0)),
     )
     limits = {"limits": {"aliyun.com/gpu-mem": "4"}}
     metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}

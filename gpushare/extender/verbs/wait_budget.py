@@ -14,11 +14,11 @@ _CHECK_INTERVAL = 0.004
 """Seconds; a check costs 0.1 ms when the ledger has changed, and nothing otherwise."""
 
 
-class RefusalHold:
+class WaitBudget:
     """A budget of waits: at most `hold` seconds each, and together `share` of the time.
 
-    Up to `max_balance` seconds are saved: kube-scheduler tries a pod two or three times before the
-    deletion comes, and only the last wait helps.
+    Unused time accumulates up to `max_balance` seconds: kube-scheduler may try a pod two or three
+    times before the deletion arrives, and only the last wait finds the room.
     """
 
     def __init__(
