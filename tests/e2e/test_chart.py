@@ -33,6 +33,7 @@ POLICIES = {
 CLAIMS = ("extender.claims.driver=gpu.nvidia.com",)
 _OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
 _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
+_TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"
 
 
 @functools.cache
@@ -49,6 +50,8 @@ def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
         metadata = document["metadata"]
         labels = metadata.pop("labels", {})
         assert labels["app.kubernetes.io/name"] == "gpushare"
+        if _TO_VIEW in labels:
+            metadata["labels"] = {_TO_VIEW: labels.pop(_TO_VIEW)}
         assert labels.keys() <= {*_OF_HELM, *_LABELS}
         if document["kind"] == "ConfigMap":
             metadata["name"] = metadata["name"].rpartition("-")[0] or metadata["name"]
