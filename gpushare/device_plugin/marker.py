@@ -25,7 +25,7 @@ from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.server import SAYS
 from gpushare.device_plugin.start_check import StartCheck, WrongDevices
-from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
+from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.given_annotation import write_given
@@ -139,7 +139,7 @@ class Marker(Loop):
                 self._annotate(pod, {self._pods.names.assigned: "true"})
                 self._marked.add(pod.ref.uid)
             except ApiError as error:
-                if error.status in _ANOTHER:
+                if error.status in _ANOTHER and not isinstance(error, ApiUnavailable):
                     self._marked.add(pod.ref.uid)
                     continue
                 failed = True
@@ -199,6 +199,8 @@ class RejectedPods:
                     self._checked_uids.add(uid)
                 except (ApiError, ValueError) as error:
                     log.warning(Line("rejected pod not looked at", pod=pod.ref, error=error))
+                    if isinstance(error, ApiUnreachable):
+                        break  # nor would the others be
 
     def _look(self, pod: NodePod) -> None:
         """Delete the pod if the uid is the same, a controller owns the pod, and the pod failed

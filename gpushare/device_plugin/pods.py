@@ -87,9 +87,11 @@ class Pods:
                 body = self._api.request("GET", path, timeout=_GET_SECONDS)
                 self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
                 exists[namespace, name] = True
-            except (ApiNotFound, WireError) as error:
+            except ApiNotFound as error:
                 log.warning(Line("no such pod", pod=f"{namespace}/{name}", error=error))
                 exists[namespace, name] = False
+            except WireError as error:
+                log.warning(Line("pod not understood", pod=f"{namespace}/{name}", error=error))
             except ApiError as error:
                 log.warning(Line("pod not read", pod=f"{namespace}/{name}", error=error))
                 # Further requests would fail too, and the kubelet waits.

@@ -103,6 +103,14 @@ def test_only_the_pod_that_the_kubelet_shows_is_served(world: World) -> None:
     assert world.allocator.certain(ALL[:4])
 
 
+def test_an_answer_that_is_no_pod_says_nothing_of_the_pod(world: World) -> None:
+    key_of_pod = ("default", "a")
+    world.api.forever = b"<html>"
+    assert world.pods.look_up([key_of_pod]) == {}
+    world.api.forever = ApiNotFound("", 404)
+    assert world.pods.look_up([key_of_pod]) == {key_of_pod: False}
+
+
 def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:
     pods = [pod_json(4, devices=[0]), pod_json(4, devices=[1])]
     world.watch(*pods)

@@ -96,9 +96,10 @@ def test_a_pod_that_is_not_served_yet_is_not_marked(world: World) -> None:
     assert patches(world.api) == []
 
 
-def test_a_mark_that_does_not_land_is_tried_again(world: World) -> None:
+@pytest.mark.parametrize("status", [503, 404])
+def test_a_mark_that_does_not_land_is_tried_again(world: World, status: int) -> None:
     world.serve(pod_json(1), "GPU-0")
-    world.api.forever = ApiUnavailable("away", 503)
+    world.api.forever = ApiUnavailable("away, or a proxy without a Status", status)
     assert world.marker.mark_all()
     world.api.forever = b"{}"
     assert not world.marker.mark_all()

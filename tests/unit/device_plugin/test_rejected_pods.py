@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.marker import RejectedPods
-from gpushare.errors import ApiUnavailable
+from gpushare.errors import ApiUnavailable, ApiUnreachable
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read
 
@@ -74,3 +74,9 @@ def test_what_fails_is_tried_again() -> None:
     assert [call.method for call in api.calls] == ["GET"]
     rejected.clear([read(body)])
     assert [call.method for call in api.calls] == ["GET", "GET", "DELETE"]
+
+
+def test_while_the_api_server_is_away_one_pod_is_read() -> None:
+    api = ScriptedApi(forever=ApiUnreachable("away", 0))
+    RejectedPods(api).clear([read(failed()) for _ in range(3)])
+    assert len(api.calls) == 1

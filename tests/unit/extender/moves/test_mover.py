@@ -104,6 +104,7 @@ def test_the_new_place_of_the_pod_that_moves_is_kept_from_others() -> None:
 
 
 LOST, CUT = (ApiUnavailable("cut", 0), True), (ApiUnavailable("cut", 0), False)
+PROXY = ApiUnavailable("a proxy's answer", 403)
 SPENT, CHANGED = (ApiError("budget", 429), False), (ApiConflict("changed", 409), False)
 
 
@@ -112,6 +113,8 @@ SPENT, CHANGED = (ApiError("budget", 429), False), (ApiConflict("changed", 409),
     [
         [LOST],
         [CUT],
+        [(PROXY, True)],
+        [(PROXY, False)],
         [CUT, LOST],
         [SPENT],
         [CUT, SPENT],
