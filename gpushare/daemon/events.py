@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare.daemon.part import Part
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiUnavailable,
+    ApiUnreachable,
+    WireError,
+)
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.turns import Turns
@@ -43,7 +49,7 @@ QUEUED_OF_ONE = 64
 
 _TIMEOUT = 3.0
 _MAX_PAUSE = 30.0
-_FORBIDDEN = 403
+_FORBIDDEN, _TOO_MANY = 403, 429
 _REFUSALS = 3
 """403 in a row that mean a missing right in a namespace, or a terminating namespace."""
 
@@ -424,8 +430,9 @@ class Recorder(Part):
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))
-        elif not isinstance(error, ApiNotFound):  # 404: the namespace or the event is gone
-            # An overloaded API server must not be called five times a second.
+        elif isinstance(error, (ApiUnavailable, ApiUnreachable)) or error.status == _TOO_MANY:
+            # An overloaded API server must not be called five times a second. Another refusal, such
+            # as that of a webhook, is about this event: events of other namespaces go on.
             self._failures += 1
             log.debug(Line("event not taken", reason=event.reason, error=error))
             self._stopping.wait(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))

@@ -169,6 +169,17 @@ def test_an_event_not_taken_is_dropped_and_the_next_is_tried(
     poll(lambda: recorder.state() == {"events_written_total": 1, "events_dropped_total": 1})
 
 
+def test_a_refusal_of_one_namespaces_events_delays_no_other(
+    recorder: Recorder, api: EventApi
+) -> None:
+    api.answers = [ApiError("denied by a webhook", 400) for _ in range(6)]
+    for number in range(6):
+        about = ObjectReference("Pod", "denied", f"p{number}", f"uid-{number}")
+        recorder.record(about, "GPUShareBindFailed", "Binding", "why")
+    tell(recorder)
+    poll(lambda: recorder.state()["events_written_total"] == 1)
+
+
 def test_an_event_that_is_there_already_was_taken(recorder: Recorder, api: EventApi) -> None:
     api.answers = [ApiConflict("", 409)]
     tell(recorder)
