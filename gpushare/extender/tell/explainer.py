@@ -103,10 +103,11 @@ class Explainer:
         if not self._slots.acquire(blocking=False):
             raise NotReady("gpushare: too many ask for explanations; ask again in a second")
         try:
+            pod = self._read(namespace, name)
             with self._making:
                 time.sleep(max(0.0, self._rested_at - time.monotonic()))
                 begin = time.thread_time()
-                body = self._explain(self._read(namespace, name))
+                body = self._explain(pod)
                 cost = time.thread_time() - begin
                 self._rested_at = time.monotonic() + min(_MAX_REST, cost * _REST)
                 return body

@@ -40,6 +40,7 @@ from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
 from gpushare.wire.groups import Claimant, claimant, group_of
 
@@ -421,21 +422,26 @@ class FilterVerb:
         if not (is_refusal and reasons) or ref is None:
             return
         if recipients.event_messages is not None:
-            explanation = partial(self._explain, look.snapshot, args, transaction)
+            explanation = partial(self._explain, look.snapshot, args.pod, args.names, transaction)
             recipients.event_messages.no_fit(ref, reasons, explanation)
         if recipients.last_hour is not None:
             name, units = resource.names.resource, transaction.request.total
             recipients.last_hour.refused(name, ref.uid, units)
 
     def _explain(
-        self, snapshot: Snapshot, args: FilterArgs, transaction: FilterTransaction
+        self,
+        snapshot: Snapshot,
+        spec: ClaimsPod,
+        names: NodeNames,
+        transaction: FilterTransaction,
     ) -> tuple[Explanation, Outstanding]:
         """Return why no node takes the pod, by the snapshot of the last look.
 
-        All nodes of the cluster count: kube-scheduler has left full and cordoned nodes out of the
-        call, and the pod may fit there later.
+        spec: the pod of the call. names: the nodes of the call. All nodes of the cluster count:
+        kube-scheduler has left full and cordoned nodes out of the call, and the pod may fit there
+        later.
         """
-        resource, pod, demands = transaction.resource, transaction.pod, demands_of(args.pod)
+        resource, pod, demands = transaction.resource, transaction.pod, demands_of(spec)
         explain_nodes = partial(
             explain,
             snapshot,
@@ -449,10 +455,10 @@ class FilterVerb:
         if explanation.fit:
             # kube-scheduler left these nodes out for a reason that no node shows, such as affinity
             # to pods. Only "never" of the nodes in the call would be wrong.
-            called_nodes = explain_nodes(names=args.names)
+            called_nodes = explain_nodes(names=names)
             explanation = explanation if called_nodes.never else called_nodes
         if pod is None or not pod.group.key:
             return explanation, Outstanding()
         needs = self._group_rooms[resource.names.resource].needs(pod, demands)
-        rows = args.names.rows(snapshot.row)
+        rows = names.rows(snapshot.row)
         return explanation, Outstanding(group=group_need(snapshot, needs, rows))
