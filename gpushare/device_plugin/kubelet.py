@@ -64,6 +64,8 @@ class Channel:
         )
         try:
             return call(request, timeout=seconds)
+        except ValueError as error:  # another call has closed the channel
+            raise KubeletError(f"{self.path}: {method}: {error}") from error
         except grpc.RpcError as error:
             self.close()
             rpc_error: Any = error  # an RpcError is a Call as well

@@ -214,7 +214,7 @@ class DevicePlugin:
             form = form_of(device for entry in entries for device in entry.ids)
         except GpuShareError as error:
             log.warning(Line("what the kubelet has given out is not known", error=error))
-            entries, form = (), ORIGINAL_IDS
+            entries, form = (), self._server.ids
         self._allocator.reset(entries)
         self._server.ids = _UNIT_IDS.get(self._options.unit_ids) or form or NVIDIA_IDS
 

@@ -60,6 +60,7 @@ class PluginServer:
     ) -> None:
         self.socket = socket
         self.ids = ORIGINAL_IDS
+        """The form of the ids of units; the original's until the checkpoint has been read."""
         """The form of the units' ids; set before `start`."""
         self._health = health
         self._allocator = allocator
