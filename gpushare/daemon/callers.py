@@ -34,7 +34,7 @@ class Callers:
         return not self.names or bool(self.names & certificate)
 
     def allows_host(self, host: str) -> bool:
-        """Return whether that is how this machine may be called: the text of `Host`, or ""."""
+        """Return whether a caller may send this Host header; "" (no header) is allowed."""
         if self.hosts is None or not host:  # every browser sends one
             return True
         if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):

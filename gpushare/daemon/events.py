@@ -202,9 +202,9 @@ class Buckets:
 class FairQueue:
     """Events by namespace, taken out in turn; any thread may call any method."""
 
-    max_of_namespace: int
+    max_events: int
     """Events in all."""
-    most_of_one: int
+    max_events_of_namespace: int
     """Of one namespace."""
     evicted: int = 0
     """Those that made room for others."""
@@ -220,9 +220,9 @@ class FairQueue:
         """
         with self._condition:
             turns = self._turns
-            if turns.count(namespace) >= self.most_of_one:
+            if turns.count(namespace) >= self.max_events_of_namespace:
                 return False
-            if len(turns) >= self.max_of_namespace:
+            if len(turns) >= self.max_events:
                 longest = turns.longest()
                 if turns.count(longest) <= turns.count(namespace) + 1:
                     return False

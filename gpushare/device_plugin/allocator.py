@@ -58,11 +58,11 @@ class AllocationState:
     served: dict[identity.ContainerKey, frozenset[str]] = field(default_factory=dict)
     """The ids of containers."""
     doubtful: set[identity.ContainerKey] = field(default_factory=set)
-    """Containers that count as served although an unknown pod may have been meant."""
+    """Containers on record as served; the kubelet may have asked for a pod that was not known."""
     refused_uids: set[str] = field(default_factory=set)
     """Uids of pods."""
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
-    """The latest ids of an uncertain pod; kept until a certain pod is served with the ids."""
+    """Sets of ids that Allocate served without a certain owner, the newest ones."""
 
     def note(self, ids: frozenset[str], decided: Decided) -> None:
         """Remember the container that was served with these ids, if there is only one."""
@@ -99,7 +99,7 @@ class Candidates:
 
     candidates: Sequence[ContainerCandidate]
     by_kubelet: bool
-    """The kubelet shows them, and it shows no pod without ids that could not be read."""
+    """pod-resources lists the candidates, and each listed pod that lacks ids could be read."""
     changes: int
     """The number of changes of the pods before."""
 

@@ -511,7 +511,7 @@ class NvmlSource:
 
 
 def _rounded_mib(size: int) -> int:
-    """Return bytes as MiB, rounded up."""
+    """Return bytes as MiB, rounded up to whole steps of _RESERVED_STEP_MIB."""
     return -(-int(size) // (_RESERVED_STEP_MIB * 2**20)) * _RESERVED_STEP_MIB
 
 

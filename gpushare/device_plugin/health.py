@@ -34,8 +34,8 @@ SILENCE_SECONDS = 60.0
 """After so long without an answer of the source all cards count as unhealthy."""
 
 DEAD_SECONDS = 300.0
-"""After so long without a word about any card the process is to be started anew: the new one gets
-the device files and the driver's library that are there then."""
+"""After these seconds without a usable answer about any card, `/livez` fails. The restarted
+container gets the device files and the driver library that are on the node then."""
 
 _XID_WAIT = 2.0
 _FIRST_PAUSE = 0.5
@@ -96,7 +96,7 @@ class Diagnosis:
         self._at = now
 
     def on_read(self, gpu: DetectedGpu | None, now: float) -> Problem | None:
-        """Return the problem after a read. gpu: None if NVML lists the GPUs without this one."""
+        """Return the problem after a read. gpu: None if the GPU is missing from NVML's list."""
         if gpu is None:
             self._away = True
             return Problem(Fault.GONE, "is not there any more")

@@ -114,7 +114,7 @@ class Decided:
     grant: Grant
     owners: tuple[ContainerCandidate, ...]
     by_kubelet: bool = True
-    """The kubelet's own view shows the containers; else an unknown pod may be meant."""
+    """pod-resources lists the containers; if not, the kubelet may mean a pod that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def decide(
 def granted(
     candidate: ContainerCandidate, cards: NodeCards, *, healthy: bool = True
 ) -> Grant | str:
-    """Return the container's grant by the Binding and the present cards; or the reason without one.
+    """Return the container's grant by its Binding and the present cards, or why there is none.
 
     healthy: whether only healthy cards will do.
     """

@@ -1,6 +1,7 @@
 """The kubelet's sockets: registration, the kubelet's pods and their devices; also the checkpoint.
 
-Knows gRPC as a client. Every failure is a KubeletError that names the socket.
+Knows gRPC as a client. A failed call is a KubeletError that names the socket; a malformed
+checkpoint, or an answer in it, is a MessageError.
 
 Tested in `tests/unit/device_plugin/test_allocator.py` and
 `tests/unit/device_plugin/test_start_check.py`.

@@ -328,7 +328,7 @@ class Memory(Loop):
             return None, None
 
     def _log_once(self, about: str, text: str) -> None:
-        """Log a problem once, and again only after the problem has gone in between."""
+        """Log a problem once; that of a card again once the card was read in between."""
         if about not in self._silent:
             self._silent.add(about)
             log.warning(Line("memory of containers", found=text))

@@ -86,7 +86,7 @@ class PluginMetrics:
         )
         unseen = GaugeMetricFamily(
             "gpushare_device_plugin_device_unwatched",
-            "1 for each card whose errors the driver does not report to us; /readyz says why",
+            "1 for each card whose errors the driver does not report to us; the log says why",
             labels=labels,
         )
         uncounted = GaugeMetricFamily(

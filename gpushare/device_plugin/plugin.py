@@ -43,7 +43,7 @@ log = logging.getLogger("gpushare.device_plugin")
 NAME = "gpushare-device-plugin"
 
 _FIRST_SECONDS = 5.0
-"""Seconds to wait for the API server; then the plug-in registers without an answer."""
+"""Seconds to wait for the first write of the Node; then the plug-in registers anyway."""
 _LIMITING_DRIVER = 615
 _UNIT_IDS = {"nvidia": NVIDIA_IDS, "original": ORIGINAL_IDS}
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
@@ -201,7 +201,7 @@ class DevicePlugin:
         self._client.close()
 
     def _before_registering(self) -> None:
-        """Read the kubelet's record; the first time, wait for the API server before.
+        """Read the kubelet's checkpoint; the first time, wait for the write of the Node before.
 
         Without the API server, pods that the kubelet's own APIs show are served all the same.
         """

@@ -28,9 +28,7 @@ ORIGINAL = "aliyungpushare.sock"
 _OURS = "gpushare-"
 _LOOK_SECONDS = 0.1
 _FOLLOWED_LOOK_SECONDS = 0.5
-"""While the kubelet follows us: the end of the kubelet ends the connection, which we notice at
-once.
-"""
+"""Seconds between two looks while ListAndWatch is open; the end of that call wakes the loop."""
 _FIRST_PAUSE = 0.025
 """Seconds to the second try: a starting kubelet binds the socket first, and listens then."""
 _LONGEST_PAUSE = 30.0

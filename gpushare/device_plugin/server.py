@@ -70,7 +70,7 @@ class PluginServer:
         self._server: grpc.Server | None = None
         self._watchers = 0
         self.was_watched = False
-        """Whether a kubelet has followed the list of devices since `start`, however shortly."""
+        """Whether a kubelet has called ListAndWatch since `start`."""
         self._watched_changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 

@@ -87,7 +87,8 @@ class StartCheck:
             )
 
     def wrong(self, entry: CheckpointEntry) -> WrongDevices | None:
-        """Return the wrong devices of a container on record; None if right, or if the pod is gone.
+        """Return the wrong devices of a container on record; None if right, or if the pod or the
+        container is not known, or the pod has ended.
 
         Raises MessageError.
         """

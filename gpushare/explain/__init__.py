@@ -1,4 +1,4 @@
-"""The explanation of a pod that waits, or of one that is bound.
+"""Texts about pods and plans from books: explanations, what-if, more nodes, moves, claims.
 
 Tested in `tests/unit/explain` and `tests/unit/core/test_explain.py`.
 """

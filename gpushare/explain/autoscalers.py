@@ -45,7 +45,7 @@ class Wish:
     full: frozenset[str]
     """The nodes with room in their sums and none on a device."""
     nodes: frozenset[str]
-    """All nodes without room on a device; only `full` if all are more than MOST_NODES."""
+    """All nodes with devices and no room on one; of more than MOST_NODES only those of `full`."""
 
 
 _Waits = TypeVar("_Waits", Waiting, Wish)

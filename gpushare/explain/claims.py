@@ -205,8 +205,9 @@ def read_devices(
 
 
 def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
-    """Return the nodes where the devices are that claims of the pod share with other pods; None:
-    the pod may go anywhere. kube-scheduler frees devices that are reserved for this pod alone.
+    """Return the nodes that can use all devices of the pod's allocated claims; None: any node.
+
+    A claim that is reserved for this pod alone does not count: kube-scheduler may free it.
     """
     ref, nodes = pod_ref(pod), None
     for name in claim_names(pod) or ():

@@ -83,8 +83,7 @@ class Observation:
     node: str | None = ""
     """The node of the pod to place, "" while the pod is pending; None: the pod is gone."""
     plan: DefragAnswer | None = None
-    """A plan of as many moves as remain at most, made between moves once the books show the last
-    one."""
+    """A new plan with at most as many moves as remain; None until the books show the last move."""
     spent: bool = False
     """Whether only a disruption budget keeps a pod of the remaining plan from its move."""
     gone: bool = False

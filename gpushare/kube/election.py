@@ -11,8 +11,8 @@ or order of calls:
 
 - Two processes never lead at one time. A term ends `renew_deadline` after the last renewal was
   *sent*; another process begins `duration` after it *saw* the last renewal, at the earliest.
-- Between the end of one term and the begin of the next by another process lies `bind_budget`: the
-  last writes of the old leader have landed, or never will.
+- Unless the old leader released the Lease, at least `bind_budget` passes between its term and the
+  next one. By then each write of the old leader has landed, or never will.
 - Only times of the local monotonic clock count. The times in the Lease are foreign wall clocks.
 
 A process does not notice a pause (SIGSTOP, a stalled machine). So a bind reads `Term.until` right
@@ -199,7 +199,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
-    """Seconds; client-go's defaults (leaderelection: 15, 10, 2, spread by up to 1.2 times)."""
+    """Seconds; client-go's defaults. A candidate adds up to `spread` times `retry`."""
 
     duration: float = 15.0
     renew_deadline: float = 10.0

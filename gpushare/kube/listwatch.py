@@ -10,8 +10,9 @@ replays a run.
   is a part of a list; only a whole list is delivered. 410 between pages starts the list again, and
   so does a page that fails for long.
 - A watch goes on from the last seen version, and the server ends the watch after some time. After a
-  cut or an end the watch resumes. A list follows a silent watch: a server may be behind our
-  version, or send no bookmarks, and a proxy may cut each watch before its first event.
+  cut or an end the watch resumes. If nothing has come for `quiet_after` when an opened watch ends,
+  a list follows: a server may be behind our version, or send no bookmarks, and a proxy may cut
+  each watch before its first event.
 - 410, as status or as an ERROR event, means that versions are gone: list again, never reuse a
   version.
 - A page with too many bytes is requested again with half as many objects, down to one; later pages
@@ -201,7 +202,7 @@ class ListWatch(Generic[PageT, EventT]):
     _opened: bool = False
 
     def request_relist(self) -> None:
-        """Ask for a new list; one that has begun already does not count."""
+        """Request a new list; a list that has begun already does not satisfy the request."""
         self._relist_wanted = True
 
     def next(self, now: float, jitter: float) -> Action:

@@ -254,7 +254,7 @@ def _check_plug_in(kubeconfig: str, context: str | None) -> None:
 
 
 def _tls(settings: "Configuration") -> ssl.SSLContext:
-    """Return a context with the certificates, read once: the files may go before the session does.
+    """Return a TLS context. Certificates are read once: the files may be deleted while in use.
 
     The official client writes certificates of the kubeconfig to temporary files; these are removed
     when any process that was forked later ends, or by a cleaner of /tmp.

@@ -29,8 +29,8 @@ class NodeValues(Generic[Inputs, T]):
     ) -> list[T]:
         """Return the values of the nodes that share devices, by name.
 
-        inputs: the other inputs of a node that is not in by_node. Each value is that of one moment,
-        so binds do not wait for all of them.
+        inputs: the other inputs of a node that is not in by_node. Values may be of different
+        moments: the ledger is locked for one node at a time.
         """
         last, kept = self._kept, dict[str, tuple[int, Inputs, T]]()
         for name, version in ledger.node_versions().items():
