@@ -298,7 +298,8 @@ class Health:
             for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
                 if uuid in (first.uuid, first.parent):
                     diagnosis.on_xid(xid, self._clock())
-            self._take(self._judged())
+            if not self._is_silent():  # else the last read says nothing of the other cards
+                self._take(self._judged())
         self._reads.wake()
 
     def watch(self, seconds: float = _XID_WAIT) -> float:
@@ -336,11 +337,15 @@ class Health:
 
     def check_silence(self) -> None:
         """Mark all cards unhealthy if the source does not answer: the driver hangs, or is away."""
-        if self._clock() > self._read_at + SILENCE_SECONDS:
-            text = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
-            problem = Problem(Fault.NO_ANSWER, text)
-            cards = tuple(replace(card, problem=problem) for card in self._cards.all)
-            self._take(replace(self._cards, all=cards))
+        with self._judging:
+            if self._is_silent():
+                text = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
+                problem = Problem(Fault.NO_ANSWER, text)
+                cards = tuple(replace(card, problem=problem) for card in self._cards.all)
+                self._take(replace(self._cards, all=cards))
+
+    def _is_silent(self) -> bool:
+        return self._clock() > self._read_at + SILENCE_SECONDS
 
     def _why(self) -> str:
         problems = {str(gpu.problem) for gpu in self._last if gpu.problem}

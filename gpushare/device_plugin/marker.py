@@ -180,12 +180,14 @@ def _beside(wrongs: Sequence[WrongDevices]) -> Iterator[tuple[NodePod, Mapping[s
 class RejectedPods:
     """Deletes pods that the kubelet failed because the device plug-in was not there.
 
-    Only with an option, so that nobody has to clean up after a reboot. Deletes only pods of a
-    controller, which has created new pods; never a pod that this plug-in refused: the status of
-    that pod has the reason. Each pod that has ended is read once.
+    resource: the kubelet's message names the resource without a plug-in; a pod that another device
+    plug-in failed stays. Only with an option, so that nobody has to clean up after a reboot.
+    Deletes only pods of a controller, which has created new pods; never a pod that this plug-in
+    refused: the status of that pod has the reason. Each pod that has ended is read once.
     """
 
     api: Api
+    resource: str
     _checked_uids: set[str] = field(default_factory=set)
 
     def clear(self, pods: Iterable[NodePod]) -> None:
@@ -211,12 +213,13 @@ class RejectedPods:
         if not isinstance(document, dict):
             return
         metadata, status = document.get("metadata") or {}, document.get("status") or {}
-        owners = metadata.get("ownerReferences") or ()
+        owners, message = metadata.get("ownerReferences") or (), str(status.get("message"))
         if (
             metadata.get("uid") == pod.ref.uid
             and status.get("phase") == "Failed"
             and status.get("reason") == _REJECTED
-            and SAYS not in str(status.get("message"))
+            and self.resource in message
+            and SAYS not in message
             and any(owner.get("controller") for owner in owners)
         ):
             options = {

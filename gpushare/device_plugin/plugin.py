@@ -114,7 +114,7 @@ class DevicePlugin:
             self._allocator,
             check,
             tell=self._event_messages.wrong_device,
-            clear=RejectedPods(self._client).clear if clear else lambda pods: None,
+            clear=RejectedPods(self._client, names.resource).clear if clear else lambda pods: None,
             look_too=compute.look,
         )
         self._memory = None

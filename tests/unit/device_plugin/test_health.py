@@ -158,6 +158,14 @@ def test_all_cards_are_closed_while_the_driver_does_not_answer(watched: Watched)
     assert watched.refresh() == [True, True]
 
 
+def test_an_xid_opens_no_card_while_the_driver_does_not_answer(watched: Watched) -> None:
+    watched.now = SILENCE_SECONDS + 1
+    watched.health.check_silence()
+    watched.health.on_xid("GPU-b", 79)
+    assert watched.healthy() == [False, False]
+    assert watched.refresh() == [True, False]
+
+
 def test_cards_that_make_no_sense_are_refused_at_the_start() -> None:
     gpus = Gpus()
     gpus.found = ()

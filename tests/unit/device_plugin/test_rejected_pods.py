@@ -7,10 +7,15 @@ import pytest
 
 from gpushare.device_plugin.marker import RejectedPods
 from gpushare.errors import ApiUnavailable, ApiUnreachable
+from gpushare.wire.annotations import ALIYUN
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read
 
-KUBELET = "Pod was rejected: Allocate failed due to no healthy devices present"
+AWAY = (
+    "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy"
+    " devices {}, which is unexpected"
+)
+KUBELET = AWAY.format(ALIYUN.resource)
 
 
 def failed(**status: Any) -> Json:
@@ -23,7 +28,7 @@ def failed(**status: Any) -> Json:
 def deleted(body: Json, view: Json | None = None) -> list[Json]:
     """The bodies of the deletions, after the pod was looked at twice."""
     api = ScriptedApi(forever=json.dumps(view or body).encode())
-    rejected = RejectedPods(api)
+    rejected = RejectedPods(api, ALIYUN.resource)
     for _ in range(2):
         rejected.clear([read(body)])
     return [json.loads(call.body or b"") for call in api.calls if call.method == "DELETE"]
@@ -41,7 +46,8 @@ def test_a_pod_that_no_plugin_was_there_for_is_deleted_by_its_uid() -> None:
         {"phase": "Succeeded"},
         {"reason": "Evicted"},
         {"reason": None},
-        {"message": "Allocate failed due to rpc error: desc = gpushare: pod default/a: ..."},
+        {"message": f"rpc error: desc = gpushare: pod default/a: no {ALIYUN.resource} ..."},
+        {"message": AWAY.format("example.com/nic")},
     ],
 )
 def test_a_pod_that_failed_otherwise_stays(status: Json) -> None:
@@ -58,7 +64,7 @@ def test_a_pod_without_a_controller_stays() -> None:
 
 def test_a_pod_that_runs_is_not_even_read() -> None:
     api = ScriptedApi()
-    RejectedPods(api).clear([read(pod_json(4))])
+    RejectedPods(api, ALIYUN.resource).clear([read(pod_json(4))])
     assert api.calls == []
 
 
@@ -69,7 +75,7 @@ def test_another_pod_of_that_name_stays() -> None:
 def test_what_fails_is_tried_again() -> None:
     body = failed()
     api = ScriptedApi([ApiUnavailable("away", 503)], json.dumps(body).encode())
-    rejected = RejectedPods(api)
+    rejected = RejectedPods(api, ALIYUN.resource)
     rejected.clear([read(body)])
     assert [call.method for call in api.calls] == ["GET"]
     rejected.clear([read(body)])
@@ -78,5 +84,5 @@ def test_what_fails_is_tried_again() -> None:
 
 def test_while_the_api_server_is_away_one_pod_is_read() -> None:
     api = ScriptedApi(forever=ApiUnreachable("away", 0))
-    RejectedPods(api).clear([read(failed()) for _ in range(3)])
+    RejectedPods(api, ALIYUN.resource).clear([read(failed()) for _ in range(3)])
     assert len(api.calls) == 1
