@@ -6,7 +6,7 @@ Compact JSON, for people and doctor:
 
 `problem`, left out if empty, says why containers may get no device by that strategy.
 
-Tested in `tests/unit/device_plugin/test_handover.py` and `tests/unit/doctor/test_parts.py`.
+Tested in `tests/unit/wire/test_device_list.py`.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 Pure; standard library only, since the kubectl plug-in imports this module.
 
-Tested in `tests/unit/doctor/test_parts.py`.
+Tested in `tests/unit/wire/test_metrics.py`.
 """
 
 import re

@@ -16,8 +16,8 @@ from gpushare.device_plugin.handover import (
     read_cdi,
     read_toolkit,
 )
-from gpushare.errors import AnnotationError, SettingsError
-from gpushare.wire.device_list import DeviceList, decode_device_list, encode_device_list
+from gpushare.errors import SettingsError
+from gpushare.wire.device_list import DeviceList
 
 GPUS = ("GPU-a", "GPU-b")
 CDI = CdiDevices(frozenset({*GPUS, "0", "1", "all"}), "/var/run/cdi/nvidia.yaml", has_limits=True)
@@ -186,15 +186,3 @@ def test_what_changes_on_the_node_changes_the_choice(
     text = [record.getMessage() for record in caplog.records]
     assert sum("devices are handed over" in line for line in text) == 3
     assert sum("CDI file not read" in line for line in text) == 1
-
-
-def test_the_annotation_reads_as_it_was_written() -> None:
-    for item in (DeviceList("cdi-cri", "a reason"), DeviceList("envvar", "x" * 600, "a problem")):
-        decoded = decode_device_list(encode_device_list(item))
-        assert decoded == replace(item, reason=item.reason[:512])
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"strategy":1}', "x" * 5000, '{"strategy":""}'])
-def test_an_annotation_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(AnnotationError):
-        decode_device_list(text)

@@ -23,19 +23,8 @@ from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_document, as_text
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList
-from gpushare.wire.metrics import read_samples, total
 from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
-
-METRICS = """\
-# HELP gpushare_requests_total Calls answered
-# TYPE gpushare_requests_total counter
-gpushare_requests_total{verb="filter",outcome="fit"} 3.0
-gpushare_requests_total{outcome="none",verb="filter"} 2.0
-gpushare_requests_total{outcome="fit",verb="bind"} 9.0
-gpushare_ready 1.0
-gpushare_odd one
-"""
 
 
 def test_a_server_that_is_not_verified_is_warned_of_once() -> None:
@@ -46,14 +35,6 @@ def test_a_server_that_is_not_verified_is_warned_of_once() -> None:
             text = "Unverified HTTPS request is being made to host '10.0.0.1'."
             warnings.warn_explicit(text, InsecureRequestWarning, "connectionpool.py", line, "pool")
     assert len(caught) == 1
-
-
-def test_samples_are_summed_by_labels() -> None:
-    decoded = read_samples(METRICS)
-    assert total(decoded, "gpushare_requests_total", verb="filter") == 5.0
-    assert total(decoded, "gpushare_ready") == 1.0
-    assert total(decoded, "gpushare_odd") is None
-    assert total(decoded, "gpushare_requests") is None
 
 
 @pytest.mark.parametrize(

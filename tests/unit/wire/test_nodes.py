@@ -9,7 +9,7 @@ from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import MessageError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import Inventory, InventoryDevice, encode_inventory
-from gpushare.wire.nodes import node_spec
+from gpushare.wire.nodes import node_spec, share_by_labels
 from gpushare.wire.objects import Node
 
 GPU = "aliyun.com/gpu-mem"
@@ -123,3 +123,20 @@ def test_a_node_without_a_name_is_an_error() -> None:
         node_spec(node(name=""), ALIYUN, "GiB")
     with pytest.raises(MessageError, match="name"):
         node_spec(Node(), ALIYUN, "GiB")
+
+
+def test_a_node_with_labels_alone_is_shared_as_a_device_plug_in_would() -> None:
+    labelled = node({"cpu": "4"}, {"cpu": "4"}, name="labelled")
+    assert labelled.metadata is not None
+    labelled.metadata.labels = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "16384"}
+    plug_in = {GPU: "32", COUNT: "2", "aliyun.com/gpu-core.percentage": "200"}
+    nodes = [labelled, node(plug_in, plug_in, name="served"), node(name="bare")]
+    assert share_by_labels(nodes, ALIYUN, "GiB") == {"labelled": 2}
+    assert node_spec(labelled, ALIYUN, "GiB").capacity == (16, 16)
+    allocatable = (labelled.status and labelled.status.allocatable) or {}
+    assert allocatable["cpu"] == "4"
+    assert {name: allocatable[name] for name in plug_in} == {
+        GPU: 32,
+        COUNT: 2,
+        "aliyun.com/gpu-core.percentage": 200,
+    }
