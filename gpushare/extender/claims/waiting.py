@@ -21,6 +21,7 @@ from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec
 from gpushare.wire.objects import Metadata, seconds_of
 from gpushare.wire.pods import names_any, pod_ref
+from gpushare.wire.request_mistakes import resources_of
 
 MAX_PODS = 2048
 MAX_NEEDS = 8 << 10
@@ -53,14 +54,7 @@ def waiting_pod(pod: ClaimsPod, managed: Collection[str]) -> WaitingPod | None:
     for a managed resource.
     """
     metadata, spec = pod.metadata or Metadata(), pod.spec or ClaimsPodSpec()
-    resources = frozenset(
-        name
-        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
-        if container.resources is not None
-        for amounts in (container.resources.limits or {}, container.resources.requests or {})
-        for name in amounts
-        if "/" in name
-    )
+    resources = frozenset(name for name in resources_of(pod) if "/" in name)
     if not (spec.resource_claims or resources) or names_any(pod, managed):
         return None
     try:
