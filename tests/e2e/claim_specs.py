@@ -253,8 +253,7 @@ def two_shared_capacities_of_one_device(world: ClaimWorld) -> Pods:
     world.slice(node, EXAMPLE, devices=[gpu])
     of = world.device_class(f"device.driver == '{EXAMPLE}'")
     amounts = {"requests": {"memory": "16Gi", "compute": "40"}}
-    pods = [world.pod(world.claim(request(of, capacity=amounts))) for _ in range(2)]
-    world.bound(*pods)
+    pods = world.bound_in_turn(*(world.claim(request(of, capacity=amounts)) for _ in range(2)))
     # Memory is left, compute is not.
     return Pods(pods, [world.pod(world.claim(request(of, capacity=amounts)))])
 
@@ -276,8 +275,7 @@ def bandwidth_of_a_shared_nic(world: ClaimWorld) -> Pods:
         amounts = {"requests": {"ingressBandwidth": ingress, "egressBandwidth": egress}}
         return world.claim(request(of, "nic", capacity=amounts))
 
-    pods = [world.pod(claim(*pair)) for pair in (("60G", "5G"), ("39500M", "5G"))]
-    world.bound(*pods)
+    pods = world.bound_in_turn(claim("60G", "5G"), claim("39500M", "5G"))
     return Pods(pods, [world.pod(claim("1G", "1G"))])
 
 
@@ -308,10 +306,7 @@ def two_gpus_of_one_pcie_root(world: ClaimWorld) -> Pods:
 @spec
 def gpu_memory_by_shares(world: ClaimWorld) -> Pods:
     world.node(80, 24)
-    pods = []
-    for gib in (10, 10, 60):
-        pods.append(world.pod(world.claim(memory_request(gib))))
-        world.bound(pods[-1])
+    pods = world.bound_in_turn(*(world.claim(memory_request(gib)) for gib in (10, 10, 60)))
     pair = world.pod(world.claim(memory_request(10, count=2)))
     return Pods(pods, [pair])
 
@@ -322,8 +317,7 @@ def a_number_of_shares_beside_memory(world: ClaimWorld) -> Pods:
     world.slice(node, DRIVER, devices=[shared_gpu(0, 80, node, shares="4")])
     of = world.device_class(f"device.driver == '{DRIVER}'")
     amounts = {"requests": {"memory": "8Gi", "shares": "1"}}
-    pods = [world.pod(world.claim(request(of, capacity=amounts))) for _ in range(4)]
-    world.bound(*pods)
+    pods = world.bound_in_turn(*(world.claim(request(of, capacity=amounts)) for _ in range(4)))
     return Pods(pods, [world.pod(world.claim(request(of, capacity=amounts)))])
 
 

@@ -100,10 +100,7 @@ def test_as_many_pods_are_bound_as_whatif_counts(
     words = ("--pods", manifest(tmp_path, *requests), "--claims", "gpu.nvidia.com")
     (count,) = told(world, "whatif", *words)["pods"]
     assert 0 < count["fit"] < 50
-    pods = []
-    for _ in range(count["fit"]):
-        pods.append(world.pod(world.claim(*requests)))
-        world.bound(pods[-1])
+    world.bound_in_turn(*(world.claim(*requests) for _ in range(count["fit"])))
     last = world.pod(world.claim(*requests))
     assert not world.settled(last)
     world.sound()
@@ -114,8 +111,7 @@ def test_as_many_pods_are_bound_as_whatif_counts(
 def test_the_claims_that_explain_names_are_those_that_have_to_end(world: ClaimWorld) -> None:
     world.node(40)
     claims = {gib: world.claim(memory_request(gib)) for gib in (6, 10, 20)}
-    pods = {gib: world.pod(claim) for gib, claim in claims.items()}
-    world.bound(*pods.values())
+    pods = dict(zip(claims, world.bound_in_turn(*claims.values()), strict=True))
     waits = world.pod(world.claim(memory_request(22)))
     assert not world.settled(waits)
     name = waits["metadata"]["name"]
