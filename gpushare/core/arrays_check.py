@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
 from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request
 from gpushare.core.snapshot import KINDS, PODS, REASONS, UNMETERED, ArrayCopies
 
@@ -37,7 +37,12 @@ def differing_nodes(
     for charge in charges:
         node = charge.node
         if node in nodes:
-            _sum_up(charge, used[node], percents[node], pods[node], host[node])
+            capacity = nodes[node].capacity
+            _sum_up(charge, capacity, used[node], percents[node], pods[node])
+            cpu = min(charge.request.cpu, HOST_BOUND)
+            host[node][1] += cpu
+            host[node][3] += min(charge.request.memory, HOST_BOUND)
+            host[node][4] += 0 if charge.request.devices else cpu
             if charge.request.devices:
                 kinds[node][_kind(charge.request, max(nodes[node].capacity, default=0))] += 1
     wrong = set(nodes) ^ set(sums.row)
@@ -67,10 +72,10 @@ def differing_nodes(
 
 def _sum_up(
     charge: Charge,
+    capacity: Sequence[int],
     used: list[int],
     percents: list[list[int]],
     pods: list[list[int]],
-    host: list[int],
 ) -> None:
     request, placement = charge.request, charge.placement
     charges: dict[int, tuple[int, Percents]] = {}
@@ -82,16 +87,11 @@ def _sum_up(
         everything = request.total, request.all_percents
         charges = dict.fromkeys(range(len(used)), everything)
     for device, (units, part) in charges.items():
-        used[device] += units
+        used[device] += charged_units(units, part, capacity[device])
         pods[device][PODS] += 1
         pods[device][UNMETERED] += not request.cores
         for by_device, percent in zip(percents, part, strict=False):
             by_device[device] += percent
-    cpu = min(request.cpu, HOST_BOUND)
-    host[1] += cpu
-    host[3] += min(request.memory, HOST_BOUND)
-    if not request.devices:
-        host[4] += cpu
 
 
 def _kind(request: Request, largest: int) -> int:

@@ -7,7 +7,7 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import compute, percents_of
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import ANY_SHARERS, Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
@@ -133,7 +133,9 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
     parts = parts if draw(st.booleans()) else parts[:1] * len(parts)
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
-    request = Request(percents=compute(draw(cores)), cards=cards).of_parts(parts)
+    share = draw(st.sampled_from([0, 0, 50]))
+    percents = percents_of((draw(cores), share))
+    request = Request(percents=percents, cards=cards).of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
     uuids = tuple(map(str, range(len(capacity))))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import charged_units, compute, percents_of
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import ANY_SHARERS, Charge, NodeSpec, Request, Shares
@@ -88,7 +88,8 @@ class DefragWorld:
             if pod.node == spec.name:
                 cpu += pod.request.cpu
                 for device, share in pod.shares:
-                    units[device] += share
+                    capacity = spec.capacity[device]
+                    units[device] += charged_units(share, pod.request.percents, capacity)
                     cores[device] += pod.request.cores
         return units, cores, cpu
 
@@ -100,7 +101,8 @@ class DefragWorld:
 
     def is_lawful(self, pods: State) -> bool:
         for spec in self.nodes:
-            if max(self.sharers(spec, pods).values(), default=0) > spec.max_sharers:
+            sharers = self.sharers(spec, pods)
+            if max(sharers.values(), default=0) > spec.max_sharers:
                 return False
             units, cores, cpu = self.sums(spec, pods)
             if cpu > (spec.cpu or 0) or max(cores) > 100:
@@ -109,7 +111,7 @@ class DefragWorld:
                 return False
             for pod in pods.values():
                 whole = pod.node == spec.name and pod.request.alone
-                if whole and any(units[device] != share for device, share in pod.shares):
+                if whole and any(sharers[device] > 1 for device, _ in pod.shares):
                     return False
         return True
 
@@ -118,7 +120,7 @@ class DefragWorld:
         (units, cores, cpu), sharers = self.sums(spec, pods), self.sharers(spec, pods)
         devices = zip(spec.capacity, units, cores, strict=True)
         room = [
-            has - used
+            (has, has - used)
             for device, (has, used, used_cores) in enumerate(devices)
             if sharers[device] < spec.max_sharers
             and used_cores < 100
@@ -126,7 +128,10 @@ class DefragWorld:
             and not (request.alone and used)
         ]
         return (spec.cpu or 0) - cpu >= request.cpu and any(
-            all(has >= part for has, part in zip(chosen, request.parts, strict=True))
+            all(
+                free >= charged_units(part, request.percents, has)
+                for (has, free), part in zip(chosen, request.parts, strict=True)
+            )
             for chosen in permutations(room, request.devices)
         )
 
@@ -196,6 +201,7 @@ CAPACITIES = st.lists(st.integers(4, 8), min_size=1, max_size=3)
 CPU = st.sampled_from([4000, 16_000])
 DEVICES, CPU_ASKED = st.sampled_from([1, 1, 1, 2]), st.sampled_from([0, 0, 1000, 3000])
 CORES = st.sampled_from([0, 0, 40, 70, 100])
+SHARES = st.sampled_from([0, 0, 0, 30, 60])
 
 
 def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) -> Request:
@@ -204,7 +210,7 @@ def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) 
         draw(st.integers(min_units, max_units)),
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
-        percents=compute(draw(CORES) if cores else 0),
+        percents=percents_of((draw(CORES) if cores else 0, draw(SHARES))),
     )
     other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *other_parts]) if draw(st.booleans()) else request

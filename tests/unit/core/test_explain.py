@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import compute, percents_of
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
 from gpushare.core.model import ANY_SHARERS, NodeSpec, ObservedPod, PodRef, Reason, Request
@@ -151,7 +151,11 @@ def requests(draw: st.DrawFn) -> Request:
     cpu = draw(st.sampled_from([0, 3000]))
     cores = draw(draw(_CORES))
     return Request(
-        units, devices, cpu=cpu, containers=((0, units * devices),), percents=compute(cores)
+        units,
+        devices,
+        cpu=cpu,
+        containers=((0, units * devices),),
+        percents=percents_of((cores, draw(st.sampled_from([0, 0, 0, 40])))),
     )
 
 
