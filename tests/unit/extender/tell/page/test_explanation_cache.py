@@ -72,7 +72,7 @@ def test_no_namespace_waits_for_all_sentences_of_another() -> None:
     world.fill(2)
     for space, units in (("a", 81), ("a", 82), ("a", 83), ("b", 84)):
         world.ledger.pod_changed(pod(str(units), units, space=space))
-    (part,) = world.documents._parts
+    (part,) = world.documents._parts  # noqa: SLF001 -- with a clock of its own
     part.explanations = ExplanationCache(Clock(1.0))
     explained_units: list[int] = []
     while len(explained_units) < 2:
