@@ -211,7 +211,7 @@ def test_a_flavor_adds_labels_and_tolerations() -> None:
 
 
 def test_a_verdict_changes_the_pending_check_of_ours_alone() -> None:
-    checks = [
+    checks: list[dict[str, Any]] = [
         {"name": "other", "state": "Pending"},
         {"name": "gpus", "state": "Pending", "retryCount": 2},
         {"name": "gpus-2", "state": "Ready"},

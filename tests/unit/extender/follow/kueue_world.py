@@ -40,7 +40,10 @@ class World:
             "metadata": {"name": CHECK, "resourceVersion": "1"},
             "spec": {"controllerName": CONTROLLER},
         }
-        self.flavor = {"metadata": {"name": "a10"}, "spec": {"nodeLabels": {"gpu": "a10"}}}
+        self.flavor: dict[str, Any] = {
+            "metadata": {"name": "a10"},
+            "spec": {"nodeLabels": {"gpu": "a10"}},
+        }
         self.calls: list[str] = []
         self.faults: list[tuple[bool, ApiError]] = []
         """Whether the next patch lands, and its error."""
