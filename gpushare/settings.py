@@ -49,7 +49,7 @@ _METAVARS = {
         "NAME[,NAME...]",
     ),
     **dict.fromkeys(("threads", "body_limit", "defrag_moves_per_hour", "neighbours"), "N"),
-    "defrag_after": "SECONDS",
+    **dict.fromkeys(("defrag_after", "reserve_after"), "SECONDS"),
     "unit": "UNIT",
 }
 
@@ -156,6 +156,9 @@ class Settings:
     )
     defrag_after: int = _setting(
         300, "seconds that a pod must have fitted nowhere before others are moved for it"
+    )
+    reserve_after: int = _setting(
+        0, "seconds that a pod waits before the node that opens first is reserved for it; 0: never"
     )
     claims: str = _setting(
         "",
@@ -318,6 +321,8 @@ def _check(settings: Settings) -> None:
         )
     if settings.defrag_after < 1:
         raise SettingsError(f"defrag-after: {settings.defrag_after} is less than 1 second")
+    if settings.reserve_after < 0:
+        raise SettingsError(f"reserve-after: {settings.reserve_after} is less than 0 seconds")
     _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)

@@ -35,6 +35,7 @@ from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.moves.mover import Mover
+from gpushare.extender.moves.reserver import Reserver
 from gpushare.extender.scheduler_file import SchedulerSettings, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.settler import Settler
@@ -222,6 +223,7 @@ class Extender:
             ScaleDownGuard(client, resources, marks, running, not_ready=not_ready),
             placeholders,
             mover,
+            Reserver(client, resources, after=settings.reserve_after, not_ready=not_ready),
             policy_refresher,
             *([shadow] if shadow is not None else []),
             *([admission_checks] if admission_checks is not None else []),

@@ -58,6 +58,10 @@ _HELP = {
     "moves_total": "Pods that were moved so that another fits",
     "moves_refused_total": "Evictions that the API server refused; the log says why",
     "moves_left": "Evictions that are left of the budget of this hour, as last read",
+    "reservations": "Pods for which a node is reserved",
+    "reservations_total": "Reservations made by this process",
+    "reservations_given_up_total": "Reservations whose free place kube-scheduler did not use: look"
+    " at the pod's affinity to pods, spread, volumes and host ports",
     "learned_pods_total": "Pods that policies are made for, seen since the start",
     "refits_total": "Policies made anew",
     "refit_failures_total": "Policies that could not be made, so the old ones stay; see the log",
