@@ -224,7 +224,7 @@ class DevicePlugin:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
     def _look_at_record(self, record: Sequence[CheckpointEntry]) -> None:
-        """Raises MessageError."""
+        """Look at what depends on the kubelet's record. Raises MessageError."""
         if self._contract.isolation == "hami-core":
             self._folders.look(record)
         self._compute.look(record)

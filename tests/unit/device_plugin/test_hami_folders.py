@@ -121,5 +121,5 @@ def test_before_the_first_container_there_is_nothing_to_remove(world: World) -> 
 
 def test_a_folder_that_cannot_be_made_refuses_the_container(world: World) -> None:
     world.parent.touch()
-    with pytest.raises(RequestRefused, match="hami-core: .* cannot be made"):
+    with pytest.raises(RequestRefused, match=r"hami-core: .* cannot be made"):
         world.folders.make("uid", "c0")
