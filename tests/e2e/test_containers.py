@@ -58,7 +58,7 @@ def test_each_container_has_its_gpus_and_can_open_no_others(cluster: Cluster) ->
     for container in node.running():
         body = by_name[container.pod]
         if not limit(container_of(body, container.container)):
-            assert not (container.nodes or container.gpus)
+            assert not container.nodes | container.gpus
             continue
         gpus = set(written_for(body, container.container))
         assert container.nodes == {*(f"nvidia{gpu}" for gpu in gpus), *_CONTROL}
