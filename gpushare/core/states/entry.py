@@ -183,7 +183,7 @@ class Entry:
     def charges(self, capacity: Sequence[int]) -> Shares:
         """Return the units charged on each device of `placement`. capacity: of all devices."""
         return tuple(
-            (device, charged_units(units, percents, capacity[device]))
+            (device, charged_units(units, percents, *capacity[device : device + 1]))
             for (device, units), percents in zip(self.placement or (), self.percents, strict=True)
         )
 

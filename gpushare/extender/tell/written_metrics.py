@@ -234,7 +234,7 @@ def usage_metrics(
 def _units(entry: Entry, spec: NodeSpec) -> int:
     """Return the units of a pod: the requested ones, or those of a percentage of the memory."""
     percent = memory_percent(entry.request.percents)
-    if not percent or not entry.placement or max(entry.placement)[0] >= len(spec.capacity):
+    if not percent or not entry.placement:
         return entry.request.total
     return sum(units for _, units in entry.charges(spec.capacity))
 

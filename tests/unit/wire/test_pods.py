@@ -180,6 +180,8 @@ def test_a_percentage_of_memory_is_read_beside_the_units() -> None:
     ]
     request = request_of(pod(*containers, annotations={COUNT: "3"}), ALIYUN)
     assert by_name(request.percents) == {"share": 25}
+    with pytest.raises(MessageError, match=r"write aliyun\.com/gpu-mem: 1 beside it"):
+        request_of(pod({"resources": {"limits": {ALIYUN.share: 25}}}), ALIYUN)
     with pytest.raises(MessageError, match="101 are asked of one device, which has 100"):
         request_of(pod({"resources": {"limits": {GPU: 1, ALIYUN.share: 101}}}), ALIYUN)
 
