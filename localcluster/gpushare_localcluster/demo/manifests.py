@@ -194,8 +194,8 @@ def scheduler_config(port: int) -> dict[str, object]:
                 "nodeCacheCapable": True,
                 "ignorable": False,
                 "managedResources": [
-                    {"name": name, "ignoredByScheduler": False}
-                    for name in (ALIYUN.resource, ALIYUN.cores)
+                    {"name": name, "ignoredByScheduler": name == ALIYUN.share}
+                    for name in (ALIYUN.resource, ALIYUN.cores, ALIYUN.share)
                 ],
             }
         ],
