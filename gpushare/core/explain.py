@@ -76,7 +76,7 @@ class Remedy:
     """The reason why kube-scheduler itself does not use the node has to go."""
 
 
-class Verdict(StrEnum):
+class PodVerdict(StrEnum):
     """How a request stands on some nodes, in two words."""
 
     FITS_NOW = "fits now"
@@ -152,13 +152,13 @@ class Explanation:
         return self.most_devices < self.request.devices
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PodVerdict:
         """The verdict that every text about the request renders."""
         if self.fit:
-            return Verdict.FITS_NOW
+            return PodVerdict.FITS_NOW
         if self.never:
-            return Verdict.NEVER_FITS
-        return Verdict.WOULD_FIT if self.remedies else Verdict.MAY_FIT
+            return PodVerdict.NEVER_FITS
+        return PodVerdict.WOULD_FIT if self.remedies else PodVerdict.MAY_FIT
 
 
 @dataclass(frozen=True, slots=True)

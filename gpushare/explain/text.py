@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
-from gpushare.core.explain import BoundPodScore, Explanation, Remedy, Verdict
+from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (
@@ -74,7 +74,7 @@ def sentence(
     None: they may. between: the need of the pod's group.
     """
     parts = [f"its group {group_text(between.group, unit)}"] if between.group else []
-    if explanation.verdict in (Verdict.WOULD_FIT, Verdict.MAY_FIT):
+    if explanation.verdict in (PodVerdict.WOULD_FIT, PodVerdict.MAY_FIT):
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
         parts.append(f"free now: {free}")
@@ -85,21 +85,21 @@ def sentence(
 
 
 _PREDICATES = {
-    Verdict.FITS_NOW: "fits now",
-    Verdict.WOULD_FIT: "would fit",
-    Verdict.MAY_FIT: "may fit",
-    Verdict.NEVER_FITS: "can never fit:",
+    PodVerdict.FITS_NOW: "fits now",
+    PodVerdict.WOULD_FIT: "would fit",
+    PodVerdict.MAY_FIT: "may fit",
+    PodVerdict.NEVER_FITS: "can never fit:",
 }
 
 
 def verdict_text(explanation: Explanation, unit: str, reader: str | None = None) -> str:
     """Return the end of a sentence that begins with the verdict. reader: see `sentence`."""
     match explanation.verdict:
-        case Verdict.FITS_NOW:
+        case PodVerdict.FITS_NOW:
             return f"on {_some(explanation.fit)}"
-        case Verdict.WOULD_FIT:
+        case PodVerdict.WOULD_FIT:
             return "; or ".join(_remedy(item, unit, reader) for item in explanation.remedies)
-        case Verdict.MAY_FIT:
+        case PodVerdict.MAY_FIT:
             return "soon: the books have just changed, or are about to"
     return _most(explanation, unit)
 
@@ -393,9 +393,9 @@ def _nodes(explanation: Explanation) -> str:
 
 def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
     verdict, text = explanation.verdict, verdict_text(explanation, pod.unit)
-    if verdict is Verdict.FITS_NOW and pod.scheduler.gates:
+    if verdict is PodVerdict.FITS_NOW and pod.scheduler.gates:
         return "Would fit", f"{text} once its scheduling gates are removed"
-    if verdict is Verdict.FITS_NOW and pod.scheduler.by_extender:
+    if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
         text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
     return verdict.capitalize(), text
 

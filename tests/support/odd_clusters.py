@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gpushare.cli.main import main
-from gpushare.core.explain import Verdict
+from gpushare.core.explain import PodVerdict
 from gpushare_localcluster.http_client import HttpClient
 from tests.e2e.objects import COUNT, MEM, NODES, PODS, Objects, fresh
 from tests.e2e.processes import until
@@ -328,7 +328,7 @@ def _verdict(explained: Json) -> str:
         label, _, text = line.partition(":")
         for verdict in verdicts_of(text.strip()):
             if label == verdict.capitalize():
-                words = {Verdict.NEVER_FITS: "can never fit:"}.get(verdict, str(verdict))
+                words = {PodVerdict.NEVER_FITS: "can never fit:"}.get(verdict, str(verdict))
                 return f"it {words} {text.strip()}"
     raise AssertionError(f"no verdict: {explained['lines']}")
 

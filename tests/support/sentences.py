@@ -6,7 +6,7 @@ no others.
 
 import re
 
-from gpushare.core.explain import Verdict
+from gpushare.core.explain import PodVerdict
 
 _AMOUNT = r"\d+ (?:GiB|MiB|units|x \S+)"
 _PLACES = rf"{_AMOUNT} on (?:one device|each of \d+ devices)"
@@ -45,11 +45,11 @@ _NEEDS = "|".join(
 _LACKS = r" \(but the node would still have too little \S+(?: and \S+)*\)"
 _REMEDY = rf"on \S+ once (?:{_NEEDS})(?: and (?:{_NEEDS}))*(?:{_LACKS})?"
 
-SENTENCES: dict[Verdict, tuple[str, ...]] = {
-    Verdict.FITS_NOW: (rf"on {_NAMES}",),
-    Verdict.WOULD_FIT: (rf"{_REMEDY}(?:; or {_REMEDY})*",),
-    Verdict.MAY_FIT: ("soon: the books have just changed, or are about to",),
-    Verdict.NEVER_FITS: (
+SENTENCES: dict[PodVerdict, tuple[str, ...]] = {
+    PodVerdict.FITS_NOW: (rf"on {_NAMES}",),
+    PodVerdict.WOULD_FIT: (rf"{_REMEDY}(?:; or {_REMEDY})*",),
+    PodVerdict.MAY_FIT: ("soon: the books have just changed, or are about to",),
+    PodVerdict.NEVER_FITS: (
         rf"even on an empty node it could only fit (?:{_COULD})(?: or (?:{_COULD}))*",
         r"no device is one .+; there are models .+",
         "kube-scheduler itself leaves out every node with a device that would do",
@@ -58,7 +58,7 @@ SENTENCES: dict[Verdict, tuple[str, ...]] = {
 }
 
 
-def verdicts_of(text: str) -> list[Verdict]:
+def verdicts_of(text: str) -> list[PodVerdict]:
     """The verdicts that have such a sentence."""
     return [
         verdict

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpushare.core.explain import Explanation, Remedy, Verdict
+from gpushare.core.explain import Explanation, PodVerdict, Remedy
 from gpushare.core.model import Cards, PodRef, Request
 from gpushare.explain.pod import PodExplanation
 from gpushare.explain.text import lines, sentence, verdict_text
@@ -101,7 +101,7 @@ def test_each_sentence_is_of_one_verdict_and_the_same_everywhere(text: str) -> N
 
 
 def test_there_is_an_example_of_each_verdict() -> None:
-    assert {example.verdict for example in EXAMPLES.values()} == set(Verdict) == SENTENCES.keys()
+    assert {example.verdict for example in EXAMPLES.values()} == set(PodVerdict) == SENTENCES.keys()
 
 
 @given(worlds(), requests_of_parts())
