@@ -40,6 +40,7 @@ from gpushare.extender.settler import Settler
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.events.overdue_pods import OverduePods
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.gpu_seconds import GpuSeconds
 from gpushare.extender.tell.inspect_documents import InspectDocuments
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
@@ -151,6 +152,11 @@ class Extender:
             not_ready=not_ready,
             leads_until=readiness.leads_until,
         )
+        gpu_seconds = GpuSeconds(
+            lambda: [*resources, *([view.source] if view is not None and view.source else [])],
+            settings.metrics_detail,
+            readiness.earlier_renewal,
+        )
         metrics = Metrics(
             resources,
             mib_of(unit) << 20,
@@ -160,6 +166,7 @@ class Extender:
             claims=view,
             stopped_moves=mover.stopped,
             placeholders=placeholders.counts,
+            gpu_seconds=gpu_seconds.text,
         )
         last_hour = LastHour() if settings.ui_listen else None
         service = Service(
@@ -208,6 +215,7 @@ class Extender:
             policy_refresher,
             *([shadow] if shadow is not None else []),
             OverduePods(resources, service.called),
+            gpu_seconds,
             self._unanswered_requests,
             GarbageCollection(),
         ]
