@@ -20,6 +20,7 @@ from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
+from gpushare.core.workload_names import workload_name
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.shadow.follower import Counts
@@ -210,13 +211,16 @@ def usage_metrics(
                 units, ref = entry.request.total, entry.ref
                 by_namespace[ref.namespace,] += units
                 # Two pods have one name if the first has ended and its successor exists.
-                by_pod[ref.namespace, ref.name, node.spec.name] += units
+                # Labels are known of pods that the watch has shown on a node.
+                is_shown = entry.assumption is None
+                workload = workload_name(ref.name, dict(entry.labels)) if is_shown else ""
+                by_pod[ref.namespace, ref.name, node.spec.name, workload] += units
         for (namespace,), units in _largest(by_namespace, NAMESPACES):
             namespaces[("namespace", namespace), resource] = units * unit_bytes
         if managed_resource is not claims:
-            for (namespace, pod, name), units in _largest(by_pod, PODS):
-                of = (("namespace", namespace), ("pod", pod), ("node", name), resource)
-                pods[of] = units * unit_bytes
+            for names, units in _largest(by_pod, PODS):
+                labels = zip(("namespace", "pod", "node", "workload"), names, strict=True)
+                pods[(*labels, resource)] = units * unit_bytes
     text = family_text(
         "gpushare_namespace_memory_allocated_bytes",
         f"Memory given to the pods of a namespace; {OTHERS}: of all but the {NAMESPACES} largest",
