@@ -209,7 +209,7 @@ def report_parser(prog: str) -> Parser:
     """Return the parser of `report`."""
     parser = make_parser(
         prog,
-        "Say who was promised and used how many GPU-hours, and what that cost, by a Prometheus.",
+        "Say who was promised how many GPU-hours, who used them, and their cost.",
         _REPORT_EPILOG,
     )
     add = parser.add_argument

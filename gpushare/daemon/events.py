@@ -21,7 +21,6 @@ from gpushare.errors import (
     ApiConflict,
     ApiError,
     ApiUnavailable,
-    ApiUnreachable,
     WireError,
 )
 from gpushare.kube.api import Api
@@ -67,6 +66,9 @@ BURST = 20.0
 
 OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
 """Warnings about one object: so many at once, then one in five minutes, as in client-go."""
+
+_REST, _MAX_REST = 9.0, 1.0
+"""A rest before further details: a multiple of the CPU time of the last ones; at most, in s."""
 
 _MAX_SERIES = 4096
 _MAX_OBJECTS = 4096
@@ -295,6 +297,7 @@ class Recorder(Part):
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
         self._failures = 0
+        self._rested_at = clock()
         # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
@@ -394,12 +397,8 @@ class Recorder(Part):
             _check(answer)
             return
         note = event.note
-        try:
-            if event.details is not None:
-                note = "; ".join(filter(None, (note, event.details())))
-        except Exception:
-            # A failure of the details must not lose the event.
-            log.exception(Line("details of an event failed", reason=event.reason))
+        if event.details is not None:
+            note = "; ".join(filter(None, (note, self._made(event.details, event.reason))))
         body = encode_event(
             step.name,
             regarding,
@@ -416,10 +415,25 @@ class Recorder(Part):
         except ApiConflict:
             return
 
+    def _made(self, details: Details, reason: str) -> str:
+        """Return the details after a rest, so that requests keep most of the interpreter; "" if
+        the details fail, which must not lose the event.
+        """
+        self._stopping.wait(max(0.0, self._rested_at - self._clock()))
+        begin = time.thread_time()
+        try:
+            return details()
+        except Exception:
+            log.exception(Line("details of an event failed", reason=reason))
+            return ""
+        finally:
+            rest = min(_MAX_REST, (time.thread_time() - begin) * _REST)
+            self._rested_at = self._clock() + rest
+
     def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
         self._failed += 1
         self._aggregator.forget(event)
-        if error.status == _FORBIDDEN:
+        if error.refusal == _FORBIDDEN:
             namespace, now = event.regarding.event_namespace, self._clock()
             recent = {
                 name: refusal for name, refusal in self._refusals.items() if now < refusal[1] + _OFF
@@ -430,7 +444,7 @@ class Recorder(Part):
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))
-        elif isinstance(error, (ApiUnavailable, ApiUnreachable)) or error.status == _TOO_MANY:
+        elif not error.is_definite or error.refusal == _TOO_MANY:
             # An overloaded API server must not be called five times a second. Another refusal, such
             # as that of a webhook, is about this event: events of other namespaces go on.
             self._failures += 1

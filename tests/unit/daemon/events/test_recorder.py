@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -92,6 +93,22 @@ def test_details_are_made_when_the_event_is_written_and_make_no_event_of_their_o
     assert "details of an event failed" in caplog.text
 
 
+def test_details_take_at_most_a_tenth_of_the_time(recorder: Recorder) -> None:
+    began: list[float] = []
+
+    def details() -> str:
+        began.append(time.monotonic())
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.02:
+            pass
+        return "slow"
+
+    for note in ("a", "b", "c"):
+        recorder.record(POD, "GPUShareNoFit", "Scheduling", note, warning=True, details=details)
+    poll(lambda: recorder.state()["events_written_total"] == 3)
+    assert began[2] - began[0] > 2 * 10 * 0.02 * 0.99
+
+
 def test_nobody_waits_for_an_api_server_that_does_not_answer() -> None:
     api = EventApi()
     recorder = Recorder(api, "host")
@@ -116,6 +133,16 @@ def test_without_the_right_events_are_off_and_that_is_said_once(
         caplog.records[0].getMessage()
     ) == 1
     assert "events are off" in caplog.text
+
+
+def test_a_403_of_a_proxy_is_no_missing_right(
+    recorder: Recorder, api: EventApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.events._MAX_PAUSE", 0.0)
+    api.answers = [ApiUnavailable("blocked", 403) for _ in range(5)]
+    for number in range(6):
+        tell(recorder, str(number))
+    poll(lambda: recorder.state()["events_written_total"] == 1)
 
 
 def test_one_403_is_a_namespace_that_is_being_deleted(recorder: Recorder, api: EventApi) -> None:
