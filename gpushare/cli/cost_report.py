@@ -39,7 +39,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Row:
+class HolderHours:
     """The GPU-hours of a namespace, a workload or a model."""
 
     by_model: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -58,7 +58,7 @@ class Row:
 class CostReport:
     """What Prometheus answered."""
 
-    rows: Mapping[Names, Row]
+    rows: Mapping[Names, HolderHours]
     idle: Mapping[str, float]
     """Idle GPU-hours by model."""
 
@@ -162,7 +162,7 @@ def _cost(hours: Mapping[str, float], prices: Mapping[str, float]) -> float:
 
 def read_report(prometheus: Prometheus, by: str, seconds: int, namespace: str) -> CostReport:
     """Return the GPU-hours of this time until now. Raises MessageError."""
-    idle, models = dict[str, float](), defaultdict[Names, Row](Row)
+    idle, models = dict[str, float](), defaultdict[Names, HolderHours](HolderHours)
     expression = f"sum by (model, state) (increase(gpushare_gpu_seconds_total[{seconds}s]))"
     for labels, value in prometheus.query(expression):
         model, state = labels.get("model", ""), labels.get("state", "")
@@ -180,7 +180,7 @@ def read_report(prometheus: Prometheus, by: str, seconds: int, namespace: str) -
     beginning, names, detail = _METRICS[by]
     chosen = f'{{namespace="{namespace}"}}' if namespace else ""
     grouped = ", ".join((*names, "model"))
-    rows = defaultdict[Names, Row](Row)
+    rows = defaultdict[Names, HolderHours](HolderHours)
     for kind in ("gpu_seconds", "gpu_compute_seconds"):
         counter = f"{beginning}_{kind}_total{chosen}"
         for labels, value in prometheus.query(
@@ -201,7 +201,7 @@ def read_report(prometheus: Prometheus, by: str, seconds: int, namespace: str) -
 
 
 def _add_used(
-    prometheus: Prometheus, rows: dict[Names, Row], seconds: int, *, is_by_workload: bool
+    prometheus: Prometheus, rows: dict[Names, HolderHours], seconds: int, *, is_by_workload: bool
 ) -> None:
     """Add what containers used, one namespace after the other, so that no answer is too large."""
     step = 60 if seconds <= 86_400 else 300
@@ -235,7 +235,7 @@ def workloads_of(prometheus: Prometheus, namespace: str, seconds: int) -> dict[s
 # -- output -----------------------------------------------------------------------------------
 
 
-def _sorted(report: CostReport) -> list[tuple[Names, Row]]:
+def _sorted(report: CostReport) -> list[tuple[Names, HolderHours]]:
     return sorted(report.rows.items(), key=lambda item: (-item[1].promised, item[0]))
 
 

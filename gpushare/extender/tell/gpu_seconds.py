@@ -77,7 +77,7 @@ class GpuSeconds(Part):
         self._counted_until: float | None = None
         self._last_renewal = math.nan
         """The renewal of the leader before, when this process last began to count."""
-        self._counters: dict[str, _Counters] = {}
+        self._counters: dict[str, _ResourceCounters] = {}
         """By the name of the resource."""
 
     def tick(self, is_ready: bool, /) -> None:
@@ -97,7 +97,7 @@ class GpuSeconds(Part):
         for resource in self._resources():
             name = resource.names.resource
             if name not in self._counters:
-                self._counters[name] = _Counters(resource, self._detail)
+                self._counters[name] = _ResourceCounters(resource, self._detail)
             counters = self._counters[name]
             counters.count(elapsed)
             counters.update_shares()
@@ -122,7 +122,7 @@ class GpuSeconds(Part):
         return "".join(texts).encode()
 
 
-class _Counters:
+class _ResourceCounters:
     """The counters of one resource; only nodes that have changed are read again."""
 
     def __init__(self, resource: ManagedResource, detail: str) -> None:
