@@ -1,7 +1,7 @@
 """`gpushare report`: the GPU-hours of namespaces, workloads or models, by a Prometheus.
 
 The root of the command: command line to queries, samples to rows, rows to a table or a document.
-`--rightsize` is in rightsize.py. Standard library only, but for a file of prices.
+Standard library only, but for files of prices and tokens.
 
 Tested in `tests/unit/cli/test_cost_report.py` and `tests/e2e/test_report.py`.
 """
@@ -77,26 +77,15 @@ def _run(options: argparse.Namespace) -> None:
         raise SettingsError("--namespace goes with --by namespace or workload")
     prices = prices_of(options.prices)
     prometheus = Prometheus(options.prometheus, _token(options.token_file))
-    if options.rightsize:
-        from gpushare.cli.rightsize import rightsizing
-
-        text = rightsizing(prometheus, options, seconds)
+    report = read_report(prometheus, options.by, seconds, options.namespace)
+    models = {*report.idle, *(model for row in report.rows.values() for model in row.by_model)}
+    unpriced = sorted(model for model in models if prices and price_of(model, prices) is None)
+    prometheus.warnings.extend(f"model {model} has no price" for model in unpriced)
+    if options.output:
+        document = document_of(report, options, seconds, prices)
+        text = dumped(document | {"warnings": prometheus.warnings}, options.output)
     else:
-        report = read_report(prometheus, options.by, seconds, options.namespace)
-        unpriced = sorted(
-            model
-            for model in {
-                *report.idle,
-                *(key for row in report.rows.values() for key in row.by_model),
-            }
-            if prices and price_of(model, prices) is None
-        )
-        prometheus.warnings.extend(f"model {model} has no price" for model in unpriced)
-        if options.output:
-            document = document_of(report, options, seconds, prices)
-            text = dumped(document | {"warnings": prometheus.warnings}, options.output)
-        else:
-            text = table_of(report, options.by, prices)
+        text = table_of(report, options.by, prices)
     for warning in prometheus.warnings:
         print(f"warning: {printable(warning[:300])}", file=sys.stderr)
     print(text, end="")

@@ -225,5 +225,4 @@ def report_parser(prog: str) -> Parser:
     add("--prices", action="append", default=[], metavar="PRICE", help="see below; repeatable")
     add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
     add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
-    parser.set_defaults(rightsize=False)
     return parser

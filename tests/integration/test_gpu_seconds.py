@@ -3,6 +3,7 @@ books, as Prometheus adds them up.
 """
 
 import itertools
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,8 @@ class History:
     def play(self) -> "History":
         """Let the time pass, a second at a time."""
         restarts = [(int(part * self.seconds), gap, name) for part, gap, name in RESTARTS]
-        process, instance, renewed = self._process(float("nan")), "a", float("nan")
+        instance, renewed = "a", math.nan
+        process: tuple[ManagedResources, GpuSeconds] | None = self._process(renewed)
         leads_at = 0
         for second in range(self.seconds):
             self._now = self.begin + second

@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.cli.prometheus import Prometheus, seconds_of
 from gpushare.errors import MessageError, SettingsError
-from tests.unit.cli.prometheus_server import queries, vector
+from tests.unit.cli.prometheus_server import Samples, queries, vector
 from tests.unit.kube.scripted_server import ScriptedServer, reply, scripted_server
 
 
@@ -19,7 +19,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def test_a_query_returns_labels_and_values(server: ScriptedServer) -> None:
-    samples = [({"namespace": "team"}, 1.5), ({"namespace": "é+&"}, "2e3")]
+    samples: Samples = [({"namespace": "team"}, 1.5), ({"namespace": "é+&"}, "2e3")]
     server.script = reply(body=vector(samples))
     prometheus = Prometheus(f"{server.url}/prom/", token="a.b-c")
     assert prometheus.query('sum(a{b="é+&"})') == [
