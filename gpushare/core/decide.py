@@ -15,6 +15,7 @@ from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import (
     ANY_CARD,
+    ANY_SHARERS,
     Allocation,
     Reason,
     Request,
@@ -430,19 +431,21 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
-    unused = capacity - snapshot.used[rows]
-    has_memory = usable & (unused >= needed_units(snapshot, rows, request))
-    memory_fits = has_devices(has_memory, request, unused)
-    if memory_fits.any():
+    is_limited = bool((snapshot.sharers[rows] < ANY_SHARERS).any())
+    if is_limited or request.percents or snapshot.any_percents:
+        unused = capacity - snapshot.used[rows]
+        has_memory = usable & (unused >= needed_units(snapshot, rows, request))
+        memory_fits = has_devices(has_memory, request, unused)
         places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
         codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
-    if request.percents or snapshot.any_percents:
         # The first amount that too few devices have.
         for index, percent in reversed(tuple(enumerate(request.every_percent))):
-            enough = usable & has_percent(snapshot, rows, index, percent)
-            lacks = enough.sum(axis=1) < request.devices
-            codes[memory_fits & lacks] = CODES[Reason(PERCENT_AMOUNTS[index].reason)]
+            amount = PERCENT_AMOUNTS[index]
+            if not amount.is_memory:
+                enough = usable & has_percent(snapshot, rows, index, percent)
+                lacks = enough.sum(axis=1) < request.devices
+                codes[memory_fits & lacks] = CODES[Reason(amount.reason)]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
         without = has_devices(feasible(books, rows, request), request, books.free, rows)

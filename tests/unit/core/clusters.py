@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, compute, percents_of
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents, compute, percents_of
 from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import (
     ANY_CARD,
@@ -229,9 +229,15 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
         memory=draw(st.sampled_from([0, 2**33])),
         containers=tuple(enumerate(containers)),
         models=draw(st.sampled_from([(), (), ("A",)])),
-        percents=percents_of((draw(_CORES), draw(_SHARES))),
+        percents=with_share(draw(_CORES), draw(_SHARES)),
         cards=draw(_CARDS),
     )
+
+
+def with_share(cores: int, share: int) -> Percents:
+    """Percent of compute and of memory."""
+    memory = (share if amount.is_memory else 0 for amount in PERCENT_AMOUNTS)
+    return percents_of(map(max, compute(cores) or NO_PERCENTS, memory))
 
 
 def needed_units(request: Request, capacity: int) -> int:

@@ -7,7 +7,7 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute, percents_of
+from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import ANY_SHARERS, Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
@@ -15,7 +15,7 @@ from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry, NodeBooks, Phase
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, with_share
 
 NODE = "n1"
 HOST = {"cpu": 1000, "memory": 1000}
@@ -134,7 +134,7 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
     share = draw(st.sampled_from([0, 0, 50]))
-    percents = percents_of((draw(cores), share))
+    percents = with_share(draw(cores), share)
     request = Request(percents=percents, cards=cards).of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))

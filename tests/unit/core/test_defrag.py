@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import charged_units, compute, percents_of
+from gpushare.core.amounts import charged_units, compute
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import ANY_SHARERS, Charge, NodeSpec, Request, Shares
@@ -23,7 +23,7 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.trial_streams import mutable
-from tests.unit.core.clusters import POLICIES, node
+from tests.unit.core.clusters import POLICIES, node, with_share
 
 PLENTY = 10**7
 
@@ -210,7 +210,7 @@ def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) 
         draw(st.integers(min_units, max_units)),
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
-        percents=percents_of((draw(CORES) if cores else 0, draw(SHARES))),
+        percents=with_share(draw(CORES) if cores else 0, draw(SHARES)),
     )
     other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *other_parts]) if draw(st.booleans()) else request

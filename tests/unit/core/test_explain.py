@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute, percents_of
+from gpushare.core.amounts import compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
 from gpushare.core.model import ANY_SHARERS, NodeSpec, ObservedPod, PodRef, Reason, Request
@@ -21,7 +21,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.states.entry import NodeBooks
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import by_name, node, state_of
+from tests.unit.core.clusters import by_name, node, state_of, with_share
 
 SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
 
@@ -155,7 +155,7 @@ def requests(draw: st.DrawFn) -> Request:
         devices,
         cpu=cpu,
         containers=((0, units * devices),),
-        percents=percents_of((cores, draw(st.sampled_from([0, 0, 0, 40])))),
+        percents=with_share(cores, draw(st.sampled_from([0, 0, 0, 40]))),
     )
 
 

@@ -8,17 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents, compute, percents_of
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
 from tests.support.ledger_life import NODES, Life
-
-
-def with_share(cores: int, share: int) -> Percents:
-    """Percent of compute, and of memory."""
-    memory = percents_of(share if amount.is_memory else 0 for amount in PERCENT_AMOUNTS)
-    return percents_of(map(max, compute(cores) or NO_PERCENTS, memory or NO_PERCENTS))
-
+from tests.unit.core.clusters import with_share
 
 names = st.sampled_from(NODES)
 numbers = st.integers(0, 99)

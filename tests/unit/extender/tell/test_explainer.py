@@ -205,8 +205,13 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
         "atOnce": True,
         "kinds": [
             {
-                **{"units": 10, "devices": 1, "split": None, "cores": None, "share": None},
-                **{"needed": 3, "fitting": 1},
+                "units": 10,
+                "devices": 1,
+                "split": None,
+                "cores": None,
+                "share": None,
+                "needed": 3,
+                "fitting": 1,
             }
         ],
     }
