@@ -317,9 +317,6 @@ def _check_statements(sayings: Sayings, waiting: dict[str, Json]) -> None:
         assert text["scheduler"] in {None, "kube-scheduler's own filters leave it no node"}
         verdict = _verdict(explained)
         assert text["why"].endswith(verdict), (text, explained)
-        about = [item for item in findings if f"default/{name}" in item["what"]]
-        helpless = [item for item in about if "other pods that end do not help" in item["todo"]]
-        assert not helpless or explained["explanation"]["never"], (about, explained)
 
 
 def _verdict(explained: Json) -> str:
