@@ -15,6 +15,7 @@ from typing import Any
 
 from gpushare.cli.main import main
 from gpushare.core.explain import PodVerdict
+from gpushare.wire.annotations import ALIYUN
 from gpushare_localcluster.http_client import HttpClient
 from tests.e2e.objects import COUNT, MEM, NODES, PODS, Objects, fresh
 from tests.e2e.processes import until
@@ -118,6 +119,13 @@ def outcome(objects: Objects, pod: Json) -> str:
         lambda: f"an outcome: {objects.get(pod)}",
     )
     return objects.node_of(pod)
+
+
+def run(objects: Objects, pod: Json) -> None:
+    """Let the bound pod run, as the kubelet and a device plug-in do: equal pods wait for that."""
+    running = {"status": {"phase": "Running"}}
+    objects.patch(objects.path(pod), {"metadata": {"annotations": {ALIYUN.assigned: "true"}}})
+    objects.patch(f"{objects.path(pod)}/status", running)
 
 
 class Sayings:
@@ -307,7 +315,9 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
         else:
             expected = promised["fit"] == 1 and not (_has_port(pod) and not node)
             assert expected == bool(node), (promised, pod, objects.nodes())
-        if not node:
+        if node:
+            run(objects, created)
+        else:
             waiting[pod["metadata"]["name"]] = created
     _check_statements(sayings, waiting)
     ungated = [pod for pod in waiting.values() if "schedulingGates" not in pod["spec"]]
@@ -378,6 +388,7 @@ def _check_advice(
     """
     created = objects.again(pod)
     if outcome(objects, created):
+        run(objects, created)
         return True
     explained = sayings.explain(pod["metadata"]["name"])
     explanation, verdict = explained["explanation"], _verdict(explained)
@@ -401,4 +412,5 @@ def _check_advice(
         lambda: objects.node_of(created) == remedy["node"],
         lambda: f"bound by the advice {remedy}: {objects.get(created)}, {objects.nodes()}",
     )
+    run(objects, created)
     return True
