@@ -32,6 +32,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CHECK = "gpu-devices"
 POOL = "tests/pool"
 """The label of the nodes of a flavor."""
+RACK = "tests/rack"
 
 
 class Kueue:
@@ -149,16 +150,26 @@ def _define(api: Api, folder: Path) -> None:
 class Queue:
     """A LocalQueue of namespace default with a ClusterQueue, and a flavor with nodes of its own."""
 
-    def __init__(self, objects: Objects, quota: int, *, topology: str = "", **spec: Any) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        quota: int,
+        *,
+        flavor: str = "",
+        topology: str = "",
+        **spec: Any,
+    ) -> None:
+        """flavor: of another queue, "" for a new one. spec: more of the ClusterQueue."""
         self.objects, self.api, self.name = objects, objects.api, fresh("queue")
-        flavor: Json = {"nodeLabels": {POOL: self.name}}
-        if topology:
-            flavor["topologyName"] = topology
-        create(self.api, "ResourceFlavor", self.name, flavor)
+        self.flavor = flavor or self.name
+        if not flavor:
+            more = {"topologyName": topology} if topology else {}
+            labels = {"nodeLabels": {POOL: self.flavor}}
+            create(self.api, "ResourceFlavor", self.flavor, labels | more)
         resources = [{"name": MEM, "nominalQuota": str(quota)}]
         group = {
             "coveredResources": [MEM],
-            "flavors": [{"name": self.name, "resources": resources}],
+            "flavors": [{"name": self.flavor, "resources": resources}],
         }
         body = {
             "namespaceSelector": {},
@@ -169,15 +180,20 @@ class Queue:
         create(self.api, "ClusterQueue", self.name, body)
         create(self.api, "LocalQueue", self.name, {"clusterQueue": self.name}, "default")
 
-    def node(self, devices: int = 1, units: int = 16, **labels: str) -> str:
+    def node(self, *, devices: int = 1, rack: str = "") -> str:
         """A new node of the flavor."""
-        name = self.objects.node(devices=devices, units=units)
-        own = {POOL: self.name, "kubernetes.io/hostname": name, **labels}
+        name = self.objects.node(devices=devices)
+        own = {POOL: self.flavor, "kubernetes.io/hostname": name} | ({RACK: rack} if rack else {})
         self.objects.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": own}})
         return name
 
-    def job(self, units: int, count: int = 1, *, annotations: Json | None = None) -> str:
-        """The name of a new suspended job of so many pods."""
+    def job(
+        self, units: int, count: int = 1, *, least: int = 0, annotations: Json | None = None
+    ) -> str:
+        """The name of a new suspended job of so many pods, or of `least` if that is not 0.
+
+        annotations: of the pods.
+        """
         name = fresh("job")
         container = {"name": "main", "image": "x", "resources": {"limits": {MEM: str(units)}}}
         pod = {
@@ -188,7 +204,8 @@ class Queue:
         template = {"metadata": {"annotations": annotations or {}}, "spec": pod}
         spec = {"parallelism": count, "completions": count, "suspend": True, "template": template}
         labels = {"kueue.x-k8s.io/queue-name": self.name}
-        metadata = {"name": name, "labels": labels}
+        partial = {"kueue.x-k8s.io/job-min-parallelism": str(least)} if least else {}
+        metadata = {"name": name, "labels": labels, "annotations": partial}
         self.api.create(JOBS, {"metadata": metadata, "spec": spec})
         return name
 

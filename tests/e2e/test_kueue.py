@@ -3,13 +3,15 @@ a real kube-scheduler for the pods.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from gpushare.wire.kueue import API
 from tests.e2e.binaries import needed
 from tests.e2e.conftest import MakePlane
-from tests.e2e.kueue import CHECK, Kueue, Queue
+from tests.e2e.kueue import CHECK, POOL, RACK, Kueue, Queue, create
+from tests.e2e.objects import fresh
 from tests.e2e.processes import Process, until
 from tests.e2e.world import World, apply
 
@@ -71,7 +73,7 @@ def _is_active(world: World) -> bool:
 def test_a_job_that_fits_by_sum_and_on_no_device_blocks_nobody(kueue: KueueWorld) -> None:
     queue = Queue(kueue.objects, 12)
     node = queue.node(devices=2)
-    tens = kueue.objects.many([10, 10], nodeSelector={"tests/pool": queue.name})
+    tens = kueue.objects.many([10, 10], nodeSelector={POOL: queue.name})
     for pod in tens:
         kueue.objects.lands(pod, kueue.told)
     large = queue.job(8)
@@ -114,3 +116,64 @@ def test_without_an_extender_a_job_waits(kueue: KueueWorld) -> None:
     assert not queue.condition(job, "Admitted")
     kueue.world.extender.start()
     until(lambda: queue.is_bound(job), kueue.told)
+
+
+@pytest.mark.parametrize("level", ["kubernetes.io/hostname", RACK])
+def test_a_topology_must_end_above_the_node(kueue: KueueWorld, level: str) -> None:
+    """One node has 6 free on each of two devices, and is fuller than an empty one beside."""
+    topology = fresh("topology")
+    levels = [RACK, level] if level != RACK else [level]
+    spec = {"levels": [{"nodeLabel": name} for name in levels]}
+    create(kueue.world.api, "Topology", topology, spec)
+    queue = Queue(kueue.objects, 64, topology=topology)
+    queue.node(devices=2, rack="r")
+    for pod in kueue.objects.many([10, 10], nodeSelector={POOL: queue.name}):
+        kueue.objects.lands(pod, kueue.told)
+    empty = queue.node(rack="r")
+    job = queue.job(8, annotations={"kueue.x-k8s.io/podset-required-topology": level})
+    if level == RACK:
+        until(lambda: queue.is_bound(job), kueue.told)
+        assert queue.pods(job)[0]["spec"]["nodeName"] == empty
+    else:
+        until(lambda: queue.check(job).get("retryCount", 0) >= 2, kueue.told)
+        assert "above kubernetes.io/hostname" in queue.check(job)["message"]
+        assert not queue.condition(job, "Admitted")
+
+
+def test_a_group_of_plain_pods_is_admitted_whole(kueue: KueueWorld) -> None:
+    queue = Queue(kueue.objects, 64)
+    queue.node(devices=2)
+    ten = kueue.objects.pod(10, nodeSelector={POOL: queue.name})
+    kueue.objects.lands(ten, kueue.told)
+    name = fresh("group")
+    labels = {"kueue.x-k8s.io/queue-name": queue.name, "kueue.x-k8s.io/pod-group-name": name}
+    total = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    pods = kueue.objects.many([9, 9], labels=labels, annotations=total)
+    until(lambda: queue.was_refused(pods[0]["metadata"]["name"]), kueue.told)
+    kueue.objects.delete(ten)
+    for pod in pods:
+        kueue.objects.lands(pod, kueue.told)
+
+
+def test_a_team_that_lent_gets_its_devices_back(kueue: KueueWorld) -> None:
+    """Kueue preempts before it asks the check."""
+    cohort = fresh("cohort")
+    preemption = {"reclaimWithinCohort": "Any"}
+    borrower = Queue(kueue.objects, 16, cohortName=cohort)
+    lender = Queue(
+        kueue.objects, 16, flavor=borrower.name, cohortName=cohort, preemption=preemption
+    )
+    borrower.node(devices=2)
+    jobs = [borrower.job(16) for _ in range(2)]
+    for job in jobs:
+        until(partial(borrower.is_bound, job), kueue.told)
+    own = lender.job(12)
+    until(lambda: lender.is_bound(own), kueue.told)
+    assert sum(borrower.is_bound(job) for job in jobs) == 1
+
+
+def test_a_job_that_is_admitted_in_part_needs_devices_for_that_part(kueue: KueueWorld) -> None:
+    queue = Queue(kueue.objects, 24)
+    queue.node(devices=2)
+    job = queue.job(12, 3, least=1)
+    until(lambda: queue.is_bound(job, 2), kueue.told)
