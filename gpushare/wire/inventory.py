@@ -42,6 +42,9 @@ MAX_DEVICES = 64
 MAX_SIZES = 8
 """Most sizes of the devices of one node: two kinds of cards, cut into parts."""
 
+LARGEST_IN_GIB = 100
+"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
+
 UNHEALTHY_KEY = "gpus"
 """The key of the indices in the ConfigMap of unhealthy devices."""
 
