@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gpushare.core.defrag import MovablePod, Planner
 from gpushare.core.model import Request, Shares
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.victim_search import StepBudget
@@ -257,7 +257,7 @@ def find_moves(
     snapshot, (entries, _) = ledger.snapshot(), ledger.entries_and_specs()
     rows = rows_by_name(snapshot)
     view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, ranking(policy, len(rows)))
+    cluster = MutableCluster(view, OwnPolicyScorer(policy, len(rows)))
     room = HostRoom(HostFilters(own_filters, snapshot.names), rows)
     verdicts: dict[str, MoveVerdict] = {}
     rule_of: dict[str, Rule | None] = {}
