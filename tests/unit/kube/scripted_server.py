@@ -89,7 +89,7 @@ def _read(stream: Any, number: int) -> Seen | None:
     first = stream.readline().split()
     if len(first) != 3:
         return None
-    headers = {}
+    headers: dict[str, str] = {}
     while (line := stream.readline().strip()) != b"":
         name, _, value = line.decode().partition(":")
         earlier = headers.get(name.lower())
