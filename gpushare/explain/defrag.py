@@ -267,7 +267,7 @@ def find_moves(
             continue
         above = Rule.PRIORITY if entry.priority > hole.priority else None
         verdicts[uid] = verdict = rules.judge(entry)
-        rule_of[uid] = verdict.rule or above or _unknown_devices(entry, snapshot)
+        rule_of[uid] = verdict.rule or above or unknown_devices(entry, snapshot)
         if rule_of[uid] is None:
             placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
             cost = entry.request.total * (verdict.lost or 0.0)
@@ -301,7 +301,7 @@ def find_moves(
     )
 
 
-def _unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
+def unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
     """Return the rule if the books do not tell exactly what the end of the pod frees, or None."""
     request, row = entry.request, snapshot.row[entry.node]
     shares = entry.placement or ()

@@ -17,8 +17,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -45,6 +44,8 @@ log = logging.getLogger(__name__)
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # Seconds until the official client checks again whether the token has expired.
 _TOKEN_CHECK_SECONDS = 5.0
+# Seconds that calls wait for a new token at most: an exec plug-in may hang.
+_TOKEN_WAIT_SECONDS = 5.0
 # The files that urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
 # The characters that stay unquoted in the path of an address.
@@ -122,6 +123,8 @@ class TlsConnection(OneWriteConnection, HTTPSConnection):
     """The same over TLS."""
 
 
+_Headers = dict[str, str] | urllib3.HTTPHeaderDict
+
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[hms]))+|[0-9]+")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
 
@@ -181,6 +184,7 @@ class Session:
         self._lock = threading.Lock()
         self._authorization = _authorization(settings.api_key.get("BearerToken"))
         self._checked = time.monotonic()
+        self._check: threading.Thread | None = None
         host = urlsplit(settings.host)
         tls = host.scheme == "https"
         settings.proxy_ssl_context = context = _tls(settings) if tls else None
@@ -192,7 +196,7 @@ class Session:
         self.pool = manager.connection_from_url(settings.host, pool_options)
         self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
-        self._fixed_headers: MutableMapping[str, str] = {
+        self._fixed_headers: _Headers = {
             "Host": address if address.isascii() else address.encode("idna").decode(),
             "User-Agent": user_agent,
             "Accept": "application/json",
@@ -212,28 +216,40 @@ class Session:
         """
         return not (self._authorization or self._settings.cert_file)
 
-    def headers(self, content_type: str | None) -> MutableMapping[str, str]:
+    def headers(self, content_type: str | None) -> _Headers:
         """Return the headers of a call; ask the official client for a new token when one is due.
 
         In a cluster the official client reads the token file again each minute; an exec plug-in
-        runs after the token has expired. After a failure the old token stays, and the server
-        answers 401 to a bad one.
+        runs after the token has expired. After a failure, and while a plug-in does not answer, the
+        old token stays, and the server answers 401 to a bad one.
         """
         with self._lock:
-            if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
-                try:
-                    token = self._settings.get_api_key_with_prefix("BearerToken")
-                    self._authorization = _authorization(token) or self._authorization
-                except Exception as error:  # a plug-in may raise anything
-                    log.warning(Line("credentials not refreshed", error=one_line(error)))
-                self._checked = time.monotonic()
-            authorization = self._authorization
-        headers = copy(self._fixed_headers)
+            now, check = time.monotonic(), self._check
+            if check is not None and not check.is_alive():  # after a fork
+                check = None
+            if check is None and now - self._checked > _TOKEN_CHECK_SECONDS:
+                check = threading.Thread(target=self._check_token, name="credentials", daemon=True)
+                self._checked, self._check = now, check
+                check.start()
+            last_moment = self._checked + _TOKEN_WAIT_SECONDS
+        if check is not None:
+            check.join(max(last_moment - now, 0.0))
+        authorization = self._authorization
+        headers = self._fixed_headers.copy()
         if authorization:
             headers["Authorization"] = authorization
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+    def _check_token(self) -> None:
+        try:
+            token = self._settings.get_api_key_with_prefix("BearerToken")
+            self._authorization = _authorization(token) or self._authorization
+        except Exception as error:  # a plug-in may raise anything
+            log.warning(Line("credentials not refreshed", error=one_line(error)))
+        with self._lock:
+            self._checked, self._check = time.monotonic(), None
 
 
 def load(flags: ConnectionFlags, pool_size: int, user_agent: str) -> Session:
