@@ -378,7 +378,7 @@ def explanation_of(
     """
     ledger, own_filters = source.ledger, source.filters
     snapshot = snapshot or ledger.snapshot()
-    names = [name for name in snapshot.names if name]
+    names = sorted(filter(None, snapshot.names))  # the text must not depend on their arrival
     books_of = partial(node_books, ledger)
     return explain(snapshot, names, request, books_of, now, own=own_filters, demands=demands)
 
