@@ -89,4 +89,5 @@ def write_for_krew(source: Path, folder: Path, version: str, url: str, seconds: 
 
 
 if __name__ == "__main__":
-    write_for_krew(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5], int(sys.argv[5]))
+    source, folder, *of_release, seconds = sys.argv[1:]
+    write_for_krew(Path(source), Path(folder), of_release[0], of_release[1], int(seconds))

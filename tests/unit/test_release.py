@@ -14,7 +14,7 @@ from tests.support.kubectl_plugin import MANIFEST, PROGRAM, write_for_krew, writ
 from tests.support.versions import PLACES, current, versions_in, with_version
 
 ROOT = Path(__file__).parents[2]
-_TOOL = [ROOT / "tests/e2e/tools/build.sh", "krew", "--built"]
+_TOOL: list[str | Path] = [ROOT / "tests/e2e/tools/build.sh", "krew", "--built"]
 KREW = Path(
     subprocess.run(_TOOL, capture_output=True, text=True, check=True).stdout.strip(), "krew"
 )
@@ -125,7 +125,7 @@ def test_krew_itself_installs_the_plug_in_and_no_changed_archive(tmp_path: Path)
     done = krew("install", *words)
     assert "Installed plugin: inspect-gpushare" in done.stderr, done
     program = root / "bin" / PROGRAM
-    command = [program, "--version"]
+    command = [str(program), "--version"]
     ran = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert ran.stdout == f"kubectl-inspect-gpushare {current()}\n"
     environ["KREW_ROOT"] = str(tmp_path / "another")
