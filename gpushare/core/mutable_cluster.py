@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, Request, Shares
 from gpushare.core.policy import Policy
@@ -159,6 +160,7 @@ class MutableCluster:
             view.__dict__["any_percents"] = True
         if view.any_percents:  # a device without any of an exclusive amount has no memory free
             view.free[row] = view.left(np.array([row]))[0]
+        count_pod(view.workloads, row, request, placement.devices, sign)
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory
         if request.devices:

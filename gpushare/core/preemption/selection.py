@@ -27,9 +27,14 @@ from gpushare.core.states.entry import Entry, NodeBooks
 PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
 """The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
 
+FELLOWS = PERCENTS[-1] + 1
+"""The number in a `Part` of the pods of the same workload that have to leave a device."""
+
 Part = tuple[int, int]
 """(device, units): the memory of a device, where a part of the request needs so many units; or
-(device, a number of PERCENTS)."""
+(device, FELLOWS or a number of PERCENTS)."""
+
+_COUNTED = frozenset({*PERCENTS, FELLOWS})
 
 _Target = tuple[Part, ...]
 """One Part of memory for each part of the request, on different devices."""
@@ -91,6 +96,12 @@ class VictimSelection:
                 ):
                     self._free[device, number] = amount.whole - used[device]
                     self._needed[device, number] = amount.needed(percent)
+            if request.excludes_fellows:
+                self._needed[device, FELLOWS] = self._free[device, FELLOWS] = 0
+        for entry in books.entries if request.excludes_fellows else ():
+            for part in self.frees(entry):
+                if part[1] == FELLOWS:
+                    self._free[part] -= 1
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
         """Return the candidates with the least loss that, with `removed`, free enough; None if
@@ -110,7 +121,7 @@ class VictimSelection:
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
         lacks = self.shortages(removed)
-        full = {device for (device, size), lack in lacks.items() if size in PERCENTS and lack}
+        full = {device for (device, size), lack in lacks.items() if size in _COUNTED and lack}
         ready = Counter(
             size for (device, size), lack in lacks.items() if not lack and device not in full
         )
@@ -147,7 +158,14 @@ class VictimSelection:
             if parts:
                 numbered = zip(PERCENTS, of_device, strict=False)
                 freed.update({(device, number): part for number, part in numbered if part})
+                if self._is_fellow(request):
+                    freed[device, FELLOWS] = 1
         return freed
+
+    def _is_fellow(self, request: Request) -> bool:
+        """Return whether devices with a pod of this request are closed for the preemptor."""
+        apart, own = request.apart, self.request.apart
+        return bool(apart and own and own.required and apart.workload == own.workload)
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.
@@ -217,9 +235,11 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
-def _with_percents(device: int, size: int) -> tuple[Part, ...]:
-    """Return the need of a part of the request on a device: memory, and each of `PERCENTS`."""
-    return tuple((device, number) for number in (size, *PERCENTS))
+def _needs_on(device: int, size: int) -> tuple[Part, ...]:
+    """Return the needs of a part of the request on a device: memory, each of `PERCENTS`, and no
+    pods of the same workload.
+    """
+    return tuple((device, number) for number in (size, *PERCENTS, FELLOWS))
 
 
 def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Target]:
@@ -324,7 +344,7 @@ class _VictimChooser:
         able = [
             (device, size)
             for device, size in self._shortages
-            if size not in PERCENTS and unable.isdisjoint(_with_percents(device, size))
+            if size not in _COUNTED and unable.isdisjoint(_needs_on(device, size))
         ]
         targets = list(islice(_targets_among(able, self._sizes), _MAX_TARGETS + 1))
         if len(targets) <= _MAX_TARGETS:
@@ -355,7 +375,7 @@ class _VictimChooser:
 
     def _short_of(self, target: _Target) -> dict[Part, _PartNeed]:
         """Return the parts of these devices that have to be freed."""
-        parts = (part for device, size in target for part in _with_percents(device, size))
+        parts = (part for device, size in target for part in _needs_on(device, size))
         return {part: need for part in parts if (need := self._needs.get(part))}
 
     def _victims_for(self, target: _Target) -> Pods:

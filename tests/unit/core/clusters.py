@@ -13,6 +13,7 @@ from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import (
     ANY_CARD,
     Allocation,
+    Apart,
     Cards,
     Charge,
     NodeSpec,
@@ -88,6 +89,10 @@ def state_of(spec: NodeSpec, **changes: object) -> NodeState:
     allocatable = {name: 2**40 if amount is None else amount for name, amount in amounts.items()}
     state = NodeState(spec.name, {}, allocatable=allocatable)
     return replace(state, **changes)  # type: ignore[arg-type]  # the caller names its fields
+
+
+APART = st.sampled_from([None, None, Apart("web", required=True), Apart("web", required=False)])
+"""Wishes of pods to stay apart, half of them of one workload."""
 
 
 @dataclass(frozen=True)
