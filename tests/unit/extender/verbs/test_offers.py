@@ -719,9 +719,9 @@ def seen_by_another_thread(look: Callable[[], Snapshot]) -> Snapshot:
 APART_FROM_FELLOWS = {"gpushare.io/apart": "required"}
 
 
-def fellow(name: str, units: int = 4, **labels: str) -> dict[str, Any]:
+def fellow(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
     """A pod of the workload web that stays apart."""
-    document = pod(name, units, labels=labels)
+    document = pod(name, 4, labels=labels)
     document["metadata"] |= {
         "annotations": APART_FROM_FELLOWS,
         "ownerReferences": [
@@ -755,9 +755,9 @@ def test_pods_of_a_workload_are_offered_a_device_each_and_others_share_it() -> N
 def test_a_group_that_stays_apart_fits_if_each_pod_has_a_device() -> None:
     world = FilterWorld("n")
     reasons = {"n": Reason.GROUP_TOO_LARGE.value}
-    assert world.filter(fellow("a", **COSCHEDULING)) == ([], reasons)
+    assert world.filter(fellow("a", COSCHEDULING)) == ([], reasons)
     two = {
         "scheduling.x-k8s.io/pod-group": "two",
         "pod-group.scheduling.sigs.k8s.io/min-available": "2",
     }
-    assert [world.filter(fellow(name, **two))[0] for name in "bc"] == [["n"], ["n"]]
+    assert [world.filter(fellow(name, two))[0] for name in "bc"] == [["n"], ["n"]]
