@@ -36,7 +36,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling nvidia-container-runtime actionlint kubectl lock sbom images release clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling kueue nvidia-container-runtime actionlint kubectl lock sbom images release clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -129,6 +129,9 @@ limit: ## build the least extender there can be, to compare the CPU of ours; pri
 
 coscheduling: ## build kube-scheduler with the coscheduling plug-in, print its folder
 	@$(TOOL) coscheduling
+
+kueue: ## build Kueue from its Go module, print its folder
+	@$(TOOL) kueue
 
 nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module, print its folder
 	@$(TOOL) nvidia-container-runtime

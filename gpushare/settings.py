@@ -49,7 +49,7 @@ _METAVARS = {
         "NAME[,NAME...]",
     ),
     **dict.fromkeys(("threads", "body_limit", "defrag_moves_per_hour", "neighbours"), "N"),
-    "defrag_after": "SECONDS",
+    **dict.fromkeys(("defrag_after", "reserve_after"), "SECONDS"),
     "unit": "UNIT",
 }
 
@@ -148,11 +148,17 @@ class Settings:
         "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
         default_text="nowhere",
     )
+    kueue: bool = _setting(
+        False, "answer Kueue's admission checks: whether all pods of a workload have devices"
+    )
     defrag_moves_per_hour: int = _setting(
         0, "pods evicted an hour at most, so that a pod that waits fits; 0: none"
     )
     defrag_after: int = _setting(
         300, "seconds that a pod must have fitted nowhere before others are moved for it"
+    )
+    reserve_after: int = _setting(
+        0, "seconds that a pod waits before the node that opens first is reserved for it; 0: never"
     )
     claims: str = _setting(
         "",
@@ -315,6 +321,8 @@ def _check(settings: Settings) -> None:
         )
     if settings.defrag_after < 1:
         raise SettingsError(f"defrag-after: {settings.defrag_after} is less than 1 second")
+    if settings.reserve_after < 0:
+        raise SettingsError(f"reserve-after: {settings.reserve_after} is less than 0 seconds")
     _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)

@@ -404,8 +404,8 @@ class ObservedPod(NamedTuple):
     crowded: bool = False
     """The annotations leave no room for gpushare's annotations."""
     ends_by: float = 0.0
-    """Seconds since the epoch when a terminating pod must be gone: the deletionTimestamp, which
-    includes the grace period."""
+    """Seconds since the epoch when the pod must be gone: the deletionTimestamp, which includes the
+    grace period, else the end of activeDeadlineSeconds; 0 without both."""
     demands: Demands = NO_DEMANDS
     """The demands on nodes of a pod without a node."""
     served: bool = True

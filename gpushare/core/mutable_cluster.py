@@ -13,9 +13,18 @@ import numpy as np
 from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, Request, Shares
-from gpushare.core.policy import Policy
-from gpushare.core.ranking import Ranking, Scorer, fits_devices
-from gpushare.core.snapshot import Bools, Rows, Snapshot, counts_of, has_accepted_model, pod_kind
+from gpushare.core.policy import Policy, load_policy
+from gpushare.core.ranking import Ranking, Scorer, Scores, fits_devices
+from gpushare.core.snapshot import (
+    Bools,
+    Floats,
+    Rows,
+    Snapshot,
+    counts_of,
+    has_accepted_model,
+    pod_kind,
+)
+from gpushare.errors import SettingsError
 
 _ROWS_REMEMBERED = 5_000_000
 """Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
@@ -77,6 +86,39 @@ def ranking(policy: Policy, nodes: int, neighbours: int = ANY_NEIGHBOURS) -> Ran
     """
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
     return Ranking(policy, kinds, _fits_devices, _host_fits, neighbours=neighbours)
+
+
+class OwnPolicyScorer:
+    """A scorer that ranks a request by the policy that its pod names.
+
+    default: the policy of requests that name none, or one that cannot be loaded. nodes: their
+    number.
+    """
+
+    def __init__(self, default: Policy, nodes: int) -> None:
+        self._nodes = nodes
+        self._default = ranking(default, nodes)
+        self._rankings = {"": self._default}
+
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
+        """Return the value of placing the request on each row."""
+        return self._ranking(request.policy).scores(snapshot, request)
+
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return float64 (K, D): the value of each device of these rows, even without room."""
+        return self._ranking(request.policy).score_devices(snapshot, rows, request)
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row from cached scores, or None."""
+        return self._ranking(request.policy).best_device(snapshot, row, request)
+
+    def _ranking(self, name: str) -> Ranking:
+        if name not in self._rankings:
+            try:
+                self._rankings[name] = ranking(load_policy(name), self._nodes)
+            except SettingsError:
+                self._rankings[name] = self._default
+        return self._rankings[name]
 
 
 class MutableCluster:

@@ -68,6 +68,9 @@ BURST = 20.0
 OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
 """Warnings about one object: so many at once, then one in five minutes, as in client-go."""
 
+_REST, _MAX_REST = 9.0, 1.0
+"""A rest before further details: a multiple of the CPU time of the last ones; at most, in s."""
+
 _MAX_SERIES = 4096
 _MAX_OBJECTS = 4096
 
@@ -295,6 +298,7 @@ class Recorder(Part):
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
         self._failures = 0
+        self._rested_at = clock()
         # By namespace: (refusals in a row, time of the last refusal).
         self._refusals: dict[str, tuple[int, float]] = {}
         self._off_logged = False
@@ -394,12 +398,8 @@ class Recorder(Part):
             _check(answer)
             return
         note = event.note
-        try:
-            if event.details is not None:
-                note = "; ".join(filter(None, (note, event.details())))
-        except Exception:
-            # A failure of the details must not lose the event.
-            log.exception(Line("details of an event failed", reason=event.reason))
+        if event.details is not None:
+            note = "; ".join(filter(None, (note, self._made(event.details, event.reason))))
         body = encode_event(
             step.name,
             regarding,
@@ -415,6 +415,21 @@ class Recorder(Part):
             _check(self._api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))
         except ApiConflict:
             return
+
+    def _made(self, details: Details, reason: str) -> str:
+        """Return the details after a rest, so that requests keep most of the interpreter; "" if
+        the details fail, which must not lose the event.
+        """
+        self._stopping.wait(max(0.0, self._rested_at - self._clock()))
+        begin = time.thread_time()
+        try:
+            return details()
+        except Exception:
+            log.exception(Line("details of an event failed", reason=reason))
+            return ""
+        finally:
+            rest = min(_MAX_REST, (time.thread_time() - begin) * _REST)
+            self._rested_at = self._clock() + rest
 
     def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
         self._failed += 1

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gpushare.core.defrag import MovablePod, Planner
 from gpushare.core.model import Request, Shares
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.victim_search import StepBudget
@@ -257,7 +257,7 @@ def find_moves(
     snapshot, (entries, _) = ledger.snapshot(), ledger.entries_and_specs()
     rows = rows_by_name(snapshot)
     view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, ranking(policy, len(rows)))
+    cluster = MutableCluster(view, OwnPolicyScorer(policy, len(rows)))
     room = HostRoom(HostFilters(own_filters, snapshot.names), rows)
     verdicts: dict[str, MoveVerdict] = {}
     rule_of: dict[str, Rule | None] = {}
@@ -267,7 +267,7 @@ def find_moves(
             continue
         above = Rule.PRIORITY if entry.priority > hole.priority else None
         verdicts[uid] = verdict = rules.judge(entry)
-        rule_of[uid] = verdict.rule or above or _unknown_devices(entry, snapshot)
+        rule_of[uid] = verdict.rule or above or unknown_devices(entry, snapshot)
         if rule_of[uid] is None:
             placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
             cost = entry.request.total * (verdict.lost or 0.0)
@@ -301,7 +301,7 @@ def find_moves(
     )
 
 
-def _unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
+def unknown_devices(entry: Entry, snapshot: Snapshot) -> Rule | None:
     """Return the rule if the books do not tell exactly what the end of the pod frees, or None."""
     request, row = entry.request, snapshot.row[entry.node]
     shares = entry.placement or ()

@@ -58,6 +58,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "group": pod.outstanding.group and _group(pod.outstanding.group),
         "groupProgress": pod.group and progress_document(pod.group),
         "held": [held_document(place) for place in pod.outstanding.holds],
+        "reserved": pod.outstanding.reserved and held_document(pod.outstanding.reserved),
         "rollout": pod.rollout
         and {
             "deployment": pod.rollout.deployment,

@@ -16,7 +16,7 @@ from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
 from gpushare.core.model import Reason, Request
-from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters, amounts_of
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -171,7 +171,7 @@ class Placer:
         self, snapshot: Snapshot, rows: Rows, host_filters: HostFilters, policy: Policy
     ) -> None:
         self.view = mutable(snapshot, rows, empty=False)
-        self._cluster = MutableCluster(self.view, ranking(policy, len(rows)))
+        self._cluster = MutableCluster(self.view, OwnPolicyScorer(policy, len(rows)))
         self._own_filters = host_filters.own_filters
         self._room = HostRoom(host_filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -96,6 +96,8 @@ class Outstanding:
     """Holds for other pods, the oldest first."""
     group: GroupNeed | None = None
     """None if no other pod of its group is pending."""
+    reserved: HeldPlace | None = None
+    """The pod's own reservation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,6 +405,8 @@ def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
         rows.append(("Group", progress_text(pod.group)))
     if between.group:
         rows.append(("Needs", group_text(between.group, pod.unit)))
+    if between.reserved:
+        rows.append(("Reserved", f"{between.reserved.node} until {between.reserved.until_text}"))
     for hold in between.holds[:_MOST_NAMES]:
         asks = Request(hold.units, hold.devices, percents=hold.percents, split=hold.split)
         size = _size(asks, pod.unit)

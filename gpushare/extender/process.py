@@ -21,6 +21,7 @@ from gpushare.extender.bind_threads import GATE_WRITERS, BindKeeper, GateWriters
 from gpushare.extender.connections import Connections
 from gpushare.extender.door.app import build_app
 from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
+from gpushare.extender.follow.admission_checks import AdmissionChecks, KueueObjects
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.group_sizes import GroupSizes
@@ -34,6 +35,7 @@ from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.moves.mover import Mover
+from gpushare.extender.moves.reserver import Reserver
 from gpushare.extender.scheduler_file import SchedulerSettings, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.settler import Settler
@@ -96,6 +98,7 @@ class Extender:
         claims = factory.claims_service(settings, client, resources)
         ranker, view = (claims.ranker, claims.view) if claims is not None else (None, None)
         shadow = factory.make_shadow(settings, resources)
+        kueue = KueueObjects() if settings.kueue else None
         waker = SchedulerWaker(client, resources, self._connections.retries_on_annotations)
         sources = factory.watched_sources(
             settings,
@@ -110,6 +113,7 @@ class Extender:
                 running=running,
                 placeholders=placeholder_pods,
                 waiting=view.waiting if view is not None and settings.ui_listen else None,
+                admitted=kueue.pods if kueue is not None else None,
                 moved=shadow.moved if shadow is not None else lambda *_: None,
                 gone=ranker.pod_gone if ranker is not None else lambda _: None,
             ),
@@ -118,6 +122,8 @@ class Extender:
             room_on=waker.room_on,
         )
         sources |= claims.sources if claims is not None else {}
+        kueue_sources = {} if kueue is None else factory.kueue_sources(client, resources, kueue)
+        sources |= kueue_sources
         readiness = Readiness(
             sources,
             factory.lease_runner(settings, client, scheduler_file.lease),
@@ -150,6 +156,18 @@ class Extender:
             namespace=settings.namespace,
             not_ready=not_ready,
             leads_until=readiness.leads_until,
+        )
+        admission_checks = (
+            None
+            if kueue is None
+            else AdmissionChecks(
+                client,
+                resources,
+                kueue,
+                unit,
+                not_ready=not_ready,
+                is_synced=lambda: all(s.reflector.status.synced for s in kueue_sources.values()),
+            )
         )
         metrics = Metrics(
             resources,
@@ -205,8 +223,10 @@ class Extender:
             ScaleDownGuard(client, resources, marks, running, not_ready=not_ready),
             placeholders,
             mover,
+            Reserver(client, resources, after=settings.reserve_after, not_ready=not_ready),
             policy_refresher,
             *([shadow] if shadow is not None else []),
+            *([admission_checks] if admission_checks is not None else []),
             OverduePods(resources, service.called),
             self._unanswered_requests,
             GarbageCollection(),

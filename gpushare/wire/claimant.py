@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpushare.core.model import PodRef, Request
 from gpushare.wire.groups import NO_GROUP, Group, group_of
-from gpushare.wire.objects import Pod, PodSpec, controller_of
+from gpushare.wire.objects import Metadata, Pod, PodSpec, controller_of, seconds_of
 from gpushare.wire.pods import pod_ref, priority_of
 
 
@@ -32,11 +32,15 @@ class Claimant:
     """Whether the pod may have to wait for a volume or a claim."""
     owner: str = ""
     """The uid of the pod's controller, or ""."""
+    created: float = 0.0
+    """Seconds since the epoch, 0 if unknown."""
+    deadline: int = 0
+    """The pod's activeDeadlineSeconds; 0: none."""
 
 
 def claimant(pod: Pod, request: Request) -> Claimant:
     """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
-    owner = controller_of(pod)
+    owner, metadata, spec = controller_of(pod), pod.metadata or Metadata(), pod.spec or PodSpec()
     return Claimant(
         ref=pod_ref(pod),
         request=request,
@@ -44,4 +48,6 @@ def claimant(pod: Pod, request: Request) -> Claimant:
         group=group_of(pod),
         waits=may_wait(pod),
         owner=(owner and owner.uid) or "",
+        created=seconds_of(metadata.creation_timestamp),
+        deadline=spec.active_deadline_seconds or 0,
     )

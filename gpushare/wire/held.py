@@ -30,11 +30,13 @@ class HeldPlace:
     """How many devices of the node."""
     until: float | None = None
     """The end of the hold, in seconds since the epoch; None while kube-scheduler nominates the pod.
-    """
+    For a reservation when the devices are expected to be free."""
     percents: Percents = ()
     """Percent of each amount on each of the devices."""
     split: tuple[int, ...] = ()
     """The units on each device of an uneven split, the largest first."""
+    reserved_since: float | None = None
+    """The begin of a reservation, in seconds since the epoch; None: no reservation."""
 
     @property
     def cores(self) -> int:
@@ -46,14 +48,17 @@ class HeldPlace:
         """The end of the hold, for people."""
         if self.until is None:
             return "kube-scheduler binds it or gives it up"
-        return f"{datetime.fromtimestamp(round(self.until), UTC):%H:%M:%S} UTC"
+        until = f"{_moment(self.until):%H:%M:%S} UTC"
+        if self.reserved_since is None:
+            return until
+        since = f"{_moment(self.reserved_since):%H:%M:%S} UTC"
+        return f"it is bound; reserved since {since}, expected to be free at {until}"
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
     """Return the JSON object of one place, with a key such as `cores` for each requested amount in
-    percent, and `split` for an uneven split.
+    percent, `split` for an uneven split, and `reservedSince` for a reservation.
     """
-    moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
         "pod": asdict(place.pod),
         "node": place.node,
@@ -61,8 +66,21 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
         "devices": place.devices,
         **by_name(place.percents),
         **({"split": list(place.split)} if place.split else {}),
-        "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        "until": _stamp(place.until),
+        **({"reservedSince": _stamp(place.reserved_since)} if place.reserved_since else {}),
     }
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(round(seconds), UTC)
+
+
+def _stamp(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{_moment(seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _seconds(stamp: str | None) -> float | None:
+    return None if stamp is None else datetime.fromisoformat(stamp).timestamp()
 
 
 def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
@@ -91,13 +109,14 @@ def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
 
 
 def _place(item: Mapping[str, Any], document_mib: int, unit_mib: int) -> HeldPlace:
-    pod, until = item["pod"], item["until"]
+    pod = item["pod"]
     return HeldPlace(
         pod=PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
         node=str(item["node"]),
         units=-(-int(item["units"]) * document_mib // unit_mib),
         devices=int(item["devices"]),
-        until=None if until is None else datetime.fromisoformat(until).timestamp(),
+        until=_seconds(item["until"]),
         percents=percents_of(int(item.get(amount.name, 0)) for amount in PERCENT_AMOUNTS),
         split=tuple(-(-int(units) * document_mib // unit_mib) for units in item.get("split", ())),
+        reserved_since=_seconds(item.get("reservedSince")),
     )

@@ -145,6 +145,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     preemption_policy: str | None = None
     tolerations: list[Toleration] | None = None
     scheduling_gates: list[Raw] | None = None
+    active_deadline_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
     resource_claims: list[Present] | None = None

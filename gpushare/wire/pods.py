@@ -407,9 +407,18 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         uuids=annotated[1],
         given=read_given(annotations, request.total, names) if node else (),
         crowded=bool(request.devices and lacks_room(pod, request, names)),
-        ends_by=seconds_of(metadata.deletion_timestamp),
+        ends_by=_ends_by(pod),
         demands=NO_DEMANDS if node else demands_of(pod),
     )
+
+
+def _ends_by(pod: Pod) -> float:
+    """Return when the pod must be gone, in seconds since the epoch; 0 if nothing ends the pod."""
+    metadata, spec, status = pod.metadata or Metadata(), pod.spec or PodSpec(), pod.status
+    if metadata.deletion_timestamp or not spec.active_deadline_seconds:
+        return seconds_of(metadata.deletion_timestamp)
+    started = seconds_of(status.start_time if status is not None else None)
+    return started + spec.active_deadline_seconds if started else 0.0
 
 
 def has_ended(pod: Pod) -> bool:

@@ -136,7 +136,7 @@ class Entry:
     cover: Cover = _NO_COVER
     """The basis of `placement`."""
     ends_by: float = 0.0
-    """When it must be gone, in seconds since the epoch."""
+    """When it must be gone, in seconds since the epoch; 0 if nothing ends it."""
 
     @property
     def phase(self) -> Phase:

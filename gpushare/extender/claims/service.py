@@ -53,14 +53,14 @@ _RecordT = TypeVar("_RecordT")
 class ObjectHandler(Generic[_ObjectT, _RecordT]):
     """Handler that keeps a record of each object; an object that cannot be read counts as gone.
 
-    read_record: returns the record; raises MessageError. replace_records: takes all records by key.
-    change_record: takes a key, and the record, or None for a deleted object. key: returns the key
-    of an object.
+    read_record: returns the record, or None for an object to leave out; raises MessageError.
+    replace_records: takes all records by key. change_record: takes a key, and the record, or None
+    for a deleted object. key: returns the key of an object.
     """
 
     def __init__(
         self,
-        read_record: Callable[[_ObjectT], _RecordT],
+        read_record: Callable[[_ObjectT], _RecordT | None],
         replace_records: Callable[[Mapping[str, _RecordT]], None],
         change_record: Callable[[str, _RecordT | None], None],
         key: Callable[[_ObjectT], str],

@@ -314,8 +314,8 @@ class Mover(LoopPart):
             holds = going.resource.holds
             holds.expire(self._clock())
             promised = (*holds.on(move.node), *holds.on(run.node))
-            if any(hold.reserved is None for hold in promised):
-                # Filter has promised something on one of both nodes to another pod.
+            if any(hold.reserved is None or hold.opens_at is not None for hold in promised):
+                # Something on one of both nodes is promised to another pod, or reserved.
                 run.answered(move, moves.Answer.POSTPONED, self._clock())
                 return
             run.old = old = going.rules.pods[ref.uid]

@@ -20,7 +20,7 @@ from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.group_progress import progress_of
 from gpushare.extender.verbs.group_room import group_need, group_needs
-from gpushare.extender.verbs.offers import held_places, offers_of
+from gpushare.extender.verbs.offers import held_place, held_places, offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.claimant import claimant
 from gpushare.wire.demands import demands_of
@@ -164,5 +164,7 @@ class Explainer:
         # The snapshot of filter, so that the explanation and filter name the same numbers.
         snapshot = offers_of(resource).to(claim, resource.ledger.snapshot(), time.monotonic())
         needs = group_needs(resource, self._resources.gate, claim, demands_of(pod))
-        places = held_places(resource.holds, against=claim)
-        return Outstanding(places, group_need(snapshot, needs))
+        holds = resource.holds
+        places = held_places(holds, against=claim)
+        own = [held_place(holds, hold) for hold in holds.reservations() if hold.is_for(claim)]
+        return Outstanding(places, group_need(snapshot, needs), next(iter(own), None))

@@ -2,7 +2,8 @@
 
 Filter answers before kube-scheduler binds: a pod may wait for its volumes while kube-scheduler
 filters the next pods. A hold reduces the room that filter offers to *other* pods; a hold of a plan
-of moves also leaves its pod that node alone. Bind decides by the ledger, so a wrong hold costs pods
+of moves also leaves its pod that node alone. A *reservation* is a hold for a pod that has waited
+for long (moves/reserver.py). Bind decides by the ledger, so a wrong hold costs pods
 an offer for seconds, and never memory. Holds have no rules for groups: bind keeps groups whole
 (bind/gate.py). Nothing is stored; kube-scheduler's nominations come back with the list of pods.
 
@@ -11,6 +12,7 @@ lock guards bookkeeping only. Any thread may call any method.
 """
 
 import heapq
+import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -40,27 +42,31 @@ _MAX_CHANGED = 20_000
 """Upper bound of the nodes in `Holds._changed`: nodes come and go for years."""
 
 _RESERVED = " reserved"
-"""Behind a uid: the key of the hold that a plan of moves has for the pod."""
+"""Behind a uid: the key of the hold that a plan of moves or a reservation has for the pod."""
 
 _number = attrgetter("number")
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The part of a hold that a plan of moves adds (moves/mover.py)."""
+    """The part of a hold that a plan of moves (moves/mover.py) or a reservation adds."""
 
     until: float
-    """The end of the hold at the latest."""
+    """The end of the hold at the latest; inf for a reservation."""
     shares: Shares
     """Units by device of the node; the free part is held even while it is too small."""
     heir: bool = False
     """The hold is for the pod that the controller creates in place of this pod: of the same owner,
     with the same request."""
+    opens_at: float | None = None
+    """Of a reservation: when the devices are expected to be free; None: of a plan of moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A promise of filter, a nomination of kube-scheduler, or a place kept by a plan of moves."""
+    """A promise of filter, a nomination of kube-scheduler, a place kept by a plan of moves, or a
+    reservation.
+    """
 
     pod: Claimant
     node: str
@@ -71,12 +77,17 @@ class Hold:
     nominated: bool = False
     """`status.nominatedNodeName` names the node."""
     reserved: Reserved | None = None
-    """Of a plan of moves; the pod may have an ordinary hold besides."""
+    """Of a plan of moves or a reservation; the pod may have an ordinary hold besides."""
 
     @property
     def key(self) -> str:
         """The key of the hold among the holds of a resource."""
         return self.pod.ref.uid if self.reserved is None else self.pod.ref.uid + _RESERVED
+
+    @property
+    def opens_at(self) -> float | None:
+        """When the devices of a reservation are expected to be free; None for any other hold."""
+        return None if self.reserved is None else self.reserved.opens_at
 
     def is_for(self, pod: Claimant) -> bool:
         """Return whether the place is the pod's own."""
@@ -280,7 +291,7 @@ class Holds:
     def release(self) -> None:
         """End all holds of plans of moves."""
         with self._lock:
-            for key in [key for key, hold in self._holds.items() if hold.reserved is not None]:
+            for key in [key for key in self._reserved if self._holds[key].opens_at is None]:
                 self._end(key)
 
     def reserved_for(self, pod: Claimant) -> str:
@@ -288,6 +299,34 @@ class Holds:
         with self._lock:
             holds = self._reserved_of(pod)
             return next((hold.node for hold in holds if hold.reserved and hold.reserved.heir), "")
+
+    # -- reservations -----------------------------------------------------------------------------
+
+    def begin_reservation(
+        self, pod: Claimant, node: str, shares: Shares, opens_at: float, since: float
+    ) -> None:
+        """Hold a place for a pod that has waited for long, until the pod is bound or gone, or until
+        `end_reservation`. A place that a plan of moves holds for the pod stays instead.
+        """
+        with self._lock:
+            reserved = Reserved(math.inf, shares, opens_at=opens_at)
+            hold = Hold(pod, node, next(self._numbers), since, reserved=reserved)
+            before = self._holds.get(hold.key)
+            if pod.ref.uid not in self._binding and (before is None or before.opens_at is not None):
+                self._put(hold)
+
+    def end_reservation(self, uid: str) -> None:
+        """End the reservation of the pod."""
+        with self._lock:
+            hold = self._holds.get(uid + _RESERVED)
+            if hold is not None and hold.opens_at is not None:
+                self._end(hold.key)
+
+    def reservations(self) -> tuple[Hold, ...]:
+        """Return the reservations, oldest first."""
+        with self._lock:
+            holds = [self._holds[key] for key in self._reserved]
+        return tuple(sorted((h for h in holds if h.opens_at is not None), key=_number))
 
     # -- readers ----------------------------------------------------------------------------------
 
@@ -352,6 +391,23 @@ class Holds:
                 for hold in (*self._youngest(now - FLOOR), *self._first_due(now + FLOOR))
             )
 
+    def ignored_by(self, pod: Claimant, now: float) -> tuple[Hold, ...]:
+        """Return the holds of other pods that do not count for the pod although their priority is
+        high enough: those that the pod has waited out, and the reservations that let the pod pass.
+        """
+        passed: list[Hold] = []
+        if self._reserved:
+            with self._lock:
+                own = self._holds.get(pod.ref.uid)
+                nominated = own.node if own is not None and own.nominated else ""
+                passed = [
+                    hold
+                    for hold in map(self._holds.__getitem__, self._reserved)
+                    if counts_against(hold, pod)
+                    and (hold.node == nominated or lets_pass(hold, pod, now))
+                ]
+        return (*self.outwaited(pod, now), *passed)
+
     def outwaited(self, pod: Claimant, now: float) -> tuple[Hold, ...]:
         """Return the holds of other pods that the pod has waited out: only holds have kept the pod
         out for as long as such a hold lasts.
@@ -380,7 +436,11 @@ class Holds:
             return tuple(sorted(self._holds.values(), key=_number))
 
     def until(self, hold: Hold) -> float | None:
-        """Return when the hold ends by time; None for a nomination."""
+        """Return when the hold ends by time; None for a nomination, the expected time for a
+        reservation.
+        """
+        if hold.opens_at is not None:
+            return hold.opens_at
         return None if hold.nominated else self._ends_at(hold)
 
     def __contains__(self, uid: object) -> bool:
@@ -470,7 +530,7 @@ class Holds:
         self._wake(hold)
 
     def _wake(self, hold: Hold) -> None:
-        if not hold.nominated:
+        if not hold.nominated and hold.opens_at is None:
             heapq.heappush(self._due, (self._ends_at(hold), hold.number, hold.key))
 
     def _end(self, key: str, *, but_nominated: bool = False) -> None:
@@ -507,3 +567,13 @@ def counts_against(hold: Hold, pod: Claimant) -> bool:
     pods; the pod's own hold does not.
     """
     return hold.pod.priority >= pod.priority and not hold.is_for(pod)
+
+
+def lets_pass(hold: Hold, pod: Claimant, now: float) -> bool:
+    """Return whether a reservation lets the pod pass: the pod is older and of the same priority, or
+    its activeDeadlineSeconds end it before the devices are expected to be free.
+    """
+    if hold.opens_at is None:
+        return False
+    is_older = pod.priority == hold.pod.priority and 0 < pod.created < hold.pod.created
+    return is_older or 0 < pod.deadline <= hold.opens_at - now

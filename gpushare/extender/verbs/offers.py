@@ -105,8 +105,8 @@ class Offers:
             return books
         priorities = [priority for priority in holds.priorities() if priority >= pod.priority]
         common = self._common(min(priorities), books) if priorities else None
-        outwaited = {hold.number: hold.node for hold in holds.outwaited(pod, now)}
-        nodes = holds.nodes_of(pod) | set(outwaited.values())
+        ignored = {hold.number: hold.node for hold in holds.ignored_by(pod, now)}
+        nodes = holds.nodes_of(pod) | set(ignored.values())
         own_rows = {node: books.row[node] for node in nodes if node in books.row}
         if not own_rows:
             return common or books
@@ -114,7 +114,7 @@ class Offers:
         for node, row in own_rows.items():
             builder.reset(row)
             for hold in _in_order(holds.on(node)):
-                if counts_against(hold, pod) and hold.number not in outwaited:
+                if counts_against(hold, pod) and hold.number not in ignored:
                     builder.hold(row)
                     self._take(builder, row, hold)
         return builder.build()
@@ -246,22 +246,29 @@ def offers_of(resource: ManagedResource) -> Offers:
     )
 
 
+def held_place(holds: Holds, hold: Hold) -> HeldPlace:
+    """Return the hold as documents have it."""
+    since_epoch, request = time.time() - time.monotonic(), hold.pod.request
+    end = holds.until(hold)
+    return HeldPlace(
+        pod=hold.pod.ref,
+        node=hold.node,
+        units=request.units,
+        devices=request.devices,
+        until=None if end is None else since_epoch + end,
+        percents=request.percents,
+        split=request.split,
+        reserved_since=None if hold.opens_at is None else since_epoch + hold.since,
+    )
+
+
 def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlace, ...]:
     """Return the holds that count against a pod, oldest first; without a pod all holds."""
     now = time.monotonic()
     holds.expire(now)
-    since_epoch = time.time() - now
-    outwaited = {hold.number for hold in holds.outwaited(against, now)} if against else set()
+    ignored = {hold.number for hold in holds.ignored_by(against, now)} if against else set()
     return tuple(
-        HeldPlace(
-            hold.pod.ref,
-            hold.node,
-            hold.pod.request.units,
-            hold.pod.request.devices,
-            None if (end := holds.until(hold)) is None else since_epoch + end,
-            hold.pod.request.percents,
-            hold.pod.request.split,
-        )
+        held_place(holds, hold)
         for hold in holds.live()
-        if (against is None or counts_against(hold, against)) and hold.number not in outwaited
+        if (against is None or counts_against(hold, against)) and hold.number not in ignored
     )

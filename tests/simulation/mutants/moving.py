@@ -2,14 +2,19 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from gpushare.cli import defrag_apply
 from gpushare.explain.moves import Answer, Pause, Run, Stop, Stopped
+from gpushare.extender.moves import reserver
 from gpushare.extender.moves.mover import Mover
+from gpushare.extender.moves.reserver import Reserver
+from gpushare.extender.verbs import holds
 from gpushare.wire.moves import MoveRecord
 from tests.simulation.mutants.museum import mutant
 
 _STORIES = "tests/unit/extender/moves/test_mover.py"
+_RESERVED = "tests/unit/extender/moves/test_reserver.py"
 _TOGETHER = "tests/unit/extender/moves/test_movers_together.py"
 
 
@@ -95,3 +100,40 @@ def writes_down_too_late(original: Any) -> Any:
             original(self, record)
 
     return late
+
+
+@mutant("M9", "pods that wait for long reserve the whole cluster", Reserver, "_make",
+        test=f"{_RESERVED}::"
+        "test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes")  # fmt: skip
+def reserves_everything(original: Any) -> Any:
+    def make(*of: Any) -> None:
+        with patch.object(reserver, "MOST_PART", 1.0):
+            original(*of)
+
+    return make
+
+
+@mutant("M10", "a free place stays reserved for a pod that never comes", Reserver, "_why_ended",
+        test=f"{_RESERVED}::"
+        "test_a_free_place_that_kube_scheduler_does_not_use_is_given_up")  # fmt: skip
+def reserves_for_ever(original: Any) -> Any:
+    def why_ended(self: Any, *of: Any) -> str:
+        self._free_since.clear()
+        return str(original(self, *of))
+
+    return why_ended
+
+
+@mutant("M11", "a reservation lets any pod with a deadline pass", holds, "lets_pass",
+        test=f"{_RESERVED}::"
+        "test_a_reservation_lets_older_pods_pass_and_those_that_end_before")  # fmt: skip
+def lets_long_pods_pass(original: Any) -> Any:
+    return lambda hold, pod, now: pod.deadline > 0 or original(hold, pod, now)
+
+
+@mutant("M12", "a reservation goes on when its process does not lead any more", Reserver,
+        "_end_all",
+        test=f"{_RESERVED}::test_a_reservation_ends_with_its_reason")  # fmt: skip
+def reserves_without_the_lead(original: Any) -> Any:
+    del original
+    return lambda self: None

@@ -219,6 +219,15 @@ def test_the_cost_is_what_was_not_saved(defrag: Answer) -> None:
     assert plan["lostGpuHours"] == pytest.approx(units / 80 / HOUR)
 
 
+def test_a_moved_pod_goes_where_its_own_policy_puts_it(cluster: Cluster, defrag: Answer) -> None:
+    targets = {}
+    for policy in ("binpack", "spread", "unknown"):
+        cluster.pod("notebook-0")["metadata"]["annotations"]["gpushare.io/policy"] = policy
+        moves = document(defrag, "--for", "2x60GiB", "--policy", "binpack")["plan"]["moves"]
+        targets[policy] = {move["name"]: move["to"]["node"] for move in moves}["notebook-0"]
+    assert targets == {"binpack": "gpu-3", "spread": "gpu-2", "unknown": "gpu-3"}
+
+
 def test_what_fits_needs_no_move(defrag: Answer) -> None:
     code, out, _ = defrag("--for", "40GiB")
     assert code == 0

@@ -1,11 +1,20 @@
 """A cluster that is changed in place is the one that would be made anew."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import MutableCluster, Placement, fits, ranking
+from gpushare.core.mutable_cluster import (
+    MutableCluster,
+    OwnPolicyScorer,
+    Placement,
+    fits,
+    ranking,
+)
+from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
@@ -104,3 +113,22 @@ def test_pods_that_differ_in_cpu_and_memory_alone_share_scores() -> None:
     # On the tightest device first; a has too little CPU for the fourth pod.
     assert [place.row for place in places if place is not None] == [2, 2, 0, 1, 0]
     assert policy.rows == 3 + 4
+
+
+@given(
+    wanted=st.lists(requests(2), min_size=1, max_size=6),
+    policies=st.lists(st.sampled_from(("", "unknown", "binpack", "fgd")), min_size=6, max_size=6),
+)
+def test_each_pod_is_ranked_by_the_policy_that_it_names(
+    wanted: list[Request], policies: list[str]
+) -> None:
+    view = mutable(SMALL.snapshot(), np.arange(3), empty=True)
+    scorer = OwnPolicyScorer(load_policy("shadow-price"), 3)
+    cluster = MutableCluster(view, scorer)
+    for request, name in zip(wanted, policies, strict=False):
+        named = replace(request, policy=name)
+        ranks = ranking(load_policy(name if name in POLICIES else "shadow-price"), 3)
+        expected, scores = ranks.scores(view, request), scorer.scores(view, named)
+        assert scores.values.tolist() == expected.values.tolist()
+        assert scorer.best_device(view, 1, named) == ranks.best_device(view, 1, request)
+        cluster.place(named)

@@ -142,7 +142,10 @@ class ExplanationCache:
         explain: Callable[[_Question], str],
         version: Version,
     ) -> Mapping[Hashable, str]:
-        """Return the sentences; a question before its first turn has none."""
+        """Return the sentences; a question before its first turn has none.
+
+        questions: in turns of the namespaces, so that none waits for all sentences of another.
+        """
         open_questions = dict.fromkeys(questions)
         sentences = self._sentences.items()
         self._sentences = {
@@ -221,7 +224,10 @@ class _KeptPart:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        questions = ((pod.request, pod.demands) for pod in books.waiting)
+        questions = [
+            (pod.request, pod.demands)
+            for pod in in_turns(books.waiting, lambda pod: pod.ref.namespace)
+        ]
         sentences = self.explanations.about(questions, self._explain, version)
         pending_pods = [
             self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
@@ -322,7 +328,6 @@ class _ClaimsPart(_KeptPart):
         version = self._claims.books.version, self._managed.filters.states.version
         if self._readings[0] != version:
             self._readings = version, {}
-        # No namespace waits for all sentences of another.
         questions = [
             (pod.needs, pod.is_gated) for pod in in_turns(pods, lambda pod: pod.ref.namespace)
         ]

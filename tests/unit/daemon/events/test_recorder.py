@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -90,6 +91,22 @@ def test_details_are_made_when_the_event_is_written_and_make_no_event_of_their_o
     assert [call.document["note"] for call in api.calls] == ["no; detail 1", "no!", "none"]
     assert made_by == ["events"]
     assert "details of an event failed" in caplog.text
+
+
+def test_details_take_at_most_a_tenth_of_the_time(recorder: Recorder) -> None:
+    began: list[float] = []
+
+    def details() -> str:
+        began.append(time.monotonic())
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.02:
+            pass
+        return "slow"
+
+    for note in ("a", "b", "c"):
+        recorder.record(POD, "GPUShareNoFit", "Scheduling", note, warning=True, details=details)
+    poll(lambda: recorder.state()["events_written_total"] == 3)
+    assert began[2] - began[0] > 2 * 10 * 0.02 * 0.99
 
 
 def test_nobody_waits_for_an_api_server_that_does_not_answer() -> None:

@@ -363,7 +363,11 @@ function held(node) {
 }
 
 function until(each) {
-  return each.until ? `until ${new Date(each.until).toLocaleTimeString()}` :
+  const time = (stamp) => new Date(stamp).toLocaleTimeString();
+  if (each.reservedSince) {
+    return `until it is bound; reserved since ${time(each.reservedSince)}, expected to be free at ${time(each.until)}`;
+  }
+  return each.until ? `until ${time(each.until)}` :
     "until kube-scheduler binds it or gives it up";
 }
 

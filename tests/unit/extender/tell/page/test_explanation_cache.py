@@ -1,5 +1,6 @@
 """Why pods wait, at a bounded cost."""
 
+import json
 from collections.abc import Callable
 
 from gpushare.core.model import Request
@@ -7,7 +8,7 @@ from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
 from gpushare.extender.tell.page.document import ExplanationCache
 from tests.unit.core.clusters import node
-from tests.unit.extender.tell.page.world import World
+from tests.unit.extender.tell.page.world import World, pod
 
 
 class Clock:
@@ -64,3 +65,17 @@ def test_what_was_said_of_older_books_stays_until_it_is_said_anew() -> None:
         after = sentences.about([request], explained(world), (2, 0))
     assert sentences.complete
     assert after != before
+
+
+def test_no_namespace_waits_for_all_sentences_of_another() -> None:
+    world = World()
+    world.fill(2)
+    for space, units in (("a", 81), ("a", 82), ("a", 83), ("b", 84)):
+        world.ledger.pod_changed(pod(str(units), units, space=space))
+    (part,) = world.documents._parts  # noqa: SLF001 -- with a clock of its own
+    part.explanations = ExplanationCache(Clock(1.0))
+    explained_units: list[int] = []
+    while len(explained_units) < 2:
+        (resource,) = json.loads(world.documents.body())["resources"]
+        explained_units = [item["requested"] for item in resource["pending"] if item["why"]]
+    assert explained_units == [81, 84]

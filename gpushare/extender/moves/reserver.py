@@ -1,0 +1,334 @@
+"""Reserves places for pods that have waited for long, so that smaller pods do not starve them.
+
+Where each pod that fits is bound at once, the devices of a large pod never become free together. So
+a pod that has waited for `after` seconds gets a reservation: the node that is expected to open
+first (core/openings.py) is held for the pod, device by device as these become free, against younger
+pods of no higher priority (verbs/holds.py). The reservations have at most a part of the memory; of
+equal priority the namespace comes first that was served longest ago, then the oldest pod. Nothing
+is stored: a new leader reserves anew by the ages of the pods.
+
+Tested in `tests/unit/extender/moves/test_reserver.py`.
+"""
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpushare.core.defrag import Planner
+from gpushare.core.model import PodRef
+from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.openings import ExpectedEnd, Opening, expected_end, first_opening
+from gpushare.core.policy import load_policy
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.core.trial_streams import mutable
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
+from gpushare.errors import ApiNotFound
+from gpushare.explain.defrag import unknown_devices
+from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.holds import Hold
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+from gpushare.wire.claimant import claimant
+from gpushare.wire.groups import NO_GROUP, group_of
+from gpushare.wire.moves import pod_path
+from gpushare.wire.objects import PODS, Pod
+
+log = logging.getLogger("gpushare.reservations")
+
+EVERY = 10.0
+
+MOST_PART = 0.1
+"""Part of the memory that is reserved at most; one pod may have more."""
+
+MOST_PODS = 20
+"""Upper bound of the reservations of a resource, and of the pods that one round looks at."""
+
+PATIENCE = 600.0
+"""Seconds that a place stays reserved while it is free and the pod is not bound: kube-scheduler
+tries a refused pod again within 300."""
+
+PAUSE = 60.0
+"""Seconds until a place is looked for again where none was found."""
+
+AFTER_END = 3600.0
+"""Seconds until a pod that left its free place may have another."""
+
+_TIMEOUT = 10.0
+_ENDLESS = ("pod-template-hash", "controller-revision-hash")
+"""Labels of pods that a Deployment, StatefulSet or DaemonSet keeps running."""
+
+
+class Reserver(LoopPart):
+    """Makes and ends reservations: `round` once, a started part again and again.
+
+    after: seconds that a pod must have waited; 0: off. not_ready: why not to act now, or "". wall:
+    seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        resources: ManagedResources,
+        *,
+        after: float,
+        not_ready: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._after = after
+        self._not_ready = not_ready
+        self._clock = clock
+        self._wall = wall
+        self._not_before: dict[str, float] = {}
+        # By uid, since when the whole place of a pod is free.
+        self._free_since: dict[str, float] = {}
+        # By namespace with pods that wait: the time of its last new reservation.
+        self._served_at: dict[str, float] = {}
+        self._begun = self._given_up = 0
+        self.loop = Loop("reservations", self.round, EVERY, log=log, failed="reservations failed")
+
+    def start(self) -> None:
+        """Start the thread, unless reservations are off."""
+        if self._after:
+            super().start()
+
+    def stop(self) -> None:
+        """End all reservations."""
+        super().stop()
+        self._end_all()
+
+    def state(self) -> dict[str, float]:
+        """Return the values for metrics; none while reservations are off."""
+        if not self._after:
+            return {}
+        return {
+            "reservations": sum(len(r.holds.reservations()) for r in self._resources),
+            "reservations_total": self._begun,
+            "reservations_given_up_total": self._given_up,
+        }
+
+    def round(self) -> None:
+        """End and make reservations. Raises ApiError."""
+        if self._not_ready():
+            self._end_all()
+            return
+        now, waiting = self._clock(), set[str]()
+        for resource in self._resources:
+            pods = {pod.uid: pod for pod in resource.ledger.waiting()}
+            waiting |= pods.keys()
+            self._renew(resource, pods)
+        self._not_before = {
+            uid: at for uid, at in self._not_before.items() if uid in waiting and at > now
+        }
+
+    def _end_all(self) -> None:
+        self._free_since.clear()
+        for resource in self._resources:
+            for hold in resource.holds.reservations():
+                resource.holds.end_reservation(hold.pod.ref.uid)
+
+    def _renew(self, resource: ManagedResource, waiting: dict[str, Waiting]) -> None:
+        """End the reservations of a resource that have lost their reason, and make others."""
+        snapshot, now = resource.ledger.snapshot(), self._clock()
+        kept: list[Hold] = []
+        late: list[Hold] = []
+        for hold in resource.holds.reservations():
+            if why := self._why_ended(resource, hold, waiting, snapshot):
+                self._end(resource, hold, why)
+            elif (hold.opens_at or 0.0) <= now and hold.pod.ref.uid not in self._free_since:
+                late.append(hold)
+            else:
+                kept.append(hold)
+        candidates = self._candidates(waiting.values(), {hold.pod.ref.uid for hold in kept + late})
+        if not (late or candidates):
+            return
+        outlook = _Outlook.of(resource, snapshot, now, self._wall())
+        for hold in kept:
+            outlook.take(hold)
+        for hold in late:
+            # Its pods run for longer than expected: another node may be faster now.
+            pod = waiting[hold.pod.ref.uid]
+            if (opening := outlook.opening(pod)) is None:
+                self._end(resource, hold, "no node is expected to open")
+                continue
+            node = outlook.node(opening)
+            place = (hold.pod, node, opening.placement.shares, opening.at, hold.since)
+            resource.holds.begin_reservation(*place)
+            outlook.put(opening.placement)
+            kept.append(hold)
+        self._make(resource, candidates, outlook, kept)
+
+    def _why_ended(
+        self,
+        resource: ManagedResource,
+        hold: Hold,
+        waiting: dict[str, Waiting],
+        snapshot: Snapshot,
+    ) -> str:
+        """Return why a reservation ends, or ""."""
+        uid, now = hold.pod.ref.uid, self._clock()
+        pod, row = waiting.get(uid), snapshot.row.get(hold.node)
+        if pod is None:
+            return "the pod is bound or gone"
+        if (pod.request, pod.priority) != (hold.pod.request, hold.pod.priority):
+            return "the pod has changed"
+        shares = hold.reserved.shares if hold.reserved is not None else ()
+        devices = [device for device, _ in shares if device < snapshot.capacity.shape[1]]
+        if (
+            row is None
+            or len(devices) < len(shares)
+            or not snapshot.open[row, devices].all()
+            or resource.filters.refuses(hold.node, pod.demands)
+        ):
+            return "the node does not take the pod any more"
+        if any(resource.places(pod.request, pod.demands, [hold.node])):
+            if now >= self._free_since.setdefault(uid, now) + PATIENCE:
+                self._given_up += 1
+                self._not_before[uid] = now + AFTER_END
+                return "kube-scheduler does not use the free place"
+        else:
+            self._free_since.pop(uid, None)
+        return ""
+
+    def _end(self, resource: ManagedResource, hold: Hold, why: str) -> None:
+        self._free_since.pop(hold.pod.ref.uid, None)
+        resource.holds.end_reservation(hold.pod.ref.uid)
+        log.info(Line("reservation ends", pod=hold.pod.ref, node=hold.node, why=why))
+
+    # -- new reservations -------------------------------------------------------------------------
+
+    def _candidates(self, waiting: Iterable[Waiting], having: set[str]) -> list[Waiting]:
+        """Return the pods that have waited for long enough, and have no reservation."""
+        now, oldest = self._clock(), self._wall() - self._after
+        return [
+            pod
+            for pod in waiting
+            if pod.served
+            and pod.uid not in having
+            and 0 < pod.created <= oldest
+            and now >= self._not_before.get(pod.uid, -math.inf)
+        ]
+
+    def _make(
+        self,
+        resource: ManagedResource,
+        candidates: list[Waiting],
+        outlook: "_Outlook",
+        kept: list[Hold],
+    ) -> None:
+        """Make reservations in the order of the candidates, up to the largest part."""
+        now, count = self._clock(), len(kept)
+        room = MOST_PART * outlook.capacity - sum(hold.pod.request.total for hold in kept)
+        for _ in range(min(MOST_PODS, len(candidates))):
+            pod = min(candidates, key=self._turn)
+            if count and (pod.request.total > room or count == MOST_PODS):
+                return  # a later pod that is smaller does not overtake
+            candidates.remove(pod)
+            is_late = not any(resource.places(pod.request, pod.demands))
+            opening = outlook.opening(pod) if is_late else None
+            shown = self._read(pod.ref) if opening is not None else None
+            if opening is None or shown is None or not _may_have_place(shown):
+                self._not_before[pod.uid] = now + PAUSE
+                continue
+            holder, node = claimant(shown, pod.request), outlook.node(opening)
+            place = (holder, node, opening.placement.shares, opening.at, now)
+            resource.holds.begin_reservation(*place)
+            outlook.put(opening.placement)
+            self._served_at[pod.ref.namespace] = now
+            self._begun += 1
+            room -= pod.request.total
+            count += 1
+            opens_in = round(opening.at - now)
+            log.info(Line("reservation", pod=pod.ref, node=node, opens_in=opens_in))
+
+    def _turn(self, pod: Waiting) -> tuple[int, float, float]:
+        """Return the sort key of a candidate."""
+        return -pod.priority, self._served_at.get(pod.ref.namespace, -math.inf), pod.created
+
+    def _read(self, ref: PodRef) -> Pod | None:
+        """Return the pod as the API server has it; None if it is gone. Raises ApiError."""
+        try:
+            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
+        except ApiNotFound:
+            return None
+        pod = PODS.decode_answer(body, ref.namespace, ref.name)
+        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+
+
+def _may_have_place(pod: Pod) -> bool:
+    """Return whether a pod without a node has no gate, group or nominated node, and is not being
+    deleted.
+    """
+    is_held_back = pod.spec is not None and (pod.spec.scheduling_gates or pod.spec.node_name)
+    is_nominated = pod.status is not None and pod.status.nominated_node_name
+    is_going = pod.metadata is not None and pod.metadata.deletion_timestamp
+    return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
+
+
+@dataclass(slots=True)
+class _Outlook:
+    """The books of one round with the places that are reserved, and the expected ends of pods."""
+
+    cluster: MutableCluster
+    host: HostRoom
+    ends: dict[int, list[ExpectedEnd]]
+    capacity: int
+    """Units of all open devices."""
+
+    @classmethod
+    def of(
+        cls, resource: ManagedResource, snapshot: Snapshot, now: float, wall: float
+    ) -> "_Outlook":
+        """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
+        rows = rows_by_name(snapshot)
+        view = mutable(snapshot, rows, empty=False)
+        cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
+        host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
+        ends: defaultdict[int, list[ExpectedEnd]] = defaultdict(list)
+        entries, _ = resource.ledger.entries_and_specs()
+        for entry in entries.values():
+            row = view.row.get(entry.node)
+            if row is None or not _ends_by_itself(entry, wall):
+                continue
+            if unknown_devices(entry, snapshot) is not None:
+                continue
+            at = expected_end(wall, entry.started or wall, entry.ends_by or math.inf)
+            placement = Placement(row, entry.placement or (), entry.request)
+            ends[row].append(ExpectedEnd(now + at - wall, placement))
+        return cls(cluster, host, ends, int(view.capacity.sum()))
+
+    def opening(self, pod: Waiting) -> Opening | None:
+        """Return the first place that opens for the pod."""
+        rows = Planner(self.cluster, (), self.host).rows_for(pod.request, pod.demands)
+        return first_opening(self.cluster, self.ends, pod.request, rows, self.host)
+
+    def node(self, opening: Opening) -> str:
+        """Return the name of the node of the place."""
+        return self.cluster.view.names[opening.placement.row]
+
+    def take(self, hold: Hold) -> None:
+        """Put the place of a reservation."""
+        row = self.cluster.view.row.get(hold.node)
+        if row is not None and hold.reserved is not None:
+            self.put(Placement(row, hold.reserved.shares, hold.pod.request))
+
+    def put(self, placement: Placement) -> None:
+        """Put a reserved place, whether or not its devices are free."""
+        self.cluster.put(*placement)
+        self.host.take(placement.row, placement.request)
+
+
+def _ends_by_itself(entry: Entry, wall: float) -> bool:
+    """Return whether a running pod can be expected to end. wall: seconds since the epoch."""
+    if entry.terminating:
+        return entry.ends_soon(wall)
+    return bool(entry.ends_by) or not any(key in _ENDLESS for key, _ in entry.labels)
