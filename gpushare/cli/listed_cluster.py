@@ -90,7 +90,7 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
         return DriverCards(why_not=_NO_SLICES)
     except ApiError as error:
         why_not = f"claims are not known: {error}"
-        return DriverCards(why_not=why_not, notes=() if error.status == _FORBIDDEN else (why_not,))
+        return DriverCards(why_not=why_not, notes=() if error.refusal == _FORBIDDEN else (why_not,))
     drivers = drivers_with_memory(slices)
     if not driver and len(drivers) > 1:
         why_not = f"of the drivers {' and '.join(drivers)} one has to be named by --claims"

@@ -27,16 +27,18 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, Snapshot, fellows, has_accepted_model, has_cards
+from gpushare.core.snapshot import PODS, Bools, Snapshot, fellows, has_accepted_model, has_cards
 
 Resource = tuple[int, str]
-"""(device, name): an amount in DEVICE_AMOUNTS, or a workload whose pods stay apart, one for each
-pod; device -1: a resource of the host."""
+"""(device, name): an amount in DEVICE_AMOUNTS, _PLACES, or a workload whose pods stay apart, one
+for each pod; device -1: a resource of the host."""
 
 _Lack = dict[Resource, int]
 """How much must become free until there is room."""
 
 _HOST = -1
+_PLACES = "places"
+"""The name of the places for pods on a device, as the most sharers of the node allow."""
 _OF_A_PLACE = 50
 """Steps of one placement decision; a look at a pod is one step, 5 to 10 us."""
 
@@ -376,6 +378,7 @@ def _freed_amounts(mover: MovablePod) -> dict[Resource, int]:
     freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
         freed_amounts[device, DEVICE_MEMORY.name] = units
+        freed_amounts[device, _PLACES] = 1
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
             freed_amounts[device, amount.name] = percent
         if request.apart is not None:
@@ -394,6 +397,7 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
         used = int(view.used[row, device])
         room = 0 if part.alone else int(view.capacity[row, device]) - part.units
         lack = {(device, DEVICE_MEMORY.name): used - room}
+        lack[device, _PLACES] = int(view.pods[row, device, PODS]) + 1 - int(view.sharers[row])
         for amount, percents_used, percent in zip(
             PERCENT_AMOUNTS, view.percents_used, part.every_percent, strict=True
         ):

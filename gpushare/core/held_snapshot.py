@@ -17,7 +17,16 @@ import numpy.typing as npt
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
-from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, counts_of, pod_kind
+from gpushare.core.snapshot import (
+    PODS,
+    Bools,
+    Ints,
+    PercentArray,
+    Rows,
+    Snapshot,
+    counts_of,
+    pod_kind,
+)
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "kinds", "pods", "cpu_free", "memory_free")
@@ -119,6 +128,7 @@ class HeldSnapshotBuilder:
         free[devices] -= [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] += 1
         count_pod(self.workloads, row, request, devices, 1)
+        free[self.pods[row, :, PODS] >= self.base.sharers[row]] = 0
         if request.percents:
             for amount, used, percent in zip(
                 PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True

@@ -86,6 +86,9 @@ class Apart(NamedTuple):
 ANY_NEIGHBOURS, FEW_NEIGHBOURS = 0, 1
 """Limits of neighbours: no limit; the limit of a pod that asks for few (core/neighbours.py)."""
 
+ANY_SHARERS = 2**15 - 1
+"""No limit of the pods that hold a part of one device: a number of pods that no device has."""
+
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
 Kind = tuple[int, int, int, int, tuple[str, ...], Percents, Cards, tuple[int, ...], int | None]
@@ -112,6 +115,7 @@ class Reason(Enum):
     # A member for each other amount: INSUFFICIENT_CORES.
     vars().update({f"INSUFFICIENT_{row.title.upper()}": row.reason for row in PERCENT_AMOUNTS})
     INSUFFICIENT_TOGETHER = "Insufficient GPU Memory and Cores in one device"
+    MOST_SHARERS = "GPU Memory is free only on devices with the most pods that the node allows"
     APART = "GPU Memory is free only beside pods of the same workload"
     WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
     NO_DEVICE = "no shared GPU"
@@ -125,6 +129,7 @@ class Reason(Enum):
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"
     BROKEN_CAPACITY = "the GPU capacity of the node cannot be read"
+    BROKEN_SHARERS = "the most sharers of a GPU of the node cannot be read"
     NO_COUNT = "the GPU count of the node is missing"
     GROWN = "the GPU capacity and the GPU count of the node do not agree with what its devices had"
 
@@ -140,6 +145,7 @@ _RESOLVABLE = frozenset(
         Reason.INSUFFICIENT_DEVICES,
         *(Reason(amount.reason) for amount in PERCENT_AMOUNTS),
         Reason.INSUFFICIENT_TOGETHER,
+        Reason.MOST_SHARERS,
         Reason.APART,
         Reason.WAITS_FOR_PLUGIN,
     }
@@ -440,6 +446,8 @@ class NodeSpec:
     """The devices are computed from a total and a count, without an inventory."""
     gone: tuple[str, ...] = ()
     """Uuids of cards that have been on the node, and are not."""
+    max_sharers: int = ANY_SHARERS
+    """The most pods that hold a part of one device."""
 
     @property
     def marks_served(self) -> bool:

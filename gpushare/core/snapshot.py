@@ -141,6 +141,12 @@ def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> B
     return room
 
 
+def has_place(snapshot: "Snapshot", rows: Rows | slice) -> Bools:
+    """Return bool (K, D): devices with fewer pods than the most sharers of their node."""
+    places: Bools = snapshot.pods[rows, :, PODS] < snapshot.sharers[rows, None]
+    return places
+
+
 def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     """Return bool (K, D): devices whose model and uuid meet the conditions of the request."""
     # Index -1 is the last element: a device of unknown model, or no device.
@@ -230,6 +236,8 @@ class Snapshot:
     that ask for no compute (UNMETERED)."""
     group: npt.NDArray[np.int32]
     """int32 (N,), equal for nodes that are alike when empty, to the GiB of memory."""
+    sharers: npt.NDArray[np.int16]
+    """int16 (N,): the most pods that may hold a part of one device."""
     closed: npt.NDArray[np.int8]
     """int8 (N,) index into REASONS."""
     order: Ints
@@ -265,8 +273,8 @@ class Snapshot:
     def free(self) -> Ints:
         """int64 (N, D): units that can be given out, never negative.
 
-        0 if a device is not open, or if all of an exclusive amount of the device is given: then no
-        pod can use the memory.
+        0 if a device is not open, has the most sharers, or if all of an exclusive amount of the
+        device is given: then no pod can use the memory.
         """
         return self.left(slice(None))
 
@@ -309,6 +317,7 @@ class Snapshot:
         """Return int64 (K, D): `free` of these rows, computed again."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
+        free[~has_place(self, rows)] = 0
         if self.any_percents:
             for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
                 if amount.is_exclusive:
@@ -441,6 +450,12 @@ class NodeArrays:
         count = len(spec.capacity) if spec else 0
         return tuple(tuple(used[row, :count].tolist()) for used in self._percents)
 
+    def pods(self, node: str) -> tuple[int, ...]:
+        """Return the number of pods that hold a part of each device of a known node."""
+        row = self.row[node]
+        spec = self._rows.spec(row)
+        return tuple(self._pods[row, : len(spec.capacity) if spec else 0, PODS].tolist())
+
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
@@ -458,7 +473,7 @@ class NodeArrays:
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
-        if request.alone and used:
+        if (request.alone and used) or self._pods[row, device, PODS] >= spec.max_sharers:
             return False
         for amount, percents, percent in zip(
             PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True

@@ -228,6 +228,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         kinds=snapshot.kinds[rows] * (not empty),
         pods=snapshot.pods[rows] * (not empty),
         group=snapshot.group[rows],
+        sharers=snapshot.sharers[rows],
         closed=np.zeros(len(rows), dtype=np.int8),
         order=np.arange(len(rows), dtype=np.int64),
         row_generation=np.zeros(len(rows), dtype=np.int64),

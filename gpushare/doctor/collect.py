@@ -111,7 +111,7 @@ class Collector:
         try:
             version = self._get("/version")
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
             version = {"gitVersion": "but may not tell its version"}
         git, minor = str(version.get("gitVersion")), str(version.get("minor")).rstrip("+")
@@ -144,7 +144,7 @@ class Collector:
             query = {"fieldSelector": f"metadata.name={LEASE}"}
             return tuple(map(objects.read_lease, self._items(f"{_LEASES}/leases", query)))
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
         try:
             path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
@@ -191,7 +191,7 @@ class Collector:
         except ApiNotFound:
             return []
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
             forbidden.append(path.rpartition("/")[2])
             return []

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # Seconds until the official client checks again whether the token has expired.
 _TOKEN_CHECK_SECONDS = 5.0
+# Seconds that calls wait for a new token at most: an exec plug-in may hang.
+_TOKEN_WAIT_SECONDS = 5.0
 # The files that urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
 # The characters that stay unquoted in the path of an address.
@@ -128,6 +130,7 @@ class Session:
         self._lock = threading.Lock()
         self._authorization = _authorization(settings.api_key.get("BearerToken"))
         self._checked = time.monotonic()
+        self._check: threading.Thread | None = None
         host = urlsplit(settings.host)
         tls = host.scheme == "https"
         settings.proxy_ssl_context = context = _tls(settings) if tls else None
@@ -157,24 +160,36 @@ class Session:
         """Return the headers of a call; ask the official client for a new token when one is due.
 
         In a cluster the official client reads the token file again each minute; an exec plug-in
-        runs after the token has expired. After a failure the old token stays, and the server
-        answers 401 to a bad one.
+        runs after the token has expired. After a failure, and while a plug-in does not answer, the
+        old token stays, and the server answers 401 to a bad one.
         """
         with self._lock:
-            if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
-                try:
-                    token = self._settings.get_api_key_with_prefix("BearerToken")
-                    self._authorization = _authorization(token) or self._authorization
-                except Exception as error:  # a plug-in may raise anything
-                    log.warning(Line("credentials not refreshed", error=one_line(error)))
-                self._checked = time.monotonic()
-            authorization = self._authorization
+            now, check = time.monotonic(), self._check
+            if check is not None and not check.is_alive():  # after a fork
+                check = None
+            if check is None and now - self._checked > _TOKEN_CHECK_SECONDS:
+                check = threading.Thread(target=self._check_token, name="credentials", daemon=True)
+                self._checked, self._check = now, check
+                check.start()
+            last_moment = self._checked + _TOKEN_WAIT_SECONDS
+        if check is not None:
+            check.join(max(last_moment - now, 0.0))
+        authorization = self._authorization
         headers = dict(self._fixed_headers)
         if authorization:
             headers["Authorization"] = authorization
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+    def _check_token(self) -> None:
+        try:
+            token = self._settings.get_api_key_with_prefix("BearerToken")
+            self._authorization = _authorization(token) or self._authorization
+        except Exception as error:  # a plug-in may raise anything
+            log.warning(Line("credentials not refreshed", error=one_line(error)))
+        with self._lock:
+            self._checked, self._check = time.monotonic(), None
 
 
 def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str) -> Session:

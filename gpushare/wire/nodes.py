@@ -26,6 +26,7 @@ from gpushare.wire.inventory import (
     devices_of_totals,
     encode_inventory,
     mib_of,
+    most_sharers,
 )
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
@@ -95,7 +96,12 @@ def node_spec(
         spec = inventories.spec(bare, text, unit, names.inventory)
     else:
         spec = _from_totals(bare, capacity, allocatable, names)
-    model = node_model(metadata.labels or {})
+    labels = metadata.labels or {}
+    try:
+        spec = replace(spec, max_sharers=most_sharers(labels))
+    except AnnotationError:
+        spec = replace(spec, closed=spec.closed or Reason.BROKEN_SHARERS)
+    model = node_model(labels)
     # The label first: kube-scheduler compares selectors of pods with the label.
     return replace(spec, models=(model,) * len(spec.capacity)) if model else spec
 

@@ -26,7 +26,7 @@ DRIVER = "615.10.01"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 NODES = {"nvidiactl": 255, "nvidia-modeset": 254}
 UVM = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
-_MAJOR, _UVM_MAJOR = 195, 510
+MAJOR, _UVM_MAJOR = 195, 510
 _SPEC: Json = {
     "ociVersion": "1.1.0",
     "process": {"args": ["sleep"], "cwd": "/", "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
@@ -94,7 +94,7 @@ class NvidiaNode:
         devices.mkdir()
         numbers = {f"nvidia{number}": number for number in range(gpus)} | NODES
         try:
-            for major, nodes in ((_MAJOR, numbers), (_UVM_MAJOR, UVM)):
+            for major, nodes in ((MAJOR, numbers), (_UVM_MAJOR, UVM)):
                 for name, minor in nodes.items():
                     mode = 0o666 | stat.S_IFCHR
                     os.mknod(devices / name, mode, os.makedev(major, minor))

@@ -87,7 +87,11 @@ class Readiness(Part):
 
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
-        return next((wrong for wrong in self.checks().values() if wrong), "")
+        now = self._clock()
+        for name, source in self._sources.items():
+            if problem := self._problem_of(name, source, now):
+                return problem
+        return self._leadership_problem(now)
 
     def checks(self) -> dict[str, str]:
         """Return the problem of each part, "" if there is none; APIs that this cluster does not
@@ -170,9 +174,9 @@ class Readiness(Part):
         just started refuses everything with 403 or 503; it answers 404 only when it knows all APIs.
         """
         status = source.reflector.status
-        if _is_missing(source):
-            return ""
         if not status.synced:
+            if _is_missing(source):
+                return ""
             required = (
                 required_source
                 for required_source in self._sources.values()

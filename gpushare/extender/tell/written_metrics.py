@@ -154,7 +154,7 @@ def _node_texts(
     for device, units in enumerate(books.spec.capacity):
         usable = books.spec.healthy[device] and not books.spec.closed
         unused = max(units - books.used[device], 0)
-        if not (usable and availability.takes_pods):
+        if not (usable and availability.takes_pods and books.has_place(device)):
             unavailable += unused
             unused = 0
         values: dict[str, float] = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import Apart, Cards, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import ANY_SHARERS, Apart, Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.selection import Budget
@@ -139,12 +139,14 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
     request = Request(percents=compute(draw(cores)), cards=cards, apart=draw(APART))
     request = request.of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
+    limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
+    uuids = tuple(map(str, range(len(capacity))))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())
     budget = st.builds(Budget, st.integers(0, 2), covers)
     budgets = draw(st.one_of(st.just([]), st.lists(budget, max_size=2)))
     return PreemptionCase(
-        node(NODE, *capacity, unhealthy=sick, uuids=(*map(str, range(len(capacity))),), **HOST),
+        node(NODE, *capacity, unhealthy=sick, uuids=uuids, max_sharers=limit, **HOST),
         pods,
         Preemptor(request, draw(st.sampled_from([1, 5, 9]))),
         tuple(budgets),

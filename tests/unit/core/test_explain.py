@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
-from gpushare.core.model import Apart, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.model import (
+    ANY_SHARERS,
+    Apart,
+    NodeSpec,
+    ObservedPod,
+    PodRef,
+    Reason,
+    Request,
+)
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
@@ -120,9 +128,9 @@ def worlds(draw: st.DrawFn) -> World:
         capacity = draw(st.lists(st.integers(0, 8), max_size=4))
         sick = draw(st.sets(st.integers(0, 3), max_size=3))
         draw_result = draw(st.sampled_from([None, None, None, None, Reason.OTHER_UNIT]))
-        nodes.append(
-            node(name, *capacity, unhealthy=sick, closed=draw_result, cpu=4000, memory=2**33)
-        )
+        limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
+        shape = node(name, *capacity, unhealthy=sick, closed=draw_result, cpu=4000, memory=2**33)
+        nodes.append(replace(shape, max_sharers=limit))
         for number in range(draw(st.integers(0, 5)) if capacity else 0):
             devices = draw(
                 st.sets(st.integers(0, len(capacity) - 1), max_size=min(2, len(capacity)))
@@ -191,15 +199,18 @@ def test_it_is_told_which_devices_pods_of_the_workload_close() -> None:
     assert world.explain(Request(16, 2, apart=web)).fits_now == 0
 
 
-def open_devices(world: World, name: str) -> list[tuple[int, int, int]]:
-    """Of each device of a node that may be given out: units, those in use, percent in use."""
+def open_devices(world: World, name: str) -> list[tuple[int, int, int, bool]]:
+    """Of each device of a node that may be given out: units, those in use, percent in use, and
+    whether it may have one more pod.
+    """
     return [
-        (has, used, cores)
+        (has, used, cores, pods < books.spec.max_sharers)
         for books in world.ledger().dump(name)
-        for has, used, cores, healthy in zip(
+        for has, used, cores, pods, healthy in zip(
             books.spec.capacity,
             books.used,
             books.cores_used or (0,) * len(books.used),
+            books.pods,
             books.spec.healthy,
             strict=True,
         )
@@ -211,8 +222,8 @@ def free_devices(world: World, name: str, request: Request) -> list[int]:
     """What each device of a node has left that has the cores for it, too."""
     return [
         has - used
-        for has, used, cores in open_devices(world, name)
-        if cores <= 100 - max(request.cores, 1) and not (request.alone and used)
+        for has, used, cores, has_place in open_devices(world, name)
+        if has_place and cores <= 100 - max(request.cores, 1) and not (request.alone and used)
     ]
 
 
@@ -249,7 +260,7 @@ def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
         assert world.fits(request.of_parts(explain_result.parts_now))
     all_items = [device for name in world.names for device in open_devices(world, name)]
     assert explain_result.with_memory == sum(
-        has - used >= request.least for has, used, _ in all_items
+        has - used >= request.least for has, used, *_ in all_items
     )
 
 

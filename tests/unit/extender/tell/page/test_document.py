@@ -104,6 +104,14 @@ def test_what_an_unplaced_pod_has_of_compute_is_in_use_on_each_device() -> None:
     assert [(item["free"], item["cores"]) for item in devices] == [(12, 60), (0, 100)]
 
 
+def test_a_device_with_the_most_pods_has_nothing_free() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16, max_sharers=2))
+    world.ledger.pod_changed(pod("lost", 4, "a"))
+    world.ledger.pod_changed(pod("some", 4, "a", 1))
+    assert [item["free"] for item in part(world)["nodes"][0]["devices"]] == [12, 0]
+
+
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
     world = World()
     world.close(node("a"), Reason.BROKEN_INVENTORY)
