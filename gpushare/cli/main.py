@@ -27,6 +27,7 @@ usage: gpushare COMMAND [OPTIONS]
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
   explain  say why a pod is pending and what would help, or why it is where it is
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
+  report   say who was promised and used how many GPU-hours, by a Prometheus
   serve    run the scheduler extender
   scheduler-config
            print the file that makes kube-scheduler call the extender

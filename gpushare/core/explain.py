@@ -10,6 +10,7 @@ it is reported: the node's arrays are counted as if it had happened, and filter 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -74,6 +75,17 @@ class Remedy:
     """Resources that the node would still have too little of."""
     cures: tuple[str, ...] = ()
     """The reason why kube-scheduler itself does not use the node has to go."""
+
+
+class PodVerdict(StrEnum):
+    """How a request stands on some nodes, in two words."""
+
+    FITS_NOW = "fits now"
+    WOULD_FIT = "would fit"
+    """Once a remedy has happened."""
+    MAY_FIT = "may fit"
+    """No remedy is known: what keeps the request out is about to end."""
+    NEVER_FITS = "never fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,15 @@ class Explanation:
     def never(self) -> bool:
         """Whether it fits on no node even if every pod ends and every closed device returns."""
         return self.most_devices < self.request.devices
+
+    @property
+    def verdict(self) -> PodVerdict:
+        """The verdict that every text about the request renders."""
+        if self.fit:
+            return PodVerdict.FITS_NOW
+        if self.never:
+            return PodVerdict.NEVER_FITS
+        return PodVerdict.WOULD_FIT if self.remedies else PodVerdict.MAY_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,10 +422,13 @@ class _Search:
         if roomy:
             node = min(roomy, key=lambda name: len(obstacles[name]))
             return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
-        remedy = self._by_ends(_rows(self._snapshot, list(obstacles)))
+        remedy = next(iter(self.remedies(_rows(self._snapshot, list(obstacles)))), None)
         if remedy is None:
             return ()
         lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
+        books = self._entries_of(remedy.node)
+        if books and books.spec.counted:  # its devices are closed by the cure alone
+            remedy = replace(remedy, opens=())
         # A present shortage may be over once these pods have ended.
         lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
         cures = tuple(obstacle.cure for obstacle in lasting)

@@ -266,7 +266,7 @@ class AdmissionChecks(LoopPart):
         try:
             self._write(_status_path(workload), sent.body, uid)
         except ApiError as error:
-            if error.status in REFUSED:
+            if error.refusal in REFUSED:
                 del self._sent[uid]
             return
         self._sent[uid] = replace(sent, is_settled=True)

@@ -452,7 +452,7 @@ class FilterVerb:
             own=resource.filters,
             demands=demands,
         )
-        explanation = explain_nodes(names=[name for name in snapshot.names if name])
+        explanation = explain_nodes(names=sorted(filter(None, snapshot.names)))
         if explanation.fit:
             # kube-scheduler left these nodes out for a reason that no node shows, such as affinity
             # to pods. Only "never" of the nodes in the call would be wrong.

@@ -498,3 +498,22 @@ def test_no_split_is_named_that_would_not_split_the_cores() -> None:
     assert world.explain(Request(20, 1, percents=compute(50))).split == 2
     assert world.explain(Request(20, 1, percents=compute(25))).split == 0
     assert world.explain(Request(24, 1, percents=compute(51))).split == 3
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_plug_in_that_is_away_is_a_remedy_alone(*, counted: bool) -> None:
+    """Without an inventory the node's devices are closed while nothing is allocatable."""
+    spec = replace(node("a", 16, 16, unhealthy=[0, 1]), counted=counted)
+    ledger = Ledger()
+    ledger.node_changed(spec)
+    state = state_of(spec, allocatable={"aliyun.com/gpu-mem": 0, "pods": 110})
+    explanation = explain(
+        ledger.snapshot(),
+        ["a"],
+        Request(8, 1, resources=(("aliyun.com/gpu-mem", 8),)),
+        lambda name: next(iter(ledger.dump(name)), None),
+        own=OwnFilters(NodeStates([state]), ledger.taken),
+    )
+    (remedy,) = explanation.remedies
+    assert remedy.cures == ("its device plug-in offers aliyun.com/gpu-mem again",)
+    assert (len(remedy.opens), remedy.lacks) == (0 if counted else 1, ())

@@ -84,8 +84,8 @@ def test_a_pending_pod_is_explained_in_five_lines() -> None:
     assert told(said_by_scheduler(pod_json("late", 8), message), resource) == [
         "Pod:        team/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
         "Free now:   at most 6 GiB on gpu-a device 0",
-        "Nodes:      0 of 2 have room on their devices: 1 Insufficient GPU Memory in one device,"
-        " 1 no shared GPU",
+        "Nodes:      0 of 2 have room on their devices: 1 no shared GPU, 1 Insufficient GPU Memory"
+        " in one device",
         "Would fit:  on gpu-a once team/half-1 (10 GiB) ends",
         "Scheduler:  default-scheduler removed 2 of 3 nodes (2 Insufficient cpu) itself, and asked"
         " gpushare about the others",

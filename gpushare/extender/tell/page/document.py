@@ -245,9 +245,6 @@ class _KeptPart:
             explanation = explanation_of(self._managed, request, demands, time.time())
         except MessageError as error:
             return f"its request makes no sense: {error}"
-        fit = len(explanation.fit)
-        if fit:
-            return f"it fits now on {fit} node{'s' * (fit > 1)}"
         return sentence(explanation, self._unit)
 
     def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
