@@ -19,7 +19,7 @@ def test_it_has_every_kind_of_document_and_is_a_schema() -> None:
     sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
     kinds = set(re.findall(r'KIND = "(GPUShare\w+)"', "\n".join(sources)))
     assert {ref["$ref"].rpartition("/")[2] for ref in schema()["oneOf"]} == {*kinds, "DoctorReport"}
-    printers = [path.stem for path in PACKAGE.glob("cli/*.py") if " dumped(" in path.read_text()]
+    printers = [path.stem for path in PACKAGE.glob("cli/*.py") if "dumped(" in path.read_text()]
     assert sorted({*printers} - {"documents"}) == sorted(PRINTERS)
 
 
@@ -36,7 +36,8 @@ def test_no_object_may_have_a_key_that_is_not_described() -> None:
 
 
 def test_a_key_too_many_and_one_that_is_missing_are_found() -> None:
-    document = {"apiVersion": "gpushare.io/v1", "kind": "DoctorReport", "result": "ok"}
+    document: dict[str, Any] = {"apiVersion": "gpushare.io/v1", "kind": "DoctorReport"}
+    document["result"] = "ok"
     document |= {"counts": dict.fromkeys(("ok", "warn", "fail", "skip"), 0), "findings": []}
     check(document)
     with pytest.raises(AssertionError, match="'more' was unexpected"):
