@@ -6,8 +6,8 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.cli.options import REPORT_FORMATS, add_connection, make_parser
-from gpushare.commandline import Parser
+from gpushare.cli.options import REPORT_FORMATS, make_parser
+from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
@@ -71,7 +71,7 @@ docs/cost.md tells what is counted, and what the figures cannot know.
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name a cluster and its settings."""
     add = parser.add_argument
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add_unit(parser)
     add(
         "--extender-namespace",
         default=NAMESPACE,

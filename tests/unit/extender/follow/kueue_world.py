@@ -134,6 +134,11 @@ class World:
         status["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
         self._change(name)
 
+    def keep(self, name: str) -> None:
+        """Kueue lets a workload wait after a Retry, and leaves it its quota."""
+        self.workloads[name]["status"]["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
+        self._change(name)
+
     def reserve(self, name: str) -> None:
         """Kueue reserves quota again."""
         self.workloads[name]["status"] |= {"conditions": [RESERVED], "requeueState": {}}
