@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -92,11 +93,11 @@ def _is_ready(url: str) -> bool:
     return False
 
 
-def _document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+def _document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main([*words, "-o", "json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    document: dict[str, object] = json.loads(printed.out)
+    document: dict[str, Any] = json.loads(printed.out)
     return document
 
 
@@ -104,14 +105,14 @@ def test_the_report_of_a_day_is_the_integral_of_the_books(
     prometheus: str, history: History, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = _document(capsys, "--prometheus", prometheus, "--since", "25h")
-    rows = {row["namespace"]: row for row in document["rows"]}  # type: ignore[attr-defined]
+    rows = {row["namespace"]: row for row in document["rows"]}
     truth = {namespace: seconds / 3600 for namespace, seconds in history.truth.items()}
     hours = {namespace: row["promisedGPUHours"] for namespace, row in rows.items()}
     assert hours == {
         namespace: pytest.approx(amount, rel=0.003) for namespace, amount in truth.items()
     }
     assert sum(hours.values()) == pytest.approx(sum(truth.values()), rel=0.001)
-    idle = sum(entry["idleGPUHours"] for entry in document["idle"])  # type: ignore[attr-defined]
+    idle = sum(entry["idleGPUHours"] for entry in document["idle"])
     assert idle + sum(hours.values()) == pytest.approx(24 * DEVICES, rel=0.001)
     assert rows["red"]["usedGPUHours"] == pytest.approx(USED_HOURS, rel=0.03)
     assert rows["blue"]["usedGPUHours"] is None
@@ -122,12 +123,12 @@ def test_workloads_and_models_are_reported(
 ) -> None:
     words = ("--prometheus", prometheus, "--since", "25h")
     by_workload = _document(capsys, *words, "--by", "workload", "-n", "red")
-    (row,) = by_workload["rows"]  # type: ignore[misc]
+    (row,) = by_workload["rows"]
     assert row["workload"] == "Deployment/web"
     assert row["promisedGPUHours"] == pytest.approx(history.truth["red"] / 3600, rel=0.003)
     assert row["usedGPUHours"] == pytest.approx(USED_HOURS, rel=0.03)
     by_model = _document(capsys, *words, "--by", "model", "--prices", "*=2")
-    models = {row["model"]: row for row in by_model["rows"]}  # type: ignore[attr-defined]
+    models = {row["model"]: row for row in by_model["rows"]}
     assert models.keys() == {"A100", "T4"}
     assert models["A100"]["cost"] == pytest.approx(2 * models["A100"]["promisedGPUHours"])
 
@@ -136,7 +137,7 @@ def test_a_container_could_ask_for_the_most_that_it_used(
     prometheus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--prometheus", prometheus, "--since", "25h", "--rightsize", "--margin", "10%")
-    (size,) = _document(capsys, *words)["containers"]  # type: ignore[misc]
+    (size,) = _document(capsys, *words)["containers"]
     assert (size["workload"], size["container"]) == ("Deployment/web", "main")
     assert (size["givenMiB"], size["mostUsedMiB"]) == (20 * 1024, 9 * 1024)
     assert size["enoughMiB"] == 10 * 1024
