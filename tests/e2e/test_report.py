@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def prometheus(history: History, tmp_path_factory: pytest.TempPathFactory) -> It
     data = folder / "data"
     promtool("tsdb", "create-blocks-from", "openmetrics", folder / "scrapes.txt", data)
     url = f"http://127.0.0.1:{free_port()}"
-    command = [
+    command: list[str | Path] = [
         program,
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={data}",
@@ -81,13 +82,14 @@ def prometheus(history: History, tmp_path_factory: pytest.TempPathFactory) -> It
     ]
     process = Process("prometheus", command, folder)
     try:
-        poll(lambda: process.running() or _is_ready(url), process.last_lines)
+        poll(lambda: _is_ready(url, process), process.last_lines)
         yield url
     finally:
         process.kill()
 
 
-def _is_ready(url: str) -> bool:
+def _is_ready(url: str, process: Process) -> bool:
+    process.running()
     with suppress(MessageError):
         return bool(Prometheus(url).query("vector(1)"))
     return False
