@@ -77,7 +77,7 @@ def sentence(
     if explanation.verdict in (PodVerdict.WOULD_FIT, PodVerdict.MAY_FIT):
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
-        parts.append(f"free now: {free}")
+        parts += [f"free now: {free}", *_fellows(explanation)]
     if not explanation.fit or reader is None:
         text = verdict_text(explanation, unit, reader)
         parts.append(f"it {_PREDICATES[explanation.verdict]} {text}")
@@ -144,6 +144,7 @@ def lines(pod: PodExplanation) -> list[str]:
         if compute := _by_percents(explanation, pod.unit):
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
+        rows += [("Apart", text) for text in _fellows(explanation)]
         rows.append(_outlook(explanation, pod))
     rows += _ways(pod)
     if pod.node_ask is not None:
@@ -389,6 +390,20 @@ def _nodes(explanation: Explanation) -> str:
         are = "is" if explanation.other_models == 1 else "are"
         text += f"; {explanation.other_models} more {are} of another GPU model than the pod accepts"
     return text
+
+
+def _fellows(explanation: Explanation) -> list[str]:
+    """Return a text about the devices that pods of the same workload close for the pod, if any."""
+    apart, closed = explanation.request.apart, explanation.closed_by_fellows
+    if apart is None or not closed:
+        return []
+    places = _some(
+        f"device{'s' * (len(devices) > 1)} {', '.join(map(str, devices))} of {node}"
+        for node, devices in closed.items()
+    )
+    # Without the uid of a controller.
+    workload = " ".join(apart.workload.split()[:2])
+    return [f"pods of {workload} are already on {places}, and the pod stays apart from these"]
 
 
 def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:

@@ -42,6 +42,7 @@ from gpushare.extender.settler import Settler
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.events.overdue_pods import OverduePods
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.gpu_seconds import GpuSeconds
 from gpushare.extender.tell.inspect_documents import InspectDocuments
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
@@ -157,6 +158,11 @@ class Extender:
             not_ready=not_ready,
             leads_until=readiness.leads_until,
         )
+        gpu_seconds = GpuSeconds(
+            lambda: [*resources, *([view.source] if view is not None else [])],
+            settings.metrics_detail,
+            readiness.earlier_renewal,
+        )
         admission_checks = (
             None
             if kueue is None
@@ -178,6 +184,7 @@ class Extender:
             claims=view,
             stopped_moves=mover.stopped,
             placeholders=placeholders.counts,
+            gpu_seconds=gpu_seconds.text,
         )
         last_hour = LastHour() if settings.ui_listen else None
         service = Service(
@@ -228,6 +235,7 @@ class Extender:
             *([shadow] if shadow is not None else []),
             *([admission_checks] if admission_checks is not None else []),
             OverduePods(resources, service.called),
+            gpu_seconds,
             self._unanswered_requests,
             GarbageCollection(),
         ]

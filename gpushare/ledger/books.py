@@ -231,6 +231,10 @@ class Store:
                 )
                 or (entry.request.alone and used[device] > units_held)
                 or pods[device] > spec.max_sharers
+                or (
+                    entry.request.excludes_fellows
+                    and self.arrays.fellows(node, device, entry.request) > 1
+                )
             ):
                 cause = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")

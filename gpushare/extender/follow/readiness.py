@@ -85,6 +85,12 @@ class Readiness(Part):
         for source in self._sources.values():
             source.reflector.stop()
 
+    def earlier_renewal(self) -> float:
+        """Return when the leader before this process last renewed the Lease, in seconds since the
+        epoch; NaN if that is not known.
+        """
+        return math.nan if self._lease_runner is None else self._lease_runner.earlier_renewal()
+
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
         now = self._clock()
