@@ -32,6 +32,7 @@ from gpushare.core.snapshot import (
     Ints,
     Rows,
     Snapshot,
+    fellows,
     has_accepted_model,
     has_cards,
     has_devices,
@@ -200,6 +201,8 @@ def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -
         places[~has_percents(snapshot, rows, request)] = 0
     if request.cards != ANY_CARD:
         places = places * has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        places = np.minimum(places, fellows(snapshot, rows, request) == 0)
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), limit, np.int64)
     while (low < high).any():
         middle = (low + high + 1) // 2
@@ -225,8 +228,8 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
 
     usable: bool (K, D), the devices that may be used, if they are wanted and large enough. A
     missing percent counts as one percent of the device's memory, a missing place as that of one of
-    the most sharers, both rounded up. 0 where the request fits, NO_ROOM or more if there are too
-    few such devices.
+    the most sharers, both rounded up; a pod of the same workload that has to leave as one unit. 0
+    where the request fits, NO_ROOM or more if there are too few such devices.
     """
     capacity, limits = snapshot.capacity[rows], snapshot.sharers[rows, None].astype(np.int64)
     if not capacity.shape[1]:
@@ -243,6 +246,8 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
             missing = amount.needed(percent) - (amount.whole - used[rows])
             missing_percents += -(-np.maximum(missing, 0) * capacity // amount.whole)
     usable = usable & has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        missing_percents += fellows(snapshot, rows, request)
     total = np.zeros(len(rows), dtype=np.int64)
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
@@ -446,6 +451,10 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
                 enough = usable & has_percent(snapshot, rows, index, percent)
                 lacks = enough.sum(axis=1) < request.devices
                 codes[memory_fits & lacks] = CODES[Reason(amount.reason)]
+    if request.excludes_fellows:
+        beside_fellows = feasible(snapshot, rows, replace(request, apart=None))
+        fits_beside = has_devices(beside_fellows, request, snapshot.free, rows)
+        codes[fits_beside] = CODES[Reason.APART]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
         without = has_devices(feasible(books, rows, request), request, books.free, rows)

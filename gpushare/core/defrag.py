@@ -27,11 +27,11 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import PODS, Bools, Snapshot, has_accepted_model, has_cards
+from gpushare.core.snapshot import PODS, Bools, Snapshot, fellows, has_accepted_model, has_cards
 
 Resource = tuple[int, str]
-"""(device, name): an amount in DEVICE_AMOUNTS, _PLACES, or a resource of the host, which is device
--1."""
+"""(device, name): an amount in DEVICE_AMOUNTS, _PLACES, or a workload whose pods stay apart, one
+for each pod; device -1: a resource of the host."""
 
 _Lack = dict[Resource, int]
 """How much must become free until there is room."""
@@ -383,6 +383,8 @@ def _freed_amounts(mover: MovablePod, view: Snapshot) -> dict[Resource, int]:
         freed_amounts[device, _PLACES] = 1
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
             freed_amounts[device, amount.name] = percent
+        if request.apart is not None:
+            freed_amounts[device, request.apart.workload] = 1
     return {name: amount for name, amount in freed_amounts.items() if amount}
 
 
@@ -391,6 +393,7 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
+    pods_of_workload = fellows(view, np.array([row]), part)[0].tolist()
     by_device = {}
     for device in np.flatnonzero(usable).tolist():
         used, capacity = int(view.used[row, device]), int(view.capacity[row, device])
@@ -403,5 +406,7 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
         ):
             left = amount.whole - int(percents_used[row, device])
             lack[device, amount.name] = amount.needed(percent) - left
+        if part.apart is not None and part.apart.required:
+            lack[device, part.apart.workload] = pods_of_workload[device]
         by_device[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
     return by_device

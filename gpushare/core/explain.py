@@ -27,6 +27,7 @@ from gpushare.core.snapshot import (
     NodeArrays,
     Rows,
     Snapshot,
+    fellows,
     has_accepted_model,
     has_cards,
     has_devices,
@@ -141,6 +142,9 @@ class Explanation:
     models: tuple[str, ...] = ()
     """The models that there are on the nodes in question, sorted, if the request wants certain
     cards."""
+    closed_by_fellows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By node in question, the devices with pods of the same workload, if such devices are closed
+    for the pod."""
 
     @property
     def nodes(self) -> int:
@@ -235,6 +239,8 @@ def explain(
     rows, possible = _rows(snapshot, accepted_names), _rows(snapshot, [*accepted_names, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     is_wanted = has_cards(snapshot, rows, request.cards)
+    beside_fellows = (fellows(snapshot, rows, request) > 0) & request.excludes_fellows
+    is_wanted &= ~beside_fellows
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
     memory = snapshot.open[rows] & is_wanted & (unused >= needed_units(snapshot, rows, request))
@@ -261,6 +267,11 @@ def explain(
             int(np.where(memory, left[rows], 0).max(initial=0)) for left in snapshot.percents_free
         ),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
+        closed_by_fellows={
+            snapshot.names[row]: tuple(np.flatnonzero(mask).tolist())
+            for row, mask in zip(rows.tolist(), beside_fellows, strict=True)
+            if mask.any()
+        },
     )
     if explanation.never:
         return replace(explanation, split=_split(capacity, request))
@@ -603,6 +614,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
     pinned: dict[int, tuple[Pinned, ...]] = dict(snapshot.pinned)
     pinned.pop(row, None)
+    workloads = {**snapshot.workloads, row: one.workloads.get(0, {})}
     if one.pinned:
         pinned[row] = one.pinned[0]
     return replace(
@@ -614,4 +626,5 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
         cpu_free=cpu_free,
         memory_free=memory_free,
         pinned=pinned,
+        workloads=workloads,
     )

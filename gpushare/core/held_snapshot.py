@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
+from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import (
     PODS,
@@ -88,6 +89,7 @@ class HeldSnapshotBuilder:
         self.pods = values.pods.copy()
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
+        self.workloads: Workloads = values.workloads.copy()
         self._percents_used: tuple[PercentArray, ...] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
@@ -128,6 +130,7 @@ class HeldSnapshotBuilder:
             charged_units(units, request.percents, capacity[device]) for device, units in shares
         ]
         self.pods[row, devices, : counts_of(request)] += 1
+        count_pod(self.workloads, row, request, devices, 1)
         free[self.pods[row, :, PODS] >= self.base.sharers[row]] = 0
         if request.percents:
             for amount, used, percent in zip(
@@ -147,6 +150,7 @@ class HeldSnapshotBuilder:
         devices, capacity = [device for device, _ in shares], self.base.capacity[row].tolist()
         self.free[row, devices] += [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] -= 1
+        count_pod(self.workloads, row, request, devices, -1)
         if request.percents and shares:
             for (device, units), percents in zip(shares, request.percents_on(shares), strict=True):
                 charged = charged_units(units, percents, capacity[device])
@@ -165,6 +169,11 @@ class HeldSnapshotBuilder:
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
+        for row in np.atleast_1d(rows).tolist() if self.workloads else ():
+            if row in self.base.workloads:
+                self.workloads[row] = self.base.workloads[row]
+            else:
+                self.workloads.pop(row, None)
         if self._percents_used is not None:
             for used, of_base in zip(self._percents_used, self.base.percents_used, strict=True):
                 used[rows] = of_base[rows]
@@ -182,7 +191,7 @@ class HeldSnapshotBuilder:
         snapshot = object.__new__(HeldSnapshot)
         # With the properties that the books have computed, such as `open`.
         values = vars(snapshot)
-        values.update(vars(self.base) | arrays, base=self.base)
+        values.update(vars(self.base) | arrays, base=self.base, workloads=self.workloads)
         del values["used"]
         if percents_used:
             values.update(percents_used=percents_used, any_percents=True)
@@ -217,6 +226,8 @@ class RowStates:
         self._stamps = np.empty(0, dtype=np.int64)
         self._spare_slots: list[int] = []
         self._takes_percents = False
+        # By slot, if the row has pods that stay apart.
+        self._workloads: Workloads = {}
         # By row, the slots of its states; by slot, its priority.
         self._slots: dict[int, list[int]] = {}
         self._priorities: dict[int, int] = {}
@@ -236,6 +247,8 @@ class RowStates:
             percents[slot] = used[row]
         self._rows[slot], self._stamps[slot] = row, builder.stamps[row]
         self._takes_percents |= builder.takes_percents
+        if row in builder.workloads:
+            self._workloads[slot] = builder.workloads[row]
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -245,6 +258,7 @@ class RowStates:
         for slot in self._slots.pop(row, ()):
             self._spare_slots.append(slot)
             del self._priorities[slot]
+            self._workloads.pop(slot, None)
             self._order = None
 
     def offered_to(self, priority: int, books: Snapshot) -> HeldSnapshot | None:
@@ -268,6 +282,9 @@ class RowStates:
         if self._takes_percents:
             for used, percents in zip(builder.own_percents(), self._percents, strict=True):
                 used[rows] = percents[slots]
+        for slot in slots.tolist() if self._workloads else ():
+            if slot in self._workloads:
+                builder.workloads[int(self._rows[slot])] = self._workloads[slot]
         builder.is_held[rows] = True
         builder.stamps[rows] = self._stamps[slots]
         return builder.build()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.amounts import charged_units
+from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, ANY_SHARERS, Request, Shares
 from gpushare.core.policy import Policy, load_policy
@@ -206,6 +207,7 @@ class MutableCluster:
         # A device without any of an exclusive amount, or with the most sharers, has no memory free.
         if view.any_percents or view.sharers[row] < ANY_SHARERS:
             view.free[row] = view.left(np.array([row]))[0]
+        count_pod(view.workloads, row, request, placement.devices, sign)
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory
         if request.devices:

@@ -26,6 +26,7 @@ from gpushare.core.amounts import (
     charged_units,
     memory_percent,
 )
+from gpushare.core.apart import Workloads, count_pod, pods_of_workload
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ANY_CARD,
@@ -91,6 +92,8 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
         room &= has_percents(snapshot, rows, request)
     if request.cards != ANY_CARD:
         room &= has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        room &= fellows(snapshot, rows, request) == 0
     return room
 
 
@@ -103,6 +106,11 @@ def needed_units(snapshot: "Snapshot", rows: Rows, request: Request) -> int | In
     if not percent:
         return least
     return np.maximum(-(-percent * snapshot.capacity.take(rows, axis=0) // SHARE.whole), least)
+
+
+def fellows(snapshot: "Snapshot", rows: Rows, request: Request) -> Ints:
+    """Return int64 (K, D): the pods of the request's workload on each device (core/apart.py)."""
+    return pods_of_workload(snapshot.workloads, rows, snapshot.used.shape[1], request)
 
 
 def has_devices(
@@ -261,6 +269,8 @@ class Snapshot:
     """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
     """By row, the charged pods that make equal pods wait or take the same devices (see pairing)."""
+    workloads: Workloads
+    """By row, the devices of the pods that stay apart from others of their workload."""
 
     @cached_property
     def lineage(self) -> object:
@@ -413,6 +423,7 @@ class ArrayCopies(NamedTuple):
     host: Ints
     """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
     closed: npt.NDArray[np.int8]
+    workloads: Workloads
 
 
 class NodeArrays:
@@ -438,6 +449,9 @@ class NodeArrays:
         self._kinds = np.zeros((_ROWS, KINDS), dtype=np.int16)
         self._pods = np.zeros((_ROWS, 1, 2), dtype=np.int16)
         self._closed = np.zeros(_ROWS, dtype=np.int8)
+        self._workloads: Workloads = {}
+        # The copy in the last snapshot, until a pod that stays apart comes or goes.
+        self._workloads_shown: Workloads | None = None
         self._changed = np.zeros(_ROWS, dtype=np.int64)
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
@@ -489,8 +503,15 @@ class NodeArrays:
         ):
             if percents[row, device] > amount.whole - amount.needed(percent):
                 return False
+        if request.excludes_fellows and self.fellows(node, device, request):
+            return False
         needed = charged_units(units, request.percents, spec.capacity[device])
         return bool(self._capacity[row, device] - used >= needed)
+
+    def fellows(self, node: str, device: int, request: Request) -> int:
+        """Return the number of pods of the request's workload on the device of a known node."""
+        workload = request.apart.workload if request.apart else ""
+        return self._workloads.get(self.row[node], {}).get(workload, ()).count(device)
 
     def changed(self, node: str) -> int:
         """Return the generation in which a known node changed last."""
@@ -555,10 +576,12 @@ class NodeArrays:
         spec, request, host = self._rows.spec(row), charge.request, self._host[row]
         capacity = spec.capacity if spec else ()
         count, pods = len(capacity), self._pods[row, :, : counts_of(request)]
+        devices: Iterable[int] = ()
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
                 pods[device] += sign
+            devices = dict(charge.placement)
             if request.percents and charge.placement:
                 on_devices = request.percents_on(charge.placement)
                 for (device, units), percents in zip(charge.placement, on_devices, strict=True):
@@ -569,6 +592,7 @@ class NodeArrays:
                 self._percents_shown = None
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
+            devices = range(count)
             all_percents = request.all_percents
             for device, units in enumerate(capacity):
                 charged = charged_units(request.total, all_percents, units)
@@ -578,6 +602,7 @@ class NodeArrays:
                 for array, percent in zip(self._percents, all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
+        self._count_workload(row, request, devices, sign)
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
@@ -588,6 +613,12 @@ class NodeArrays:
             host[4] += sign * cpu
         self.generation += 1
         self._changed[row] = self.generation
+
+    def _count_workload(
+        self, row: int, request: Request, devices: Iterable[int], sign: int
+    ) -> None:
+        if count_pod(self._workloads, row, request, devices, sign):
+            self._workloads_shown = None
 
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
@@ -617,6 +648,8 @@ class NodeArrays:
         kinds, pods = self._kinds[:count].copy(), self._pods[:count].copy()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
+        if self._workloads_shown is None:
+            self._workloads_shown = self._workloads.copy()
         for array in (
             cpu_free,
             memory_free,
@@ -640,6 +673,7 @@ class NodeArrays:
             pods=pods,
             row_generation=changes,
             pinned=self._pinned_rows(pinned, changes),
+            workloads=self._workloads_shown,
         )
         last, self._last = self._last, view
         # Where cached_property would put it.
@@ -681,6 +715,7 @@ class NodeArrays:
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),
+            self._workloads.copy(),
         )
 
     def _clear_row(self, row: int) -> None:
@@ -689,6 +724,8 @@ class NodeArrays:
         for percents in self._percents:
             percents[row] = 0
         self._percents_shown = None
+        if self._workloads.pop(row, None):
+            self._workloads_shown = None
         self._closed[row] = 0
         self._healthy[row] = False
         self.generation += 1

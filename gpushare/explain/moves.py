@@ -18,8 +18,8 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.explain.defrag import DefragAnswer, MoveRules, PodMove, Rule
 from gpushare.ledger import Reader
 from gpushare.wire.moves import may_succeed
-from gpushare.wire.objects import Metadata, OwnedPod, Owner
-from gpushare.wire.pods import controller_of, has_ended
+from gpushare.wire.objects import Metadata, OwnedPod, Owner, controller_of
+from gpushare.wire.pods import has_ended
 
 WAIT = 300.0
 """Seconds for a budget to allow an eviction, a moved pod to run, and the pod to be bound."""

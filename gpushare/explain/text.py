@@ -77,7 +77,7 @@ def sentence(
     if explanation.verdict in (PodVerdict.WOULD_FIT, PodVerdict.MAY_FIT):
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
-        parts.append(f"free now: {free}")
+        parts += [f"free now: {free}", *_fellows(explanation)]
     if not explanation.fit or reader is None:
         text = verdict_text(explanation, unit, reader)
         parts.append(f"it {_PREDICATES[explanation.verdict]} {text}")
@@ -144,6 +144,7 @@ def lines(pod: PodExplanation) -> list[str]:
         if compute := _by_percents(explanation, pod.unit):
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
+        rows += [("Apart", text) for text in _fellows(explanation)]
         rows.append(_outlook(explanation, pod))
     rows += _ways(pod)
     if pod.node_ask is not None:
@@ -391,12 +392,31 @@ def _nodes(explanation: Explanation) -> str:
     return text
 
 
+def _fellows(explanation: Explanation) -> list[str]:
+    """Return a text about the devices that pods of the same workload close for the pod, if any."""
+    apart, closed = explanation.request.apart, explanation.closed_by_fellows
+    if apart is None or not closed:
+        return []
+    places = _some(
+        f"device{'s' * (len(devices) > 1)} {', '.join(map(str, devices))} of {node}"
+        for node, devices in closed.items()
+    )
+    # Without the uid of a controller.
+    workload = " ".join(apart.workload.split()[:2])
+    return [f"pods of {workload} are already on {places}, and the pod stays apart from these"]
+
+
 def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
     verdict, text = explanation.verdict, verdict_text(explanation, pod.unit)
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.gates:
         return "Would fit", f"{text} once its scheduling gates are removed"
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
         text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
+    elif verdict is PodVerdict.FITS_NOW and pod.scheduler.left_none:
+        text += (
+            ", as nodes and devices are now; kube-scheduler refused it before, or for what they do"
+            " not show: ports, volumes, affinity to pods"
+        )
     return verdict.capitalize(), text
 
 
@@ -538,8 +558,7 @@ def _scheduler(pod: PodExplanation) -> str:
     if view.by_extender or pod.was_called:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
-        all_removed = sum(view.by_scheduler.values()) >= view.nodes
-        return f"{text}, and did not ask gpushare" if all_removed else text
+        return f"{text}, and did not ask gpushare" if view.left_none else text
     return f"{view.name} has not asked gpushare: {view.message}"
 
 

@@ -235,6 +235,10 @@ class Store:
                     > charged_units(units_held, percents_held, spec.capacity[device])
                 )
                 or pods[device] > spec.max_sharers
+                or (
+                    entry.request.excludes_fellows
+                    and self.arrays.fellows(node, device, entry.request) > 1
+                )
             ):
                 cause = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")

@@ -85,4 +85,5 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         order=np.arange(count, dtype=np.int64),
         row_generation=np.zeros(count, dtype=np.int64),
         pinned={},
+        workloads={},
     )

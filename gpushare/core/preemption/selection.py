@@ -28,11 +28,13 @@ PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
 """The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
 SHARERS = PERCENTS[-1] + 1
 """The number of the places for pods in a `Part`."""
-_COUNTED = (*PERCENTS, SHARERS)
+FELLOWS = SHARERS + 1
+"""The number in a `Part` of the pods of the same workload that have to leave a device."""
+_COUNTED = (*PERCENTS, SHARERS, FELLOWS)
 
 Part = tuple[int, int]
 """(device, units): the memory of a device, where a part of the request needs so many units; or
-(device, a number of PERCENTS or SHARERS)."""
+(device, a number of PERCENTS, SHARERS or FELLOWS)."""
 
 _Target = tuple[Part, ...]
 """One Part of memory for each part of the request, on different devices."""
@@ -98,6 +100,17 @@ class VictimSelection:
                 ):
                     self._free[device, number] = amount.whole - used[device]
                     self._needed[device, number] = amount.needed(percent)
+        if request.excludes_fellows:
+            self._exclude_fellows(books.entries)
+
+    def _exclude_fellows(self, entries: Iterable[Entry]) -> None:
+        """Note that each usable device must lose its pods of the request's workload."""
+        for device in self._of_device:
+            self._needed[device, FELLOWS] = self._free[device, FELLOWS] = 0
+        for entry in entries:
+            for part in self.frees(entry):
+                if part[1] == FELLOWS:
+                    self._free[part] -= 1
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
         """Return the candidates with the least loss that, with `removed`, free enough; None if
@@ -127,7 +140,7 @@ class VictimSelection:
     def shortages(self, removed: Iterable[Entry]) -> dict[Part, int]:
         """Return the shortage of each part of the usable devices once the pods are gone.
 
-        0: there is room. The parts of one device are consecutive.
+        0: there is room.
         """
         free = self._free.copy()
         for entry in removed:
@@ -157,7 +170,14 @@ class VictimSelection:
                 freed.update({(device, number): part for number, part in numbered if part})
             if (device, SHARERS) in self._needed:
                 freed[device, SHARERS] = 1
+            if (device, FELLOWS) in self._needed and self._is_fellow(request):
+                freed[device, FELLOWS] = 1
         return freed
+
+    def _is_fellow(self, request: Request) -> bool:
+        """Return whether devices with a pod of this request are closed for the preemptor."""
+        apart, own = request.apart, self.request.apart
+        return bool(apart and own and own.required and apart.workload == own.workload)
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.
@@ -228,7 +248,9 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
 
 
 def _with_counted(device: int, size: int) -> tuple[Part, ...]:
-    """Return the need of a part of the request on a device: memory, each of `PERCENTS`, a place."""
+    """Return the need of a part of the request on a device: memory, each of `PERCENTS`, a place,
+    and no pods of the same workload.
+    """
     return tuple((device, number) for number in (size, *_COUNTED))
 
 

@@ -2,8 +2,8 @@
 
 Kueue reserves quota by sums. For a workload with quota and a pending check of ours this module asks
 the books (explain/admission.py), and writes Ready, or Retry with the reason: then Kueue gives the
-quota back and tries again after a time that grows with each Retry. Once the books have room for a
-refused workload, this module ends that wait.
+quota back and tries again after a time that grows with each Retry. A Kueue that keeps the quota
+meanwhile gets help. Once the books have room for a refused workload, this module ends that wait.
 
 The watch alone shows what was promised: a workload with our Ready keeps places for its pods that do
 not exist yet, as long as it has quota. Each patch has the resourceVersion that was judged, so after
@@ -45,6 +45,7 @@ from gpushare.wire.kueue import (
     WorkloadRecord,
     active_patch,
     is_pending,
+    release_patch,
     requeue_patch,
     verdict_patch,
     with_flavors,
@@ -62,7 +63,7 @@ _ROUND = 1.0
 """Seconds after which a round ends: the next one judges by newer books."""
 _REST = 9.0
 """A rest is this many times as long as the CPU time of the last judgement."""
-_MAX_REST = 1.0
+_MAX_REST = 5.0
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
@@ -131,6 +132,8 @@ class AdmissionChecks(LoopPart):
         # By uid: the pods of the workloads whose check has got Retry.
         self._refused: dict[str, tuple[WorkloadPods, ...]] = {}
         self._looked_at: object = None
+        # By uid: the version of a workload that waits and has quota still.
+        self._kept: dict[str, str] = {}
         # By name of the AdmissionCheck: the version that was patched.
         self._activated: dict[str, str] = {}
         self._verdicts = Counter({READY: 0, RETRY: 0})
@@ -163,6 +166,7 @@ class AdmissionChecks(LoopPart):
             if not sent.is_settled:
                 self._send(workloads[uid], sent)
         names = checks.keys()
+        self._release(workloads.values(), names)
         pending = [
             workload
             for uid, workload in workloads.items()
@@ -202,6 +206,24 @@ class AdmissionChecks(LoopPart):
                 with contextlib.suppress(ApiError):
                     self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
                     self._activated[check.name] = check.version
+
+    def _release(self, workloads: Iterable[WorkloadRecord], names: Collection[str]) -> None:
+        """Evict the workloads that wait after a Retry and have kept their quota since last time."""
+        kept = {
+            workload.ref.uid: workload
+            for workload in workloads
+            if workload.is_reserved
+            and workload.waits
+            and any(
+                check.get("name") in names and check.get("state") == RETRY
+                for check in workload.checks
+            )
+        }
+        for uid, workload in kept.items():
+            if self._kept.get(uid) == workload.version:
+                with contextlib.suppress(ApiError):
+                    self._write(_status_path(workload), release_patch(workload, self._now()), uid)
+        self._kept = {uid: workload.version for uid, workload in kept.items()}
 
     def _promised(
         self, workloads: Iterable[WorkloadRecord], names: Collection[str]

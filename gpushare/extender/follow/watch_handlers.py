@@ -20,10 +20,11 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.ledger import Changes
 from gpushare.logline import Line
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.dra.objects import ClaimsPod
-from gpushare.wire.groups import Claimant, claimant, group_of
+from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.kueue import AdmittedPod, admitted_pod
 from gpushare.wire.nodes import InventoryCache, node_spec

@@ -14,6 +14,7 @@ from gpushare.core.model import (
     ANY_CARD,
     ANY_SHARERS,
     Allocation,
+    Apart,
     Cards,
     Charge,
     NodeSpec,
@@ -89,6 +90,10 @@ def state_of(spec: NodeSpec, **changes: object) -> NodeState:
     allocatable = {name: 2**40 if amount is None else amount for name, amount in amounts.items()}
     state = NodeState(spec.name, {}, allocatable=allocatable)
     return replace(state, **changes)  # type: ignore[arg-type]  # the caller names its fields
+
+
+APART = st.sampled_from([None, None, Apart("web", required=True), Apart("web", required=False)])
+"""Wishes of pods to stay apart, half of them of one workload."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import charged_units, compute
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
-from gpushare.core.model import ANY_SHARERS, Charge, NodeSpec, Request, Shares
+from gpushare.core.model import ANY_SHARERS, Apart, Charge, NodeSpec, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import Ranking
@@ -99,11 +99,24 @@ class DefragWorld:
             device for pod in pods.values() if pod.node == spec.name for device, _ in pod.shares
         )
 
+    def fellows(self, spec: NodeSpec, request: Request, pods: State) -> list[int]:
+        """The devices of the pods that the request has to stay apart from, each once for a pod."""
+        return [
+            device
+            for pod in pods.values()
+            if pod.node == spec.name and pod.request.apart == request.apart is not None
+            for device in pod.devices
+        ]
+
     def is_lawful(self, pods: State) -> bool:
         for spec in self.nodes:
             sharers = self.sharers(spec, pods)
             if max(sharers.values(), default=0) > spec.max_sharers:
                 return False
+            for request in {pod.request for pod in pods.values()}:
+                fellows = self.fellows(spec, request, pods)
+                if len(set(fellows)) < len(fellows):
+                    return False
             units, cores, cpu = self.sums(spec, pods)
             if cpu > (spec.cpu or 0) or max(cores) > 100:
                 return False
@@ -118,11 +131,13 @@ class DefragWorld:
     def fits(self, spec: NodeSpec, request: Request, pods: State) -> bool:
         """Whether the node has room for the request, by sums."""
         (units, cores, cpu), sharers = self.sums(spec, pods), self.sharers(spec, pods)
+        fellows = self.fellows(spec, request, pods)
         devices = zip(spec.capacity, units, cores, strict=True)
         room = [
             (has, has - used)
             for device, (has, used, used_cores) in enumerate(devices)
             if sharers[device] < spec.max_sharers
+            and device not in fellows
             and used_cores < 100
             and used_cores + request.cores <= 100
             and not (request.alone and used)
@@ -211,6 +226,7 @@ def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) 
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
         percents=with_share(draw(CORES) if cores else 0, draw(SHARES)),
+        apart=draw(st.sampled_from([None, None, Apart("web", required=True)])),
     )
     other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *other_parts]) if draw(st.booleans()) else request

@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
-from gpushare.core.model import ANY_SHARERS, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.model import (
+    ANY_SHARERS,
+    Apart,
+    NodeSpec,
+    ObservedPod,
+    PodRef,
+    Reason,
+    Request,
+)
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.states.entry import NodeBooks
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import by_name, node, state_of, with_share
+from tests.unit.core.clusters import APART, by_name, node, state_of, with_share
 
 SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
 
@@ -99,6 +107,7 @@ def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> Observe
         cpu=more.pop("cpu", 0),
         percents=compute(more.pop("cores", 0)),
         containers=((0, sum(parts)),),
+        apart=more.pop("apart", None),
     ).of_parts(parts)
     placement = tuple(zip(devices, parts, strict=True)) if devices else None
     observed_pod = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
@@ -139,6 +148,7 @@ def worlds(draw: st.DrawFn) -> World:
                     parts=parts,
                     terminating=draw(st.booleans()),
                     cores=draw(cores),
+                    apart=draw(APART),
                     **served,
                 )
             )
@@ -167,14 +177,30 @@ def requests_of_parts(draw: st.DrawFn) -> Request:
     return request.of_parts(parts) if draw(st.booleans()) else request
 
 
-@given(worlds(), requests_of_parts())
-def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request: Request) -> None:
+@given(worlds(), requests_of_parts(), APART)
+def test_what_is_said_to_help_helps_and_nothing_less_does(
+    world: World, request: Request, apart: Apart | None
+) -> None:
+    request = replace(request, apart=apart)
     explain_result = world.explain(request)
     for remedy in explain_result.remedies:
         after = world.after(remedy)
         assert remedy.node in filter_nodes(after.ledger().snapshot(), world.names, request).fit
         for less in with_less(remedy):
             assert not world.after(less).fits(request), less
+
+
+def test_it_is_told_which_devices_pods_of_the_workload_close() -> None:
+    web = Apart("job team/train u-1", required=True)
+    pods = (pod("a", "n0", 4, 0, apart=web), pod("b", "n0", 14, 1), pod("c", "n1", 4, 1, apart=web))
+    world = World((node("n0", 16, 16), node("n1", 16, 16), node("n2", 4)), pods)
+    result = world.explain(Request(14, 1, apart=web))
+    assert result.closed_by_fellows == {"n0": (0,), "n1": (1,)}
+    assert result.fit == ("n1",)
+    assert world.explain(Request(14, 1, apart=web._replace(required=False))).closed_by_fellows == {}
+    # Memory beside a pod of the workload is of no use.
+    assert world.explain(Request(16, 1, apart=web)).fits_now == 16
+    assert world.explain(Request(16, 2, apart=web)).fits_now == 0
 
 
 def open_devices(world: World, name: str) -> list[tuple[int, int, int, bool]]:

@@ -10,17 +10,25 @@ from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.selectors import Taint
 from gpushare.errors import MessageError
-from gpushare.explain.document import document
-from gpushare.explain.pod import explain_pod
+from gpushare.explain.document import document as document_of
+from gpushare.explain.pod import PodExplanation, explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import NOT_UUIDS, SPLIT, USE_MODELS
+from gpushare.wire.device_request import APART, NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
+from tests.support.documents import check
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
+
+
+def document(pod: PodExplanation) -> dict[str, Any]:
+    """The document, which its schema describes."""
+    answer = document_of(pod)
+    check(answer)
+    return answer
 
 
 def placed(name: str, units: int, place: str, idx: str, **annotations: str) -> dict[str, Any]:
@@ -55,6 +63,27 @@ def told(pod: dict[str, Any], resource: ManagedResource, **more: bool) -> list[s
 
 
 HALVES = (placed("half-1", 10, "gpu-a", "0"), placed("half-2", 10, "gpu-a", "1"))
+
+
+def test_the_pods_of_the_workload_that_keep_a_pod_out_are_told() -> None:
+    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-1", "controller": True}
+    pods = [
+        placed("web-1", 2, "gpu-a", "0", **{APART: "required"}),
+        placed("web-2", 2, "gpu-a", "1", **{APART: "required"}),
+        pod_json("web-3", 2, annotations={APART: "required"}),
+    ]
+    for pod in pods:
+        pod["metadata"]["ownerReferences"] = [owner]
+    resource = filled(node("gpu-a", 16, 16), node("gpu-b", 1), pods=tuple(pods[:2]))
+    text = "pods of replicaset team/web-5d are already on devices 0, 1 of gpu-a"
+    rows = told(pods[2], resource)
+    assert f"Apart:      {text}, and the pod stays apart from these" in rows
+    answer = explain_pod(read_pod(pods[2]), [resource], "GiB")
+    assert answer.explanation is not None
+    assert answer.explanation.reasons[Reason.APART] == 1
+    assert text in sentence(answer.explanation, "GiB")
+    written = document(answer)["explanation"]["closedByFellows"]
+    assert written == {"gpu-a": [0, 1]}
 
 
 def test_a_pending_pod_is_explained_in_five_lines() -> None:
@@ -284,6 +313,13 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
         "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
+    by_ports = said_by_scheduler(
+        pod_json("late", 8), FITS_NOT.format(1, "1 node(s) didn't have free ports")
+    )
+    assert told(by_ports, resource)[3] == (
+        "Fits now:   on a, as nodes and devices are now; kube-scheduler refused it before, or for"
+        " what they do not show: ports, volumes, affinity to pods"
+    )
 
 
 @pytest.mark.parametrize(

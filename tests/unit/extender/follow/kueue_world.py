@@ -71,7 +71,7 @@ class World:
         )
 
     def _rest(self, seconds: float) -> None:
-        assert seconds <= 1.0
+        assert seconds <= 5.0
         self.now += self.rest_seconds
 
     def node(self, name: str, **labels: str) -> None:
@@ -132,6 +132,11 @@ class World:
         status["admissionChecks"] = [{"name": CHECK, "state": "Pending", "retryCount": retries}]
         status["conditions"] = [RESERVED | {"status": "False"}]
         status["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
+        self._change(name)
+
+    def keep(self, name: str) -> None:
+        """Kueue lets a workload wait after a Retry, and leaves it its quota."""
+        self.workloads[name]["status"]["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
         self._change(name)
 
     def reserve(self, name: str) -> None:

@@ -138,6 +138,26 @@ def test_each_retry_waits_twice_as_long_up_to_five_minutes() -> None:
     assert waits == [5, 10, 20, 40, 80, 160, *[LONGEST_WAIT] * 3]
 
 
+def test_a_kueue_that_keeps_the_quota_after_a_retry_is_helped() -> None:
+    """As Kueue 0.17.0 does for requeueAfterSeconds."""
+    world = World(["a"])
+    world.comes("large", 20)
+    world.round()
+    world.keep("large")
+    world.calls.clear()
+    world.round()
+    assert world.calls == []
+    world.round()
+    assert world.calls == ["large"]
+    status = world.workloads["large"]["status"]
+    assert status["conditions"][-1]["type"] == "Evicted"
+    (check,) = status["admissionChecks"]
+    assert (check["state"], check["retryCount"]) == ("Pending", 1)
+    assert check["message"].startswith("0 of 1 pods main")
+    world.round()
+    assert world.calls == ["large"]
+
+
 def test_a_refused_workload_is_tried_again_once_the_books_have_room() -> None:
     world = World(["a"])
     world.runs("ten", 10, "a")

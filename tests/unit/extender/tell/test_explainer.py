@@ -24,8 +24,9 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.claimant import claimant
 from gpushare.wire.dra.objects import CLASS
-from gpushare.wire.groups import Group, claimant, group_of
+from gpushare.wire.groups import Group, group_of
 from tests.support.claim_values import (
     DRIVER,
     GIB,
@@ -35,6 +36,7 @@ from tests.support.claim_values import (
     open_claim,
     slice_of,
 )
+from tests.support.documents import check
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -70,7 +72,10 @@ class World:
         inputs = answer if isinstance(answer, ApiError) else json.dumps(answer).encode()
         self.api.answers = [inputs]
         status, body = self.explainer.answer("team", name)
-        return status, json.loads(body)
+        document = json.loads(body)
+        if status == 200:
+            check(document)
+        return status, document
 
 
 def test_a_pod_is_read_and_explained() -> None:
