@@ -403,7 +403,10 @@ def _selecting(
 
 
 def with_flavors(pods: WorkloadPods, flavors: Mapping[str, Flavor]) -> WorkloadPods:
-    """Return the pods with the demands of their flavors. Raises KeyError for an unknown flavor."""
+    """Return the pods with the demands of their flavors.
+
+    Raises KeyError for an unknown flavor.
+    """
     demands = pods.demands
     for name in pods.flavors:
         demands = _selecting(demands, flavors[name].labels, flavors[name].tolerations)
