@@ -36,7 +36,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling kueue nvidia-container-runtime actionlint kubectl lock sbom images release clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling kueue nvidia-container-runtime actionlint krew kubectl lock sbom images release clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -118,7 +118,7 @@ controlplane: ## build Kubernetes' own programs from their Go modules (VERSION),
 helm: ## build helm from its Go module, print its folder
 	@$(TOOL) helm
 
-promtool: ## build Prometheus' promtool from its Go module, print its folder
+promtool: ## build Prometheus and its promtool from their Go module, print their folder
 	@$(TOOL) promtool
 
 firstfit: ## build the allocator of kube-scheduler, to compare ours with it; print its folder
@@ -138,6 +138,9 @@ nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module
 
 actionlint: ## build actionlint from its Go module, print its folder
 	@$(TOOL) actionlint
+
+krew: ## build kubectl's plug-in manager from its Go module, print its folder
+	@$(TOOL) krew
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"

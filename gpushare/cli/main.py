@@ -39,11 +39,11 @@ gpushare COMMAND --help tells more; gpushare version the version.
 """
 
 
-def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mapping[str, object]:
+def _live_rows(flags: Mapping[str, object], resource: str, unit: str) -> Mapping[str, object]:
     """Return nodes and pods of a live cluster for the simulator, which knows no API server."""
     from gpushare.cli.cluster import live_rows
 
-    return live_rows(kubeconfig, context, resource, unit)
+    return live_rows(flags, resource, unit)
 
 
 _ON_NODES = ("device-plugin",)

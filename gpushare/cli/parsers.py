@@ -6,8 +6,8 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.cli.options import REPORT_FORMATS, add_connection, make_parser
-from gpushare.commandline import Parser
+from gpushare.cli.options import REPORT_FORMATS, make_parser
+from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
@@ -60,6 +60,8 @@ docs/defrag.md tells which pods may be moved, what a plan promises, and when --a
 _REPORT_EPILOG = """\
 prices: --prices NVIDIA-A100=2.5 --prices '*T4*=0.4', of a GPU-hour; or a file of YAML with a line
         `NVIDIA-A100: 2.5` for each model
+sizes:  --rightsize says of each container what it was given, the most that it used, what is enough
+        with --margin in whole units, and what that frees now
 exit codes: 0 shown, 1 Prometheus does not answer or lacks the metrics, 2 wrong usage (one line on
 stderr), 130 ended by Ctrl-C.
 docs/cost.md tells what is counted, and what the figures cannot know.
@@ -69,7 +71,7 @@ docs/cost.md tells what is counted, and what the figures cannot know.
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name a cluster and its settings."""
     add = parser.add_argument
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add_unit(parser)
     add(
         "--extender-namespace",
         default=NAMESPACE,
@@ -223,6 +225,9 @@ def report_parser(prog: str) -> Parser:
         help="namespace|workload|model: what a line is for (default: %(default)s)",
     )
     add("--prices", action="append", default=[], metavar="PRICE", help="see below; repeatable")
+    add("--rightsize", action="store_true", help="what containers could ask for: see below")
+    add("--margin", default="20%", metavar="20%", help="above the most used (default: 20%%)")
+    add("--unit", default="GiB", metavar="UNIT", help="as of `gpushare serve` (default: GiB)")
     add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
     add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     return parser

@@ -19,16 +19,12 @@ from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import mib_of
+from gpushare.wire.inventory import LARGEST_IN_GIB, mib_of
 
 if TYPE_CHECKING:  # these modules take longer to load than the command
     from gpushare.cli.claims import ClaimsReport
     from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
-
-LARGEST_IN_GIB = 100
-"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
-
 
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 

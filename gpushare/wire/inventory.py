@@ -45,6 +45,9 @@ MAX_DEVICES = 64
 MAX_SIZES = 8
 """Most sizes of the devices of one node: two kinds of cards, cut into parts."""
 
+LARGEST_IN_GIB = 100
+"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
+
 MAX_SHARERS = "gpushare.io/max-sharers"
 """The label of a node with the most pods that hold a part of one device."""
 

@@ -21,7 +21,7 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of, read_toleration
-from gpushare.wire.objects import Metadata, Owner, Pod, PodCondition, own, seconds_of
+from gpushare.wire.objects import Metadata, Owner, Pod, own, seconds_of
 from gpushare.wire.placeholders import HOSTNAME
 from gpushare.wire.pods import has_ended, request_among
 
@@ -120,11 +120,11 @@ class WorkloadSpec(Struct, gc=False, rename="camel"):
 
 
 class WorkloadStatus(Struct, gc=False, rename="camel"):
-    """WorkloadStatus; the checks stay as they are, since a patch of one repeats all."""
+    """WorkloadStatus; checks and conditions stay as they are, since a patch of one repeats all."""
 
     admission: Admission | None = None
     admission_checks: list[dict[str, Any]] | None = None
-    conditions: list[PodCondition] | None = None
+    conditions: list[dict[str, Any]] | None = None
     reclaimable_pods: list[ReclaimablePods] | None = None
     requeue_state: RequeueState | None = None
 
@@ -216,6 +216,8 @@ class WorkloadRecord:
     """Whether Kueue lets the workload wait for a while before the next try."""
     checks: tuple[Mapping[str, Any], ...]
     """All admission checks, as in the status."""
+    conditions: tuple[Mapping[str, Any], ...]
+    """As in the status."""
     pods: tuple[WorkloadPods, ...] = ()
     """The pods that ask for managed resources; of a workload without quota, ()."""
     mistake: str = ""
@@ -297,7 +299,7 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
     status = item.status or WorkloadStatus()
     if not (metadata.namespace and metadata.name and metadata.uid):
         raise MessageError("Workload.metadata: name, namespace or uid is missing")
-    conditions = {condition.type: condition.status for condition in status.conditions or ()}
+    conditions = {one.get("type"): one.get("status") for one in status.conditions or ()}
     if not status.admission_checks or conditions.get("Finished") == "True":
         return None
     is_reserved = (conditions.get("QuotaReserved"), conditions.get("Evicted") == "True") == (
@@ -312,6 +314,7 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
         is_reserved=is_reserved,
         waits=bool(status.requeue_state and status.requeue_state.requeue_at),
         checks=tuple(status.admission_checks),
+        conditions=tuple(status.conditions or ()),
     )
     if not is_reserved:
         return record
@@ -402,7 +405,10 @@ def _selecting(
 
 
 def with_flavors(pods: WorkloadPods, flavors: Mapping[str, Flavor]) -> WorkloadPods:
-    """Return the pods with the demands of their flavors. Raises KeyError for an unknown flavor."""
+    """Return the pods with the demands of their flavors.
+
+    Raises KeyError for an unknown flavor.
+    """
     demands = pods.demands
     for name in pods.flavors:
         demands = _selecting(demands, flavors[name].labels, flavors[name].tolerations)
@@ -430,6 +436,31 @@ def verdict_patch(
 def is_pending(check: Mapping[str, Any], names: Collection[str]) -> bool:
     """Return whether a check has one of these names and no verdict."""
     return check.get("name") in names and check.get("state") == PENDING
+
+
+def release_patch(workload: WorkloadRecord, now: str) -> bytes:
+    """Return the merge patch after which Kueue gives the quota back: what its own eviction writes.
+
+    Kueue 0.17.0 evicts a workload with a check in the state Retry only after requeueAfterSeconds.
+    """
+    checks = [
+        {
+            **check,
+            "state": PENDING,
+            "lastTransitionTime": now,
+            "retryCount": int(check.get("retryCount") or 0) + (check.get("state") == RETRY),
+        }
+        for check in workload.checks
+    ]
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "AdmissionCheck",
+        "message": "At least one admission check is false",
+        "lastTransitionTime": now,
+    }
+    others = [condition for condition in workload.conditions if condition.get("type") != "Evicted"]
+    return _patch(workload.version, {"admissionChecks": checks, "conditions": [*others, evicted]})
 
 
 def requeue_patch(workload: WorkloadRecord) -> bytes:

@@ -1,4 +1,4 @@
-"""A node whose containers run: containerd and runc below the kubelet, NVIDIA's nodes in /dev.
+"""A node whose containers run: containerd, NVIDIA's runtime and runc below the kubelet.
 
 containerd runs as root in namespaces of its own: there /dev has the nodes of a driver that is not
 there, and all containers end with containerd. The plug-in asks the stand-in for NVML.
@@ -8,16 +8,16 @@ import functools
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.cage import Cage
 from tests.e2e.node import Node
 from tests.e2e.nvidia_node import DRIVER, LIBRARIES, MAJOR, NvidiaNode
 from tests.e2e.plane import Plane
@@ -53,6 +53,7 @@ int main(void) {{
 _WITH_DEVICES = """\
 cp -an /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "$0"
 mount --bind "$0" /dev
+mount -t tmpfs none /run
 exec "$@"
 """
 _CONFIGURATION = """\
@@ -61,6 +62,8 @@ root = "{folder}/root"
 state = "{folder}/state"
 [grpc]
   address = "{socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   restrict_oom_score_adj = true
@@ -68,6 +71,11 @@ state = "{folder}/state"
     conf_dir = "{folder}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      container_annotations = ["cdi.k8s.io/*"]
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{runtime}"
 """
 _NETWORK = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
 """For a node that is ready; no pod of the tests has a network of its own."""
@@ -79,18 +87,24 @@ class Running:
 
     pod: str
     container: str
-    env: Mapping[str, str]
     nodes: frozenset[str]
     """The names of the nodes of NVIDIA's driver in its /dev."""
     gpus: frozenset[int]
     """The numbers of the GPUs that the kernel lets it open, by nodes that it made itself."""
+    has_driver: bool
+    """Whether it has the driver's library for CUDA programs."""
 
 
 class ContainerdNode(Node):
-    """The node. nvidia: whose nodes are in /dev."""
+    """The node. nvidia: whose nodes are in /dev. toolkit: settings of NVIDIA's toolkit; None: runc
+    is called without NVIDIA's runtime.
+    """
 
-    def __init__(self, plane: Plane, folder: Path, nvidia: NvidiaNode) -> None:
+    def __init__(
+        self, plane: Plane, folder: Path, nvidia: NvidiaNode, toolkit: Mapping[str, bool] | None
+    ) -> None:
         super().__init__(plane, folder)
+        self._nvidia, self._toolkit = nvidia, toolkit
         self._devices = nvidia.root / "dev"
         self._data = folder / "containerd"
 
@@ -103,12 +117,17 @@ class ContainerdNode(Node):
         folder = self._data
         (folder / "cni").mkdir(parents=True)
         (folder / "cni" / "10-none.conflist").write_text(json.dumps(_NETWORK))
+        runtime_program = Path(shutil.which("runc") or "runc")
+        if self._toolkit is not None:
+            self._nvidia.configure(self._toolkit, runtime_program)
+            self._nvidia.write_cdi()
+            runtime_program = self._nvidia.runtime
         configuration = folder / "config.toml"
-        configuration.write_text(
-            _CONFIGURATION.format(folder=folder, socket=self._socket, image=IMAGE)
-        )
+        values = {"folder": folder, "socket": self._socket, "image": IMAGE}
+        configuration.write_text(_CONFIGURATION.format(**values, runtime=runtime_program))
         prefix = self.in_namespaces("--pid", "--fork", "--kill-child", "--mount-proc")
-        command = [*prefix, "containerd", "--config", configuration]
+        variables = [f"{name}={value}" for name, value in self._nvidia.variables.items()]
+        command = ["env", *variables, *prefix, "containerd", "--config", configuration]
         runtime = Process("containerd", command, folder)
         archive = _image(folder)
         client: list[str | Path] = ["ctr", "--address", self._socket, "--namespace", "k8s.io"]
@@ -133,13 +152,13 @@ class ContainerdNode(Node):
 
 
 class OursByNvml(Ours):
-    """`gpushare device-plugin` with the nodes of the driver in /dev."""
+    """`gpushare device-plugin` with the nodes of the driver in /dev. flags: more of its options."""
 
-    strategy = "envvar"
-
-    def __init__(self, plane: Plane, node: Node, folder: Path, nvidia: NvidiaNode) -> None:
+    def __init__(
+        self, plane: Plane, node: Node, folder: Path, nvidia: NvidiaNode, flags: Sequence[str]
+    ) -> None:
         super().__init__(plane, node, folder)
-        self._nvidia = nvidia
+        self._nvidia, self._flags = nvidia, flags
 
     def command(self) -> list[str | Path]:
         assert isinstance(self._node, ContainerdNode)
@@ -149,8 +168,9 @@ class OursByNvml(Ours):
         return [
             *self._node.in_namespaces(),
             *("env", f"LD_LIBRARY_PATH={nvidia.root / LIBRARIES}"),
-            *(f"STAND_IN_NVML={nvidia.folder / 'nvml'}", f"STAND_IN_DRIVER={DRIVER}"),
+            *(f"{name}={value}" for name, value in nvidia.variables.items()),
             *(*words[:place], *words[place + 2 :], "--host-root", nvidia.folder / "host"),
+            *self._flags,
         ]
 
 
@@ -158,20 +178,25 @@ class OursByNvml(Ours):
 def can_run_containers() -> None:
     """Skip the test where containerd cannot run containers."""
     missing = [name for name in ("containerd", "ctr", "runc", "cc") if not shutil.which(name)]
-    if missing or os.geteuid():
-        pytest.skip(f"no containers: needs root, and lacks {' '.join(missing) or 'nothing else'}")
+    if missing:
+        pytest.skip(f"no containers without {', '.join(missing)}")
+    cage = Cage("gpushare-containers", 1 << 30)
+    cage.close()
+    command = ["unshare", "--mount", "--pid", "--fork", "true"]
+    if not cage.holds or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no containers without the right to make control groups and namespaces")
 
 
 def _running(folder: Path, proc: Path) -> Running | None:
     """The container of that bundle; None for a sandbox, or one that has not tried the GPUs."""
     try:
-        spec = json.loads((folder / "config.json").read_text())
         process = proc / (folder / "init.pid").read_text()
         nodes = frozenset(
             path.name for path in (process / "root/dev").iterdir() if "nvidia" in path.name
         )
-        environment = (process / "environ").read_bytes().decode().split("\0")
         gpus = (process / "root/gpus").read_text().split()
+        # Before the start NVIDIA's runtime may be writing it.
+        spec = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         return None
     notes = spec["annotations"]
@@ -180,9 +205,9 @@ def _running(folder: Path, proc: Path) -> Running | None:
     return Running(
         pod=notes["io.kubernetes.cri.sandbox-name"],
         container=notes["io.kubernetes.cri.container-name"],
-        env=dict(item.partition("=")[::2] for item in environment if item),
         nodes=nodes,
         gpus=frozenset(map(int, gpus)),
+        has_driver=(process / "root" / LIBRARIES / f"libcuda.so.{DRIVER}").exists(),
     )
 
 

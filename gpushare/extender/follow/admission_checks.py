@@ -2,8 +2,8 @@
 
 Kueue reserves quota by sums. For a workload with quota and a pending check of ours this module asks
 the books (explain/admission.py), and writes Ready, or Retry with the reason: then Kueue gives the
-quota back and tries again after a time that grows with each Retry. Once the books have room for a
-refused workload, this module ends that wait.
+quota back and tries again after a time that grows with each Retry. A Kueue that keeps the quota
+meanwhile gets help. Once the books have room for a refused workload, this module ends that wait.
 
 The watch alone shows what was promised: a workload with our Ready keeps places for its pods that do
 not exist yet, as long as it has quota. Each patch has the resourceVersion that was judged, so after
@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ from gpushare.wire.kueue import (
     WorkloadRecord,
     active_patch,
     is_pending,
+    release_patch,
     requeue_patch,
     verdict_patch,
     with_flavors,
@@ -62,7 +63,7 @@ _ROUND = 1.0
 """Seconds after which a round ends: the next one judges by newer books."""
 _REST = 9.0
 """A rest is this many times as long as the CPU time of the last judgement."""
-_MAX_REST = 1.0
+_MAX_REST = 5.0
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
@@ -131,6 +132,8 @@ class AdmissionChecks(LoopPart):
         # By uid: the pods of the workloads whose check has got Retry.
         self._refused: dict[str, tuple[WorkloadPods, ...]] = {}
         self._looked_at: object = None
+        # By uid: the version of a workload that waits and has quota still.
+        self._kept: dict[str, str] = {}
         # By name of the AdmissionCheck: the version that was patched.
         self._activated: dict[str, str] = {}
         self._verdicts = Counter({READY: 0, RETRY: 0})
@@ -163,6 +166,7 @@ class AdmissionChecks(LoopPart):
             if not sent.is_settled:
                 self._send(workloads[uid], sent)
         names = checks.keys()
+        self._release(workloads.values(), names)
         pending = [
             workload
             for uid, workload in workloads.items()
@@ -177,22 +181,67 @@ class AdmissionChecks(LoopPart):
             if (workload := workloads[uid]).waits and not workload.is_reserved
         ]
         books = tuple(resource.ledger.version() for resource in self._resources)
-        state = books, self._resources.node_states.version, {item.version for item in waiting}
+        versions = {workload.version for workload in workloads.values()}
+        state = books, self._resources.node_states.version, versions
         if not pending and (not waiting or state == self._looked_at):
             return
+        if self._judge(workloads.values(), names, _in_order(pending), _in_order(waiting)):
+            self._looked_at = state
+
+    def _judge(
+        self,
+        workloads: Iterable[WorkloadRecord],
+        names: Collection[str],
+        pending: Sequence[WorkloadRecord],
+        waiting: Sequence[WorkloadRecord],
+    ) -> bool:
+        """Judge these workloads; return whether there was time for all.
+
+        Reasons come last: one takes as long as hundreds of workloads that fit.
+        """
         until, began = self._clock() + _ROUND, time.thread_time()
-        promised = [*self._promised(workloads.values(), names)]
+        existing = defaultdict[str, list[AdmittedPod]](list)
+        for pod in self._seen.pods.all().values():
+            existing[pod.workload].append(pod)
+        promised = [
+            pods
+            for workload in workloads
+            if self._is_promised(workload, names)
+            for pods in self._missing_pods(workload, existing[workload.key]) or ()
+        ]
         judge = AdmissionJudge(self._resources.resources, self._unit, self._policy, promised)
-        for workload in [*_in_order(pending), *_in_order(waiting)]:
-            if self._not_ready() or self._right.missing or self._clock() > until:
-                return
-            if workload.is_reserved:
-                self._answer(judge, workload, names)
-            elif judge.admit(self._refused[workload.ref.uid]):
+        refused = list[tuple[WorkloadRecord, tuple[WorkloadPods, ...]]]()
+        for workload in pending:
+            pods = self._missing_pods(workload, existing[workload.key])
+            if pods is None:
+                continue
+            if workload.mistake or not judge.admit(pods):
+                refused.append((workload, pods))
+            elif not self._goes_on(until):
+                return False
+            else:
+                text = "all its pods have devices" if pods else "none of its pods needs a device"
+                self._answer(workload, names, {"state": READY, "message": text})
+            began = self._have_rest(began)
+        for workload in waiting:
+            if not self._goes_on(until):
+                return False
+            if judge.admit(self._refused[workload.ref.uid]):
                 self._requeue(workload)
-            self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
-            began = time.thread_time()
-        self._looked_at = state
+        for workload, pods in refused:
+            if not self._goes_on(until):
+                return False
+            self._refuse(judge, workload, pods, names)
+            began = self._have_rest(began)
+        return True
+
+    def _goes_on(self, until: float) -> bool:
+        return not (self._not_ready() or self._right.missing) and self._clock() <= until
+
+    def _have_rest(self, began: float) -> float:
+        """Rest after work since `began`, a time of this thread; return the time of the thread."""
+        self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
+        return time.thread_time()
 
     def _activate(self, checks: Iterable[CheckRecord]) -> None:
         """Say of each AdmissionCheck of ours whether it is answered."""
@@ -203,59 +252,74 @@ class AdmissionChecks(LoopPart):
                     self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
                     self._activated[check.name] = check.version
 
-    def _promised(
-        self, workloads: Iterable[WorkloadRecord], names: Collection[str]
-    ) -> Iterator[WorkloadPods]:
-        """Yield the pods of workloads with our Ready that do not exist yet."""
-        existing = defaultdict[str, list[AdmittedPod]](list)
-        for pod in self._seen.pods.all().values():
-            existing[pod.workload].append(pod)
-        for workload in workloads:
-            sent = self._sent.get(workload.ref.uid)
-            check = workload.check(names)
-            state = sent.state if sent is not None else check and check.get("state")
-            if state != READY or not workload.is_reserved:
-                continue
-            own_pods = existing[workload.key]
-            for part in self._with_flavors(workload) or ():
-                selector = {*part.demands.node_selector}
-                there = sum(
-                    pod.pod_set == part.pod_set and selector <= pod.node_selector
-                    for pod in own_pods
-                )
-                if there < part.count:
-                    yield replace(part, count=part.count - there)
+    def _release(self, workloads: Iterable[WorkloadRecord], names: Collection[str]) -> None:
+        """Evict the workloads that wait after a Retry and have kept their quota since last time."""
+        kept = {
+            workload.ref.uid: workload
+            for workload in workloads
+            if workload.is_reserved
+            and workload.waits
+            and any(
+                check.get("name") in names and check.get("state") == RETRY
+                for check in workload.checks
+            )
+        }
+        for uid, workload in kept.items():
+            if self._kept.get(uid) == workload.version:
+                with contextlib.suppress(ApiError):
+                    self._write(_status_path(workload), release_patch(workload, self._now()), uid)
+        self._kept = {uid: workload.version for uid, workload in kept.items()}
 
-    def _with_flavors(self, workload: WorkloadRecord) -> tuple[WorkloadPods, ...] | None:
-        """Return the pods with the demands of their flavors; None while a flavor is unknown."""
-        flavors = self._seen.flavors.all()
-        try:
-            return tuple(with_flavors(pods, flavors) for pods in workload.pods)
-        except KeyError:
-            return None
+    def _is_promised(self, workload: WorkloadRecord, names: Collection[str]) -> bool:
+        sent, check = self._sent.get(workload.ref.uid), workload.check(names) or {}
+        state = check.get("state") if sent is None else sent.state
+        return state == READY and workload.is_reserved
+
+    def _missing_pods(
+        self, workload: WorkloadRecord, own_pods: Iterable[AdmittedPod]
+    ) -> tuple[WorkloadPods, ...] | None:
+        """Return the pods that do not exist yet, with the demands of their flavors.
+
+        own_pods: the pods of the workload. None while a flavor is unknown.
+        """
+        flavors, missing = self._seen.flavors.all(), []
+        for pods in workload.pods:
+            if not flavors.keys() >= {*pods.flavors}:
+                return None
+            part = with_flavors(pods, flavors)
+            selector = {*part.demands.node_selector}
+            there = sum(
+                pod.pod_set == part.pod_set and selector <= pod.node_selector for pod in own_pods
+            )
+            if there < part.count:
+                missing.append(replace(part, count=part.count - there))
+        return tuple(missing)
+
+    def _refuse(
+        self,
+        judge: AdmissionJudge,
+        workload: WorkloadRecord,
+        pods: tuple[WorkloadPods, ...],
+        names: Collection[str],
+    ) -> None:
+        """Write Retry, with the reason and a wait that grows."""
+        reason = workload.mistake
+        if not reason:
+            reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
+            self._refused[workload.ref.uid] = pods
+        check = workload.check(names) or {}
+        seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+        verdict = {
+            "state": RETRY,
+            "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
+            "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
+        }
+        self._answer(workload, names, verdict)
 
     def _answer(
-        self, judge: AdmissionJudge, workload: WorkloadRecord, names: Collection[str]
+        self, workload: WorkloadRecord, names: Collection[str], verdict: Mapping[str, Any]
     ) -> None:
-        """Judge a workload with quota, and write the verdict."""
-        uid, pods = workload.ref.uid, self._with_flavors(workload)
-        if pods is None:
-            return
-        reason = workload.mistake
-        if not reason and not judge.admit(pods):
-            reason = judge.reason(pods, workload.ref.namespace)
-            self._refused[uid] = pods
-        verdict: dict[str, Any] = {"state": READY, "message": "all its pods have devices"}
-        if reason:
-            check = workload.check(names) or {}
-            seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
-            verdict = {
-                "state": RETRY,
-                "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
-                "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
-            }
-        elif not pods:
-            verdict["message"] = "none of its pods asks for a shared device"
+        """Write a verdict."""
         body = verdict_patch(workload, names, verdict, self._now())
         self._send(workload, _SentVerdict(workload.version, verdict["state"], body))
 

@@ -24,6 +24,7 @@ from gpushare.wire.kueue import (
     read_check,
     read_flavor,
     read_workload,
+    release_patch,
     requeue_patch,
     verdict_patch,
     with_flavors,
@@ -234,6 +235,11 @@ def test_a_verdict_changes_the_pending_check_of_ours_alone() -> None:
     assert [is_pending(check, names) for check in record.checks] == [False, True, False]
     assert record.check(names) == checks[1]
     assert record.check(()) is None
+    released = json.loads(release_patch(record, "now"))["status"]
+    assert [check["state"] for check in released["admissionChecks"]] == ["Pending"] * 3
+    assert [check["retryCount"] for check in released["admissionChecks"]] == [0, 2, 0]
+    evicted = {condition["type"]: condition["status"] for condition in released["conditions"]}
+    assert evicted == {"QuotaReserved": "True", "Evicted": "True"}
     assert json.loads(requeue_patch(record))["status"] == {"requeueState": {"requeueAt": None}}
 
 

@@ -48,6 +48,8 @@ class World:
         self.faults: list[tuple[bool, ApiError]] = []
         """Whether the next patch lands, and its error."""
         self.rest_seconds = 0.0
+        self.loses_lead_after = 0
+        """Patches until another process leads; 0 or less: none does."""
         self.resources = managed_resources()
         self.start()
         for node in nodes:
@@ -71,7 +73,7 @@ class World:
         )
 
     def _rest(self, seconds: float) -> None:
-        assert seconds <= 1.0
+        assert seconds <= 5.0
         self.now += self.rest_seconds
 
     def node(self, name: str, **labels: str) -> None:
@@ -134,6 +136,11 @@ class World:
         status["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
         self._change(name)
 
+    def keep(self, name: str) -> None:
+        """Kueue lets a workload wait after a Retry, and leaves it its quota."""
+        self.workloads[name]["status"]["requeueState"] = {"requeueAt": "2027-01-15T08:05:00Z"}
+        self._change(name)
+
     def reserve(self, name: str) -> None:
         """Kueue reserves quota again."""
         self.workloads[name]["status"] |= {"conditions": [RESERVED], "requeueState": {}}
@@ -176,6 +183,9 @@ class World:
         assert path.endswith("/status")
         name = path.split("/")[-2]
         self.calls.append(name)
+        self.loses_lead_after -= 1
+        if not self.loses_lead_after:
+            self.why_not = "another process leads"
         lands, failure = self.faults.pop(0) if self.faults else (True, None)
         if lands:
             self._patch(name, json.loads(body))
