@@ -10,17 +10,25 @@ from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.selectors import Taint
 from gpushare.errors import MessageError
-from gpushare.explain.document import document
-from gpushare.explain.pod import explain_pod
+from gpushare.explain.document import document as document_of
+from gpushare.explain.pod import PodExplanation, explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import APART, NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
+from tests.support.documents import check
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
+
+
+def document(pod: PodExplanation) -> dict[str, Any]:
+    """The document, which its schema describes."""
+    answer = document_of(pod)
+    check(answer)
+    return answer
 
 
 def placed(name: str, units: int, place: str, idx: str, **annotations: str) -> dict[str, Any]:
@@ -305,6 +313,13 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
         "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
+    by_ports = said_by_scheduler(
+        pod_json("late", 8), FITS_NOT.format(1, "1 node(s) didn't have free ports")
+    )
+    assert told(by_ports, resource)[3] == (
+        "Fits now:   on a, as nodes and devices are now; kube-scheduler refused it before, or for"
+        " what they do not show: ports, volumes, affinity to pods"
+    )
 
 
 @pytest.mark.parametrize(
