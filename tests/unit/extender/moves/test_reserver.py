@@ -124,7 +124,7 @@ def no_room(*nodes: str) -> dict[str, str]:
         (False, {"age": 3 * AFTER + 60, "priority": -1}),
         (True, {"priority": 1}),
         (True, {"activeDeadlineSeconds": 600}),
-        (False, {"activeDeadlineSeconds": 7200}),
+        (False, {"activeDeadlineSeconds": 11_000}),
     ],
 )
 def test_a_reservation_lets_older_pods_pass_and_those_that_end_before(
@@ -266,8 +266,8 @@ def test_another_node_is_reserved_where_pods_run_for_longer_than_expected() -> N
     since = world.holds.reservations()[0].since
     world.runs("b-0", "b", 0, age=7200, activeDeadlineSeconds=14_000)
     world.runs("b-1", "b", 1, age=7200, activeDeadlineSeconds=14_000)
-    assert world.round(3000) == {"late": "a"}
-    assert world.round(700) == {"late": "b"}
+    assert world.round(10_700) == {"late": "a"}
+    assert world.round(200) == {"late": "b"}
     assert world.holds.reservations()[0].since == since
 
 
