@@ -5,8 +5,9 @@
 
 Pods come and go on equal nodes of eight cards (`churn --wait` of `gpushare simulate`), in two
 mixes: `shares` has 70 % shares of a card and 15 % single cards, `whole` 70 % single cards; the
-others ask for two to eight cards of a node. Printed are the memory allocated, and by number of cards
-the mean and the longest wait in mean lifetimes: the mean over the seeds, with the standard error.
+others ask for two to eight cards of a node. Printed are the memory allocated, and by number of
+cards the mean and the longest wait in mean lifetimes: the mean over the seeds, with the standard
+error.
 """
 
 import argparse
