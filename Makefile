@@ -36,7 +36,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling nvidia-container-runtime actionlint kubectl lock sbom images release clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit limit coscheduling kueue nvidia-container-runtime actionlint krew kubectl lock sbom images release clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -130,11 +130,17 @@ limit: ## build the least extender there can be, to compare the CPU of ours; pri
 coscheduling: ## build kube-scheduler with the coscheduling plug-in, print its folder
 	@$(TOOL) coscheduling
 
+kueue: ## build Kueue from its Go module, print its folder
+	@$(TOOL) kueue
+
 nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module, print its folder
 	@$(TOOL) nvidia-container-runtime
 
 actionlint: ## build actionlint from its Go module, print its folder
 	@$(TOOL) actionlint
+
+krew: ## build kubectl's plug-in manager from its Go module, print its folder
+	@$(TOOL) krew
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"

@@ -1,5 +1,5 @@
 """The parser of every command: a wrong command line prints the error and where to find help. Also
-the width of the terminal.
+kubectl's flags that name a cluster, and the width of the terminal.
 
 Imports the standard library alone; each command defines the options. Tested in
 `tests/unit/test_cli.py` and `tests/unit/wire/test_printable.py`.
@@ -13,6 +13,17 @@ from typing import Any, NoReturn, TextIO
 
 USAGE = 2
 """The exit code of a wrong command line."""
+
+PASSED_ON = {
+    "--context": "NAME",
+    "--cluster": "NAME",
+    "--user": "NAME",
+    "--as": "NAME",
+    "--as-group": "NAME",
+    "--server": "URL",
+    "--request-timeout": "DURATION",
+}
+"""kubectl's flags besides --kubeconfig that name a cluster and an account."""
 
 _SHORT = ("-l", "-n", "-o")
 """The short options that take a value."""
@@ -43,6 +54,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with the message and a hint at --help."""
         self.exit(USAGE, f"{self.prefix or self.prog}: {message}\n{hint(self.prog)}\n")
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add kubectl's flags that name a cluster; the last of several values counts, as there."""
+    add = parser.add_argument
+    add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
+    for flag, metavar in PASSED_ON.items():
+        add(flag, action="append", metavar=metavar, help="as in kubectl")
+
+
+def add_unit(parser: argparse.ArgumentParser) -> None:
+    """Add --unit of the commands that read amounts."""
+    text = "as of `gpushare serve`: GiB, MiB, 256MiB (default: as nodes state, or a guess)"
+    parser.add_argument("--unit", default="", metavar="UNIT", help=text)
 
 
 def hint(command: str) -> str:

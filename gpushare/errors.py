@@ -84,10 +84,21 @@ class ApiError(GpuShareError):
     refusal.
     """
 
+    is_definite = True
+    """Whether the API server refused; else the outcome is unknown, or nothing was sent."""
+
     def __init__(self, message: str, status: int) -> None:
         """Keep the HTTP status beside the text."""
         super().__init__(message)
         self.status = status
+
+    @property
+    def refusal(self) -> int:
+        """The HTTP status of a definite refusal; 0 for another error.
+
+        A proxy may answer 403 or 404, too, and the request may have been done nonetheless.
+        """
+        return self.status if self.is_definite else 0
 
 
 class ApiNotFound(ApiError):
@@ -109,9 +120,13 @@ class ApiTooLarge(ApiError):
 class ApiUnreachable(ApiError):
     """No connection to the API server, or no time left for the call: nothing was sent."""
 
+    is_definite = False
+
 
 class ApiUnavailable(ApiError):
     """No answer of the API server, or a 5xx: the outcome of the request is unknown."""
+
+    is_definite = False
 
 
 class InvariantError(GpuShareError):

@@ -148,6 +148,9 @@ class Settings:
         "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
         default_text="nowhere",
     )
+    kueue: bool = _setting(
+        False, "answer Kueue's admission checks: whether all pods of a workload have devices"
+    )
     defrag_moves_per_hour: int = _setting(
         0, "pods evicted an hour at most, so that a pod that waits fits; 0: none"
     )

@@ -18,7 +18,7 @@ from gpushare.kube.api import Getter, pages
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.nodes import node_spec
+from gpushare.wire.nodes import node_spec, unit_of
 from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 
@@ -33,32 +33,31 @@ OF_A_DAEMON = "pod-template-generation"
 
 
 def live_rows(
-    kubeconfig: str, context: str, resource: str, unit: str
+    flag_values: Mapping[str, object], resource: str, unit: str
 ) -> dict[str, list[Cells] | list[str]]:
     """Return rows of `nodes` and `pods` with the columns of `trace/nodes_and_pods.py`, and `notes`
     about left-out objects.
 
     nodes: the open nodes that share GPU memory, less the amounts of DaemonSet pods. pods: pods with
-    GPU memory, and pods on these nodes, without DaemonSet pods. kubeconfig, context: "" for those
-    of kubectl. Raises SettingsError, ApiError, and MessageError for an unreadable answer.
+    GPU memory, and pods on these nodes, without DaemonSet pods. flag_values: kubectl's, by names
+    without dashes. unit: "" for that of the nodes. Raises SettingsError, ApiError, and MessageError
+    for an unreadable answer.
     """
     # Commands that read through kubectl need no HTTP client.
-    from gpushare.kube.client import connect
-    from gpushare.kube.session import usual_kubeconfig
+    from gpushare.kube.client import KubeClient
+    from gpushare.kube.session import ConnectionFlags
 
-    check_unit(unit)
+    if unit:
+        check_unit(unit)
     names = Names.for_resource(resource)
     pods: list[Cells] = []
     notes: list[str] = []
     specs = {}
-    client = connect(
-        kubeconfig or usual_kubeconfig(),
-        context or None,
-        pool_size=1,
-        user_agent="gpushare-simulate",
-    )
+    client = KubeClient(ConnectionFlags.of(flag_values), 1, "gpushare-simulate")
     with closing(client), _named_right():
-        for node in items(client, "/api/v1/nodes", NODES, {}, notes):
+        listed = list(items(client, "/api/v1/nodes", NODES, {}, notes))
+        unit = unit or unit_of(listed, [names])
+        for node in listed:
             spec = node_spec(node, names, unit)
             if spec.closed is None and not spec.capacity:
                 continue  # no device is shared there

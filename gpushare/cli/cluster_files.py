@@ -8,6 +8,7 @@ Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from gpushare.core.amounts import compute
 from gpushare.core.model import ALL_CORES, MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.core.selectors import Demands, Taint, tolerating
-from gpushare.errors import SettingsError
+from gpushare.errors import AnnotationError, SettingsError
 from gpushare.ledger import Ledger
 from gpushare.trace.nodes_and_pods import MIB, read_nodes
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
-from gpushare.wire.inventory import MAX_DEVICES, is_unit
+from gpushare.wire.inventory import MAX_DEVICES, is_unit, most_sharers
 from gpushare.wire.quantity import MAX_VALUE
 
 _NO_HOST = "the saved report has no CPU and memory of pods, and no pods that wait"
@@ -80,8 +81,10 @@ def resource_of_report(document: object, source: str, policy: str) -> ListedReso
         spec = _node(node, at)
         if ledger.has_node(spec.name):
             raise SettingsError(f"{at}: name: {spec.name!r} is there twice")
-        ledger.node_changed(spec)
         state = _state(node, spec.name, at)
+        with suppress(AnnotationError):  # the node is closed
+            spec = replace(spec, max_sharers=most_sharers(state.labels or {}))
+        ledger.node_changed(spec)
         has_labels = has_labels and state.labels is not None
         states.put(state)
         for pod in _pods(node, spec, at):

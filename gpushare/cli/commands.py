@@ -17,6 +17,7 @@ MODULES = {
     "doctor": "gpushare.doctor.main",
     "explain": "gpushare.cli.explain",
     "inspect": "gpushare.cli.inspect",
+    "report": "gpushare.cli.cost_report",
     "scheduler-config": "gpushare.cli.scheduler_config",
     "serve": "gpushare.extender.main",
     "simulate": "gpushare.sim.main",
@@ -31,6 +32,7 @@ PARSERS = {
     "doctor": ("gpushare.doctor.options", "doctor_parser"),
     "explain": ("gpushare.cli.parsers", "explain_parser"),
     "inspect": ("gpushare.cli.options", "inspect_parser"),
+    "report": ("gpushare.cli.parsers", "report_parser"),
     "scheduler-config": ("gpushare.cli.scheduler_config", "scheduler_config_parser"),
     "serve": ("gpushare.settings", "serve_parser"),
     "simulate": ("gpushare.sim.options", "simulate_parser"),
@@ -38,7 +40,7 @@ PARSERS = {
 }
 """The module and function of each command's parser."""
 
-OF_PLUGIN = ("defrag", "doctor", "explain", "whatif")
+OF_PLUGIN = ("defrag", "doctor", "explain", "report", "whatif")
 """Commands that the kubectl plug-in has, too."""
 
 

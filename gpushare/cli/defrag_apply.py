@@ -90,7 +90,7 @@ class DefragRecord:
         except ApiConflict:
             return "another process moves pods, too"
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
             raise _Halted(
                 f"ConfigMap {MOVES}, in which moves are written down, may not be read and written;"
@@ -264,7 +264,7 @@ class DefragRun:
         if answer is moves.Answer.FORBIDDEN:
             if run.sent is None:
                 self._record.withdraw(ref.uid)
-            if self._error is not None and self._error.status == _FORBIDDEN:
+            if self._error is not None and self._error.refusal == _FORBIDDEN:
                 raise _Halted(
                     f"pods/eviction may not be created in namespace {ref.namespace}; docs/defrag.md"
                     f" shows the rights that --apply needs ({self._error})"

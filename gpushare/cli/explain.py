@@ -138,7 +138,7 @@ class _Explainer:
                 return document(_by_claims(pod, self._names, kubectl, options))
             return document(self._by_books(pod))
         except ApiError as error:
-            if error.status != FORBIDDEN:
+            if error.refusal != FORBIDDEN:
                 raise
             from gpushare.cli.tenant import explain_alone
 

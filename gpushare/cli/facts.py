@@ -14,14 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, of_one_device, percents_of
-from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
+from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.device_request import ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.inventory import InventoryDevice, decode_inventory, devices_of_totals
+from gpushare.wire.inventory import (
+    InventoryDevice,
+    decode_inventory,
+    devices_of_totals,
+    most_sharers,
+)
 from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
@@ -51,6 +56,8 @@ class NodeFacts:
     """The state for kube-scheduler's own filters."""
     kept_reason: str = ""
     """Why autoscalers must keep the node, or ""."""
+    max_sharers: int = ANY_SHARERS
+    """The most pods that hold a part of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,11 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         if usable is None
         else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
+    try:
+        facts = replace(facts, max_sharers=most_sharers(state.labels or {}))
+    except AnnotationError as error:
+        reason = facts.closed_reason or Reason.BROKEN_SHARERS
+        facts = replace(facts, closed_reason=reason, detail=facts.detail or str(error))
     return replace(facts, state=state, kept_reason=mark_of(_annotations(metadata)).kept)
 
 

@@ -88,7 +88,7 @@ def _run(options: Options) -> None:
         of_namespace = [use for use in uses if options.namespace in ("", use.namespace)]
         text = use_table(of_namespace, headers=options.headers)
     except ApiError as error:
-        if error.status != FORBIDDEN:
+        if error.refusal != FORBIDDEN:
             raise
         from gpushare.cli.own_pods import own_pods
 

@@ -8,13 +8,12 @@ Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.cli.claims import Claims, books_of, drivers_with_memory, list_claims, list_slices
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
 from gpushare.cli.parsers import DEFAULT_POLICY, NAMESPACE
-from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.claims.model import Slice
 from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
@@ -43,8 +42,8 @@ from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.dra.objects import CLAIMS_PODS, CLASS
 from gpushare.wire.gpu_models import labelled_gpus
-from gpushare.wire.inventory import decode_inventory, decode_unhealthy, mib_of
-from gpushare.wire.nodes import node_spec, share_by_labels
+from gpushare.wire.inventory import decode_unhealthy, mib_of
+from gpushare.wire.nodes import node_spec, share_by_labels, unit_of
 from gpushare.wire.pods import names_any, observe_pod, pod_ref
 from gpushare.wire.request_mistakes import is_whole
 
@@ -90,7 +89,7 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
         return DriverCards(why_not=_NO_SLICES)
     except ApiError as error:
         why_not = f"claims are not known: {error}"
-        return DriverCards(why_not=why_not, notes=() if error.status == _FORBIDDEN else (why_not,))
+        return DriverCards(why_not=why_not, notes=() if error.refusal == _FORBIDDEN else (why_not,))
     drivers = drivers_with_memory(slices)
     if not driver and len(drivers) > 1:
         why_not = f"of the drivers {' and '.join(drivers)} one has to be named by --claims"
@@ -214,7 +213,7 @@ def list_books(
     except ApiError as error:
         maps = []
         notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
-    unit = unit or _unit(nodes, resource_names)
+    unit = unit or unit_of(nodes, resource_names)
     if as_shared:
         others = [
             node for node in nodes if (node.metadata and node.metadata.name) not in cards.nodes
@@ -330,25 +329,6 @@ def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
         books.pods[observed.ref.uid] = pod
     elif observed.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
         books.daemons.setdefault(observed.node, Counter()).update(amounts_of(observed.request))
-
-
-def _unit(nodes: Iterable[objects.Node], resource_names: Sequence[Names]) -> str:
-    """Return the memory unit of the inventories, or a guess by the size of the devices."""
-    stated: set[str] = set()
-    largest = 0
-    for node in nodes:
-        for names in resource_names:
-            text = ((node.metadata and node.metadata.annotations) or {}).get(names.inventory)
-            try:
-                stated |= {decode_inventory(text).unit} if text is not None else set()
-            except AnnotationError:
-                continue
-            spec = node_spec(node, names, "")
-            largest = max(largest, *spec.capacity, 0)
-    if len(stated) > 1:
-        units = " and ".join(sorted(stated))
-        raise SettingsError(f"nodes count memory in {units}: say --unit, as of `gpushare serve`")
-    return next(iter(stated), "MiB" if largest > LARGEST_IN_GIB else "GiB")
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
     try:
         items = elements(kubectl.get(DEVICE_CLASSES).get("items"))
     except ApiError as error:
-        if not isinstance(error, ApiNotFound) and error.status != _FORBIDDEN:
+        if not isinstance(error, ApiNotFound) and error.refusal != _FORBIDDEN:
             observed.unread[DEVICE_CLASSES] = f"claims are not known: {error}"
         return []
     names = {text(mapping(mapping(item).get("metadata")).get("name")) for item in items}

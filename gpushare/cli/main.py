@@ -27,6 +27,7 @@ usage: gpushare COMMAND [OPTIONS]
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
   explain  say why a pod is pending and what would help, or why it is where it is
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
+  report   say who was promised and used how many GPU-hours, by a Prometheus
   serve    run the scheduler extender
   scheduler-config
            print the file that makes kube-scheduler call the extender
@@ -38,11 +39,11 @@ gpushare COMMAND --help tells more; gpushare version the version.
 """
 
 
-def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mapping[str, object]:
+def _live_rows(flags: Mapping[str, object], resource: str, unit: str) -> Mapping[str, object]:
     """Return nodes and pods of a live cluster for the simulator, which knows no API server."""
     from gpushare.cli.cluster import live_rows
 
-    return live_rows(kubeconfig, context, resource, unit)
+    return live_rows(flags, resource, unit)
 
 
 _ON_NODES = ("device-plugin",)

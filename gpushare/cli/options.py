@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
-from gpushare.commandline import Parser
+from gpushare.commandline import PASSED_ON, Parser, add_connection, add_unit
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
 
@@ -23,17 +23,6 @@ if TYPE_CHECKING:  # help needs neither
 FORMATS = ("json", "name", "wide", "yaml")
 REPORT_FORMATS = ("json", "yaml")
 """The formats of the commands that print one document."""
-
-PASSED_ON = {
-    "--context": "NAME",
-    "--cluster": "NAME",
-    "--user": "NAME",
-    "--as": "NAME",
-    "--as-group": "NAME",
-    "--server": "URL",
-    "--request-timeout": "DURATION",
-}
-"""Flags that are passed on to kubectl."""
 
 _EPILOG = """\
 exit codes: 0 shown, 1 an error, 2 wrong usage (one line on stderr), 130 ended by Ctrl-C.
@@ -150,12 +139,7 @@ def inspect_parser(prog: str) -> Parser:
     add("-n", "--namespace", default="", metavar="NAME", help="show pods of this namespace alone")
     add("-A", "--all-namespaces", action="store_true", help="show pods of all (the default)")
     add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
-    add(
-        "--unit",
-        default="",
-        metavar="UNIT",
-        help="what nodes without inventory count in: GiB, MiB, 256MiB (default: a guess)",
-    )
+    add_unit(parser)
     add(
         "--extender",
         default="",
@@ -165,11 +149,3 @@ def inspect_parser(prog: str) -> Parser:
     add_connection(parser)
     add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
     return parser
-
-
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name a cluster."""
-    add = parser.add_argument
-    add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
-    for flag, metavar in PASSED_ON.items():
-        add(flag, action="append", metavar=metavar, help="as in kubectl")

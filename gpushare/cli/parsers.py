@@ -1,4 +1,4 @@
-"""The command lines of `explain`, `whatif` and `defrag`, without the imports of the commands.
+"""The command lines of `explain`, `whatif`, `defrag` and `report`, without the commands' imports.
 
 Books, numpy and msgspec take most of a second to import; help and errors of the command line come
 at once. Tested in `tests/unit/cli/test_start.py`.
@@ -6,8 +6,8 @@ at once. Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.cli.options import REPORT_FORMATS, add_connection, make_parser
-from gpushare.commandline import Parser
+from gpushare.cli.options import REPORT_FORMATS, make_parser
+from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.wire.annotations import ALIYUN
 
 DEFAULT_POLICY = "device-bestfit"
@@ -18,6 +18,8 @@ MOVES = 4
 """The default upper bound of moves of a plan; as `explain.defrag.MOST_MOVES`."""
 MOST_MOVES_ASKED = 8
 """The upper bound of `--moves`."""
+BY_NAMESPACE, BY_WORKLOAD, BY_MODEL = "namespace", "workload", "model"
+"""The values of `--by`."""
 WAIT = 300
 """Default seconds until a budget allows an eviction, and until a replacement pod runs."""
 
@@ -55,12 +57,19 @@ exit codes: 0 there is a plan, or nothing has to move, or --apply has made the r
 stderr); 130 ended by Ctrl-C.
 docs/defrag.md tells which pods may be moved, what a plan promises, and when --apply stops.
 """
+_REPORT_EPILOG = """\
+prices: --prices NVIDIA-A100=2.5 --prices '*T4*=0.4', of a GPU-hour; or a file of YAML with a line
+        `NVIDIA-A100: 2.5` for each model
+exit codes: 0 shown, 1 Prometheus does not answer or lacks the metrics, 2 wrong usage (one line on
+stderr), 130 ended by Ctrl-C.
+docs/cost.md tells what is counted, and what the figures cannot know.
+"""
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name a cluster and its settings."""
     add = parser.add_argument
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add_unit(parser)
     add(
         "--extender-namespace",
         default=NAMESPACE,
@@ -193,4 +202,27 @@ def defrag_parser(prog: str) -> Parser:
     add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
     add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
     add_cluster_flags(parser)
+    return parser
+
+
+def report_parser(prog: str) -> Parser:
+    """Return the parser of `report`."""
+    parser = make_parser(
+        prog,
+        "Say who was promised how many GPU-hours, who used them, and their cost.",
+        _REPORT_EPILOG,
+    )
+    add = parser.add_argument
+    add("--prometheus", required=True, metavar="URL", help="http://HOST:PORT of its HTTP API")
+    add("--since", default="7d", metavar="TIME", help="such as 12h, 7d (default: %(default)s)")
+    add("-n", "--namespace", default="", metavar="NAME", help="this namespace alone")
+    add(
+        "--by",
+        default=BY_NAMESPACE,
+        choices=(BY_NAMESPACE, BY_WORKLOAD, BY_MODEL),
+        help="namespace|workload|model: what a line is for (default: %(default)s)",
+    )
+    add("--prices", action="append", default=[], metavar="PRICE", help="see below; repeatable")
+    add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
+    add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     return parser

@@ -324,8 +324,13 @@ def _wanted(
     for template in templates:
         part = f" {template.part}"[:80] if len(templates) > 1 else ""
         label = f"{kind.lower()}/{name}{part}"
+        pod = template.pod
+        if kind != "Pod":
+            # The controller names itself on each pod; core/apart.py counts pods by controller.
+            owner = {"controller": True, "kind": kind, "name": name, "uid": label}
+            pod = {**pod, "metadata": {**mapping(pod.get("metadata")), "ownerReferences": [owner]}}
         try:
-            decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+            decoded = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
             names_and_request = request_among(decoded, resource_names)
         except WireError as error:
             raise SettingsError(f"{source}: {error}") from error

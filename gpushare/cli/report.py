@@ -7,6 +7,7 @@ is subtracted from the free memory of each device of the node, and allocated to 
 Tested in `tests/contract/test_golden_inspect.py`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,16 +19,12 @@ from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import mib_of
+from gpushare.wire.inventory import LARGEST_IN_GIB, mib_of
 
 if TYPE_CHECKING:  # these modules take longer to load than the command
     from gpushare.cli.claims import ClaimsReport
     from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
-
-LARGEST_IN_GIB = 100
-"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
-
 
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
@@ -275,6 +272,8 @@ def _node_line(
     for line in lines:
         for index, units in line.shares:
             allocated[index] += units
+    sharers = Counter(index for line in lines for index, _ in line.shares)
+    most_sharers = node.max_sharers - sum(not line.shares for line in lines)
     unplaced = sum(line.units for line in lines if not line.shares)
     unplaced_cores = sum(line.cores for line in lines if not line.shares)
     spec = NodeSpec(
@@ -289,7 +288,7 @@ def _node_line(
     availability, left_out = judged_state.judge(resource, spec, is_counted=False)
     devices = []
     for index, device in enumerate(node.devices):
-        is_open = device.healthy and availability.takes_pods
+        is_open = device.healthy and availability.takes_pods and sharers[index] < most_sharers
         units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(

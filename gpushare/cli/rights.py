@@ -35,7 +35,7 @@ def without_cluster(error: ApiError, command: str, remedy: str = SNAPSHOT) -> Gp
 
     Another error than a refusal for a missing right stays as it is. remedy: the end of the text.
     """
-    if error.status != FORBIDDEN:
+    if error.refusal != FORBIDDEN:
         return error
     text = f"{lacks(error)}: {command} needs all nodes and pods{remedy}"
     return GpuShareError(text)

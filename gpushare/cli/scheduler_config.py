@@ -6,12 +6,12 @@ text of the file.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.commandline import USAGE, Parser
+from gpushare.commandline import USAGE, Parser, add_connection
 from gpushare.errors import GpuShareError, MessageError, SettingsError
 from gpushare.wire.scheduler import files
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
             for name, text in files.ready_made().items():
                 Path(flags.all, name).write_text(text, encoding="utf-8")
             return 0
-        flags.kubernetes = flags.kubernetes or _release(flags.kubeconfig, flags.context)
+        flags.kubernetes = flags.kubernetes or _release(vars(flags))
         options = files.default_options(flags.kubernetes, flags.form, flags.order)
         options = replace(options, url=flags.url)
         if flags.resource:
@@ -42,18 +42,13 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _release(kubeconfig: str, context: str) -> str:
+def _release(flag_values: Mapping[str, object]) -> str:
     """Return the release of the cluster, with a note on stderr. Raises SettingsError."""
-    from gpushare.kube.client import connect
-    from gpushare.kube.session import usual_kubeconfig
+    from gpushare.kube.client import KubeClient
+    from gpushare.kube.session import ConnectionFlags
 
     try:
-        client = connect(
-            kubeconfig or usual_kubeconfig(),
-            context or None,
-            pool_size=1,
-            user_agent="gpushare-scheduler-config",
-        )
+        client = KubeClient(ConnectionFlags.of(flag_values), 1, "gpushare-scheduler-config")
         with closing(client):
             body = client.request("GET", "/version", timeout=_TIMEOUT)
         try:
@@ -83,10 +78,6 @@ def scheduler_config_parser(prog: str) -> Parser:
         metavar="RELEASE",
         help="kube-scheduler's release, from 1.22 to 1.37 (default: the connected cluster's)",
     )
-    parser.add_argument(
-        "--kubeconfig", default="", metavar="FILE", help="of that cluster (default: as kubectl)"
-    )
-    parser.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument(
         "--order",
         choices=files.ORDERS,
@@ -121,4 +112,5 @@ def scheduler_config_parser(prog: str) -> Parser:
     parser.add_argument(
         "--all", metavar="FOLDER", help="write all ready-made files into a folder instead"
     )
+    add_connection(parser)
     return parser

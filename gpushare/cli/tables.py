@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from gpushare.cli.report import NodeLine, Report
 from gpushare.commandline import columns_of
 from gpushare.core.model import ALL_CORES
+from gpushare.wire.inventory import MAX_SHARERS
 from gpushare.wire.printable import folded, printable
 
 if TYPE_CHECKING:  # this module takes longer to load than the command
@@ -404,6 +405,9 @@ def _models(node: NodeLine) -> str:
 def _note(node: NodeLine) -> str:
     sick = [str(device.index) for device in node.devices if not device.healthy]
     notes = [f"unhealthy: {','.join(sick)}"] if sick else []
+    limit = ((node.state and node.state.labels) or {}).get(MAX_SHARERS)
+    if limit and not node.closed_reason:
+        notes.append(f"at most {limit} pods a device")
     return "; ".join([*notes, *(note for note in (node.closed_reason, node.left_out) if note)])
 
 

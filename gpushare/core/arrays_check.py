@@ -5,6 +5,7 @@ The check changes nothing.
 Tested in `tests/unit/core/test_node_arrays.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,10 +35,14 @@ def differing_nodes(
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
     kinds = {name: [0] * KINDS for name in nodes}
+    workloads: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in nodes}
     for charge in charges:
         node = charge.node
         if node in nodes:
-            _sum_up(charge, used[node], percents[node], pods[node], host[node])
+            held_devices = _sum_up(charge, used[node], percents[node], pods[node], host[node])
+            if charge.request.apart is not None:
+                for device in held_devices:
+                    workloads[node][charge.request.apart.workload, device] += 1
             if charge.request.devices:
                 kinds[node][_kind(charge.request, max(nodes[node].capacity, default=0))] += 1
     wrong = set(nodes) ^ set(sums.row)
@@ -60,6 +65,16 @@ def differing_nodes(
         (sums.kinds, [kinds[name] for name in common]),
         (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in common]),
     )
+    wrong.update(
+        name
+        for name, row in zip(common, rows, strict=True)
+        if workloads[name]
+        != Counter(
+            (workload, device)
+            for workload, devices in sums.workloads.get(row, {}).items()
+            for device in devices
+        )
+    )
     for array, values in expected:
         wrong.update(common[index] for index in _differing(array[rows], values, width))
     return sorted(wrong)
@@ -71,7 +86,8 @@ def _sum_up(
     percents: list[list[int]],
     pods: list[list[int]],
     host: list[int],
-) -> None:
+) -> Iterable[int]:
+    """Add the charge to the sums of its node; return the devices that it is on."""
     request, placement = charge.request, charge.placement
     charges: dict[int, tuple[int, Percents]] = {}
     if placement and max(placement)[0] < len(used):
@@ -92,6 +108,7 @@ def _sum_up(
     host[3] += min(request.memory, HOST_BOUND)
     if not request.devices:
         host[4] += cpu
+    return charges
 
 
 def _kind(request: Request, largest: int) -> int:

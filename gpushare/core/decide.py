@@ -24,17 +24,20 @@ from gpushare.core.node_names import looked_up
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import (
+    PODS,
     REASONS,
     Bools,
     Floats,
     Ints,
     Rows,
     Snapshot,
+    fellows,
     has_accepted_model,
     has_cards,
     has_devices,
     has_percent,
     has_percents,
+    has_place,
     has_room,
 )
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -187,6 +190,8 @@ def room_for(snapshot: Snapshot, request: Request, limit: int, rows: Rows | None
 def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -> Ints:
     """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
     places = snapshot.free[rows] // max(request.units, 1)
+    limits, pods = snapshot.sharers[rows, None], snapshot.pods[rows, :, PODS]
+    places = np.minimum(places, np.maximum(limits - pods, 0))
     if request.percents:
         for free, percent in zip(snapshot.percents_free, request.percents, strict=True):
             if percent:
@@ -194,6 +199,8 @@ def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -
         places[~has_percents(snapshot, rows, request)] = 0
     if request.cards != ANY_CARD:
         places = places * has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        places = np.minimum(places, fellows(snapshot, rows, request) == 0)
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), limit, np.int64)
     while (low < high).any():
         middle = (low + high + 1) // 2
@@ -218,14 +225,16 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
     """Return int64 (K,): how few units have to become free on each row for the request.
 
     usable: bool (K, D), the devices that may be used, if they are wanted and large enough. A
-    missing percent counts as one percent of the device's memory, rounded up. 0 where the request
-    fits, NO_ROOM or more if there are too few such devices.
+    missing percent counts as one percent of the device's memory, a missing place as that of one of
+    the most sharers, both rounded up; a pod of the same workload that has to leave as one unit. 0
+    where the request fits, NO_ROOM or more if there are too few such devices.
     """
-    capacity = snapshot.capacity[rows]
+    capacity, limits = snapshot.capacity[rows], snapshot.sharers[rows, None].astype(np.int64)
     if not capacity.shape[1]:
         return np.full(len(rows), NO_ROOM)
     free_units = capacity - snapshot.used[rows]
-    missing_percents = np.zeros_like(capacity)
+    missing_places = np.maximum(snapshot.pods[rows, :, PODS] + 1 - limits, 0)
+    missing_percents = -(-missing_places * capacity // limits)
     if request.percents or snapshot.any_percents:
         for amount, used, percent in zip(
             PERCENT_AMOUNTS, snapshot.percents_used, request.every_percent, strict=True
@@ -233,6 +242,8 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
             missing = amount.needed(percent) - (amount.whole - used[rows])
             missing_percents += -(-np.maximum(missing, 0) * capacity // amount.whole)
     usable = usable & has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        missing_percents += fellows(snapshot, rows, request)
     total = np.zeros(len(rows), dtype=np.int64)
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
@@ -421,15 +432,23 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
-    if request.percents or snapshot.any_percents:
-        unused = capacity - snapshot.used[rows]
-        memory_fits = has_devices(usable & (unused >= smallest), request, unused)
+    unused = capacity - snapshot.used[rows]
+    has_memory = usable & (unused >= smallest)
+    memory_fits = has_devices(has_memory, request, unused)
+    if memory_fits.any():
+        places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
+        codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
+    if request.percents or snapshot.any_percents:
         # The first amount that too few devices have.
         for index, percent in reversed(tuple(enumerate(request.every_percent))):
             enough = usable & has_percent(snapshot, rows, index, percent)
             lacks = enough.sum(axis=1) < request.devices
             codes[memory_fits & lacks] = CODES[Reason(PERCENT_AMOUNTS[index].reason)]
+    if request.excludes_fellows:
+        beside_fellows = feasible(snapshot, rows, replace(request, apart=None))
+        fits_beside = has_devices(beside_fellows, request, snapshot.free, rows)
+        codes[fits_beside] = CODES[Reason.APART]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
         without = has_devices(feasible(books, rows, request), request, books.free, rows)

@@ -27,15 +27,18 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, Snapshot, has_accepted_model, has_cards
+from gpushare.core.snapshot import PODS, Bools, Snapshot, fellows, has_accepted_model, has_cards
 
 Resource = tuple[int, str]
-"""(device, name): an amount in DEVICE_AMOUNTS, or a resource of the host, which is device -1."""
+"""(device, name): an amount in DEVICE_AMOUNTS, _PLACES, or a workload whose pods stay apart, one
+for each pod; device -1: a resource of the host."""
 
 _Lack = dict[Resource, int]
 """How much must become free until there is room."""
 
 _HOST = -1
+_PLACES = "places"
+"""The name of the places for pods on a device, as the most sharers of the node allow."""
 _OF_A_PLACE = 50
 """Steps of one placement decision; a look at a pod is one step, 5 to 10 us."""
 
@@ -375,8 +378,11 @@ def _freed_amounts(mover: MovablePod) -> dict[Resource, int]:
     freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
         freed_amounts[device, DEVICE_MEMORY.name] = units
+        freed_amounts[device, _PLACES] = 1
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
             freed_amounts[device, amount.name] = percent
+        if request.apart is not None:
+            freed_amounts[device, request.apart.workload] = 1
     return {name: amount for name, amount in freed_amounts.items() if amount}
 
 
@@ -385,15 +391,19 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
+    pods_of_workload = fellows(view, np.array([row]), part)[0].tolist()
     by_device = {}
     for device in np.flatnonzero(usable).tolist():
         used = int(view.used[row, device])
         room = 0 if part.alone else int(view.capacity[row, device]) - part.units
         lack = {(device, DEVICE_MEMORY.name): used - room}
+        lack[device, _PLACES] = int(view.pods[row, device, PODS]) + 1 - int(view.sharers[row])
         for amount, percents_used, percent in zip(
             PERCENT_AMOUNTS, view.percents_used, part.every_percent, strict=True
         ):
             left = amount.whole - int(percents_used[row, device])
             lack[device, amount.name] = amount.needed(percent) - left
+        if part.apart is not None and part.apart.required:
+            lack[device, part.apart.workload] = pods_of_workload[device]
         by_device[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
     return by_device

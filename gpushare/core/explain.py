@@ -10,6 +10,7 @@ it is reported: the node's arrays are counted as if it had happened, and filter 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from gpushare.core.snapshot import (
     NodeArrays,
     Rows,
     Snapshot,
+    fellows,
     has_accepted_model,
     has_cards,
     has_devices,
@@ -73,6 +75,17 @@ class Remedy:
     """Resources that the node would still have too little of."""
     cures: tuple[str, ...] = ()
     """The reason why kube-scheduler itself does not use the node has to go."""
+
+
+class PodVerdict(StrEnum):
+    """How a request stands on some nodes, in two words."""
+
+    FITS_NOW = "fits now"
+    WOULD_FIT = "would fit"
+    """Once a remedy has happened."""
+    MAY_FIT = "may fit"
+    """No remedy is known: what keeps the request out is about to end."""
+    NEVER_FITS = "never fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,9 @@ class Explanation:
     models: tuple[str, ...] = ()
     """The models that there are on the nodes in question, sorted, if the request wants certain
     cards."""
+    closed_by_fellows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By node in question, the devices with pods of the same workload, if such devices are closed
+    for the pod."""
 
     @property
     def nodes(self) -> int:
@@ -138,6 +154,15 @@ class Explanation:
     def never(self) -> bool:
         """Whether it fits on no node even if every pod ends and every closed device returns."""
         return self.most_devices < self.request.devices
+
+    @property
+    def verdict(self) -> PodVerdict:
+        """The verdict that every text about the request renders."""
+        if self.fit:
+            return PodVerdict.FITS_NOW
+        if self.never:
+            return PodVerdict.NEVER_FITS
+        return PodVerdict.WOULD_FIT if self.remedies else PodVerdict.MAY_FIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +238,8 @@ def explain(
     rows, possible = _rows(snapshot, accepted_names), _rows(snapshot, [*accepted_names, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     is_wanted = has_cards(snapshot, rows, request.cards)
+    beside_fellows = (fellows(snapshot, rows, request) > 0) & request.excludes_fellows
+    is_wanted &= ~beside_fellows
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
     memory = snapshot.open[rows] & is_wanted & (unused >= max(request.least, 1))
@@ -239,6 +266,11 @@ def explain(
             int(np.where(memory, left[rows], 0).max(initial=0)) for left in snapshot.percents_free
         ),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
+        closed_by_fellows={
+            snapshot.names[row]: tuple(np.flatnonzero(mask).tolist())
+            for row, mask in zip(rows.tolist(), beside_fellows, strict=True)
+            if mask.any()
+        },
     )
     if explanation.never:
         return replace(explanation, split=_split(capacity, request))
@@ -390,10 +422,13 @@ class _Search:
         if roomy:
             node = min(roomy, key=lambda name: len(obstacles[name]))
             return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
-        remedy = self._by_ends(_rows(self._snapshot, list(obstacles)))
+        remedy = next(iter(self.remedies(_rows(self._snapshot, list(obstacles)))), None)
         if remedy is None:
             return ()
         lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
+        books = self._entries_of(remedy.node)
+        if books and books.spec.counted:  # its devices are closed by the cure alone
+            remedy = replace(remedy, opens=())
         # A present shortage may be over once these pods have ended.
         lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
         cures = tuple(obstacle.cure for obstacle in lasting)
@@ -578,6 +613,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
     pinned: dict[int, tuple[Pinned, ...]] = dict(snapshot.pinned)
     pinned.pop(row, None)
+    workloads = {**snapshot.workloads, row: one.workloads.get(0, {})}
     if one.pinned:
         pinned[row] = one.pinned[0]
     return replace(
@@ -589,4 +625,5 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
         cpu_free=cpu_free,
         memory_free=memory_free,
         pinned=pinned,
+        workloads=workloads,
     )

@@ -15,8 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
-from gpushare.core.snapshot import Bools, Ints, PercentArray, Rows, Snapshot, counts_of, pod_kind
+from gpushare.core.snapshot import (
+    PODS,
+    Bools,
+    Ints,
+    PercentArray,
+    Rows,
+    Snapshot,
+    counts_of,
+    pod_kind,
+)
 
 _STAMPS = count(1)
 _COPIED_ARRAYS = ("free", "kinds", "pods", "cpu_free", "memory_free")
@@ -79,6 +89,7 @@ class HeldSnapshotBuilder:
         self.pods = values.pods.copy()
         self.cpu_free = values.cpu_free.copy()
         self.memory_free = values.memory_free.copy()
+        self.workloads: Workloads = values.workloads.copy()
         self._percents_used: tuple[PercentArray, ...] | None = None
         self.changed_rows: set[int] = set()
         if start is None:
@@ -116,6 +127,8 @@ class HeldSnapshotBuilder:
         free, devices = self.free[row], [device for device, _ in shares]
         free[devices] -= [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] += 1
+        count_pod(self.workloads, row, request, devices, 1)
+        free[self.pods[row, :, PODS] >= self.base.sharers[row]] = 0
         if request.percents:
             for amount, used, percent in zip(
                 PERCENT_AMOUNTS, self.own_percents(), request.percents, strict=True
@@ -134,6 +147,7 @@ class HeldSnapshotBuilder:
         devices = [device for device, _ in shares]
         self.free[row, devices] += [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] -= 1
+        count_pod(self.workloads, row, request, devices, -1)
         if request.percents and shares:
             for device, percents in zip(devices, request.percents_on(shares), strict=True):
                 for used, percent in zip(self.own_percents(), percents, strict=True):
@@ -150,6 +164,11 @@ class HeldSnapshotBuilder:
         self.stamps[rows] = 0
         for name in _COPIED_ARRAYS:
             getattr(self, name)[rows] = getattr(self.base, name)[rows]
+        for row in np.atleast_1d(rows).tolist() if self.workloads else ():
+            if row in self.base.workloads:
+                self.workloads[row] = self.base.workloads[row]
+            else:
+                self.workloads.pop(row, None)
         if self._percents_used is not None:
             for used, of_base in zip(self._percents_used, self.base.percents_used, strict=True):
                 used[rows] = of_base[rows]
@@ -167,7 +186,7 @@ class HeldSnapshotBuilder:
         snapshot = object.__new__(HeldSnapshot)
         # With the properties that the books have computed, such as `open`.
         values = vars(snapshot)
-        values.update(vars(self.base) | arrays, base=self.base)
+        values.update(vars(self.base) | arrays, base=self.base, workloads=self.workloads)
         del values["used"]
         if percents_used:
             values.update(percents_used=percents_used, any_percents=True)
@@ -202,6 +221,8 @@ class RowStates:
         self._stamps = np.empty(0, dtype=np.int64)
         self._spare_slots: list[int] = []
         self._takes_percents = False
+        # By slot, if the row has pods that stay apart.
+        self._workloads: Workloads = {}
         # By row, the slots of its states; by slot, its priority.
         self._slots: dict[int, list[int]] = {}
         self._priorities: dict[int, int] = {}
@@ -221,6 +242,8 @@ class RowStates:
             percents[slot] = used[row]
         self._rows[slot], self._stamps[slot] = row, builder.stamps[row]
         self._takes_percents |= builder.takes_percents
+        if row in builder.workloads:
+            self._workloads[slot] = builder.workloads[row]
         self._slots.setdefault(row, []).append(slot)
         self._priorities[slot] = priority
         self._order = None
@@ -230,6 +253,7 @@ class RowStates:
         for slot in self._slots.pop(row, ()):
             self._spare_slots.append(slot)
             del self._priorities[slot]
+            self._workloads.pop(slot, None)
             self._order = None
 
     def offered_to(self, priority: int, books: Snapshot) -> HeldSnapshot | None:
@@ -253,6 +277,9 @@ class RowStates:
         if self._takes_percents:
             for used, percents in zip(builder.own_percents(), self._percents, strict=True):
                 used[rows] = percents[slots]
+        for slot in slots.tolist() if self._workloads else ():
+            if slot in self._workloads:
+                builder.workloads[int(self._rows[slot])] = self._workloads[slot]
         builder.is_held[rows] = True
         builder.stamps[rows] = self._stamps[slots]
         return builder.build()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import NodeSpec
+from gpushare.core.model import ANY_SHARERS, NodeSpec
 
 _GIB_BITS = 30
 _ROWS = 64
@@ -66,6 +66,7 @@ class Layout(NamedTuple):
     cpu_capacity: npt.NDArray[np.int64]
     memory_capacity: npt.NDArray[np.int64]
     group: npt.NDArray[np.int32]
+    sharers: npt.NDArray[np.int16]
     closed: npt.NDArray[np.int8]
     order: npt.NDArray[np.int64]
 
@@ -117,6 +118,7 @@ class LayoutRows:
         self._uuids: list[tuple[str, ...]] = []
         self._groups, self._models = Numbers(), Numbers()
         self._group = np.zeros(_ROWS, dtype=np.int32)
+        self._sharers = np.full(_ROWS, ANY_SHARERS, dtype=np.int16)
         self._order = np.full(_ROWS, -1, dtype=np.int64)
         self._model = np.full((_ROWS, 1), -1, dtype=np.int16)
         self._last: Layout | None = None
@@ -142,6 +144,7 @@ class LayoutRows:
         self._uuids.append(())
         if row == len(self._group):
             self._group = np.pad(self._group, (0, row))
+            self._sharers = np.pad(self._sharers, (0, row), constant_values=ANY_SHARERS)
             self._order = np.pad(self._order, (0, row), constant_values=-1)
             self._model = np.pad(self._model, ((0, row), (0, 0)), constant_values=-1)
         return row
@@ -164,6 +167,7 @@ class LayoutRows:
             for number in self._model[row, : len(before.models)].tolist():
                 self._models.release(number)
         self._group[row] = group
+        self._sharers[row] = spec.max_sharers if spec else ANY_SHARERS
         width = len(models)
         if width > self._model.shape[1]:
             more = width - self._model.shape[1]
@@ -222,6 +226,7 @@ class LayoutRows:
             "cpu_capacity": lambda: _frozen(host[:, 0]),
             "memory_capacity": lambda: _frozen(host[:, 1]),
             "group": lambda: _frozen(self._group[:count]),
+            "sharers": lambda: _frozen(self._sharers[:count]),
             "order": lambda: _frozen(self._order[:count]),
         }
         return makes[name]() if name in makes else None
@@ -251,14 +256,14 @@ class LayoutRows:
 
 
 _OF_NAMES = frozenset({"names", "row", "order"})
-_OF_ROWS = frozenset({"cpu_capacity", "memory_capacity", "group", "model", "models"})
+_OF_ROWS = frozenset({"cpu_capacity", "memory_capacity", "group", "sharers", "model", "models"})
 _SHAPES = _OF_NAMES | _OF_ROWS
 """The other fields of rows, besides `capacity`, that a policy may read."""
 
 
 def _rest(spec: NodeSpec) -> Hashable:
     """Return the base of `_OF_ROWS`."""
-    return spec.capacity, spec.models, spec.cpu, spec.memory
+    return spec.capacity, spec.models, spec.cpu, spec.memory, spec.max_sharers
 
 
 def _shape(spec: NodeSpec) -> Hashable:

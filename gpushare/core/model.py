@@ -73,8 +73,21 @@ class Cards(NamedTuple):
 
 ANY_CARD = Cards()
 
+
+class Apart(NamedTuple):
+    """The wish of a pod for devices without other pods of the pod's workload."""
+
+    workload: str
+    """The key of the pod's group, or else of the pod's controller."""
+    required: bool
+    """Whether other devices are closed for the pod; False: other devices come last."""
+
+
 ANY_NEIGHBOURS, FEW_NEIGHBOURS = 0, 1
 """Limits of neighbours: no limit; the limit of a pod that asks for few (core/neighbours.py)."""
+
+ANY_SHARERS = 2**15 - 1
+"""No limit of the pods that hold a part of one device: a number of pods that no device has."""
 
 _COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
 
@@ -102,6 +115,8 @@ class Reason(Enum):
     # A member for each other amount: INSUFFICIENT_CORES.
     vars().update({f"INSUFFICIENT_{row.title.upper()}": row.reason for row in PERCENT_AMOUNTS})
     INSUFFICIENT_TOGETHER = "Insufficient GPU Memory and Cores in one device"
+    MOST_SHARERS = "GPU Memory is free only on devices with the most pods that the node allows"
+    APART = "GPU Memory is free only beside pods of the same workload"
     WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
     NO_DEVICE = "no shared GPU"
     NOT_WANTED = "no healthy GPU that the pod's annotations accept"
@@ -114,6 +129,7 @@ class Reason(Enum):
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"
     BROKEN_CAPACITY = "the GPU capacity of the node cannot be read"
+    BROKEN_SHARERS = "the most sharers of a GPU of the node cannot be read"
     NO_COUNT = "the GPU count of the node is missing"
     GROWN = "the GPU capacity and the GPU count of the node do not agree with what its devices had"
 
@@ -129,6 +145,8 @@ _RESOLVABLE = frozenset(
         Reason.INSUFFICIENT_DEVICES,
         *(Reason(amount.reason) for amount in PERCENT_AMOUNTS),
         Reason.INSUFFICIENT_TOGETHER,
+        Reason.MOST_SHARERS,
+        Reason.APART,
         Reason.WAITS_FOR_PLUGIN,
     }
 )
@@ -181,6 +199,8 @@ class Request:
     """The units on each device, largest first, if the devices differ; else ()."""
     neighbours: int | None = None
     """The limit of neighbours; None: that of the cluster."""
+    apart: Apart | None = None
+    """The wish for devices without pods of the same workload; None: no such wish."""
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -225,6 +245,11 @@ class Request:
         """Whether the pod takes devices that no other pod uses, and shares them with no pod."""
         amounts = zip(PERCENT_AMOUNTS, self.percents, strict=False)
         return any(amount.is_exclusive and percent >= amount.whole for amount, percent in amounts)
+
+    @property
+    def excludes_fellows(self) -> bool:
+        """Whether devices with pods of the same workload are closed for the pod."""
+        return self.apart is not None and self.apart.required
 
     @property
     def all_percents(self) -> Percents:
@@ -285,7 +310,9 @@ class Request:
 
     @property
     def kind(self) -> Kind:
-        """The part of the request that scores may depend on: equal kinds have equal scores."""
+        """The part of the request that scores may depend on: equal kinds have equal scores, except
+        on nodes with pods of the workload of `apart`.
+        """
         return (
             self.units,
             self.devices,
@@ -419,6 +446,8 @@ class NodeSpec:
     """The devices are computed from a total and a count, without an inventory."""
     gone: tuple[str, ...] = ()
     """Uuids of cards that have been on the node, and are not."""
+    max_sharers: int = ANY_SHARERS
+    """The most pods that hold a part of one device."""
 
     @property
     def marks_served(self) -> bool:

@@ -15,7 +15,16 @@ import numpy as np
 
 from gpushare.core.model import ALL_CORES, ANY_NEIGHBOURS, Request
 from gpushare.core.policy import APART
-from gpushare.core.snapshot import PODS, UNMETERED, Floats, Ints, Rows, Snapshot, has_room
+from gpushare.core.snapshot import (
+    PODS,
+    UNMETERED,
+    Floats,
+    Ints,
+    Rows,
+    Snapshot,
+    fellows,
+    has_room,
+)
 
 _STEP = 4 * APART
 """The value of one pod too many: more than any difference that a policy makes between devices."""
@@ -34,18 +43,21 @@ def devices_by_pods(snapshot: Snapshot) -> list[int]:
 def with_term(
     scores: Floats, snapshot: Snapshot, rows: Rows, request: Request, limit: int
 ) -> Floats:
-    """Return the scores (K, D) less the value of the pods above the limit.
+    """Return the scores (K, D) less the value of the pods above the limit, and of the pods of the
+    same workload for a pod that prefers to stay apart.
 
     A placement on several devices counts by the device with the most pods.
     """
-    if limit == ANY_NEIGHBOURS or not request.devices:
+    if not request.devices or (limit == ANY_NEIGHBOURS and request.apart is None):
         return scores
-    parts = limit + 1
-    load: Ints = snapshot.cores_used.take(rows, axis=0).astype(np.int64) * parts
-    load += ALL_CORES * snapshot.pods[:, :, UNMETERED].take(rows, axis=0).astype(np.int64)
-    load += request.cores * parts if request.cores else ALL_CORES
-    # A part of a pod too many counts as a whole pod.
-    above: Ints = -(-np.maximum(load - ALL_CORES * parts, 0) // ALL_CORES)
+    above = fellows(snapshot, rows, request)
+    if limit != ANY_NEIGHBOURS:
+        parts = limit + 1
+        load: Ints = snapshot.cores_used.take(rows, axis=0).astype(np.int64) * parts
+        load += ALL_CORES * snapshot.pods[:, :, UNMETERED].take(rows, axis=0).astype(np.int64)
+        load += request.cores * parts if request.cores else ALL_CORES
+        # A part of a pod too many counts as a whole pod.
+        above += -(-np.maximum(load - ALL_CORES * parts, 0) // ALL_CORES)
     if request.devices > 1 and above.any():
         usable = np.where(has_room(snapshot, rows, request), above, above.max())
         fewest = np.sort(usable, axis=1)[:, : request.devices]

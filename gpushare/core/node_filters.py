@@ -15,7 +15,14 @@ from types import MappingProxyType
 from typing import Self
 
 from gpushare.core.model import Amounts, NodeSpec, Request
-from gpushare.core.selectors import HARD_EFFECTS, NO_DEMANDS, Demands, Taint, untolerated
+from gpushare.core.selectors import (
+    HARD_EFFECTS,
+    NO_DEMANDS,
+    Demands,
+    Taint,
+    all_untolerated,
+    untolerated,
+)
 
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
 """Names of resources: CPU counts in thousandths of a core, memory in bytes, pods one by one."""
@@ -264,13 +271,15 @@ def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
         yield UNSELECTED
     if state.cordoned and untolerated((CORDON,), demands.tolerations):
         yield CORDONED
-    taint = untolerated(state.taints, demands.tolerations)
     # kube-controller-manager adds its taint within seconds after the condition changes.
-    if not state.ready and (untolerated((NOT_READY,), demands.tolerations) or taint):
+    taints = state.taints if state.ready else (*state.taints, NOT_READY)
+    keys = dict.fromkeys(taint.key for taint in all_untolerated(taints, demands.tolerations))
+    if not state.ready and keys.keys() & _OF_NOT_READY:
         yield UNREADY
-    elif taint:
-        cure = f"its taint {taint.key} is gone or the pod tolerates it"
-        yield Obstacle(f"untolerated taint {taint.key}", cure)
+    for key in keys:
+        if state.ready or key not in _OF_NOT_READY:
+            cure = f"its taint {key} is gone or the pod tolerates it"
+            yield Obstacle(f"untolerated taint {key}", cure)
 
 
 def _not_offered(name: str) -> Obstacle:

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gpushare.core.apart import rows_with
 from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import ANY_NEIGHBOURS, Kind, Request
@@ -185,10 +186,16 @@ class Ranking:
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
+        # Without the wish to stay apart, so that all workloads share the cache.
+        shared = request if request.apart is None else replace(request, apart=None)
         if isinstance(snapshot, HeldSnapshot):
-            cached = self._cached_with_holds(snapshot, request)
+            cached = self._cached_with_holds(snapshot, shared)
         else:
-            cached = self._cached(snapshot, request)
+            cached = self._cached(snapshot, shared)
+        if request.apart is not None:
+            rows = rows_with(snapshot.workloads, request.apart.workload)
+            if len(rows):
+                cached = self._patched(cached, snapshot, rows, request)
         worth = cached.best
         if self._prices is not None and cached.takes is not None:
             worth = self._prices.charge(snapshot, _scored(request), worth, cached.takes)
@@ -217,6 +224,7 @@ class Ranking:
         cached = self._memo.get(self._kind(snapshot, request))
         if (
             cached is None
+            or request.apart is not None
             or cached.shapes.capacity is not snapshot.capacity
             or isinstance(snapshot, HeldSnapshot)
             or cached.generation > snapshot.generation

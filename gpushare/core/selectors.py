@@ -6,7 +6,7 @@ Tested in `tests/unit/core/test_node_filters.py` and `tests/unit/core/test_selec
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
@@ -49,11 +49,14 @@ class Toleration:
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
     """Return a hard taint that none of the tolerations covers; None if there is none."""
+    return next(all_untolerated(taints, tolerations), None)
+
+
+def all_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Iterator[Taint]:
+    """Yield the hard taints that none of the tolerations covers."""
     covering = tuple(tolerations)
     hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
-    return next(
-        (t for t in hard if not any(toleration.tolerates(t) for toleration in covering)), None
-    )
+    return (t for t in hard if not any(toleration.tolerates(t) for toleration in covering))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, DeviceAmount
+from gpushare.core.apart import Workloads, count_pod, pods_of_workload
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ANY_CARD,
@@ -84,7 +85,14 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
         room &= has_percents(snapshot, rows, request)
     if request.cards != ANY_CARD:
         room &= has_cards(snapshot, rows, request.cards)
+    if request.excludes_fellows:
+        room &= fellows(snapshot, rows, request) == 0
     return room
+
+
+def fellows(snapshot: "Snapshot", rows: Rows, request: Request) -> Ints:
+    """Return int64 (K, D): the pods of the request's workload on each device (core/apart.py)."""
+    return pods_of_workload(snapshot.workloads, rows, snapshot.used.shape[1], request)
 
 
 def has_devices(
@@ -131,6 +139,12 @@ def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> B
     if amount.is_exclusive and percent >= amount.whole:
         room &= snapshot.used.take(rows, axis=0) == 0
     return room
+
+
+def has_place(snapshot: "Snapshot", rows: Rows | slice) -> Bools:
+    """Return bool (K, D): devices with fewer pods than the most sharers of their node."""
+    places: Bools = snapshot.pods[rows, :, PODS] < snapshot.sharers[rows, None]
+    return places
 
 
 def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
@@ -222,6 +236,8 @@ class Snapshot:
     that ask for no compute (UNMETERED)."""
     group: npt.NDArray[np.int32]
     """int32 (N,), equal for nodes that are alike when empty, to the GiB of memory."""
+    sharers: npt.NDArray[np.int16]
+    """int16 (N,): the most pods that may hold a part of one device."""
     closed: npt.NDArray[np.int8]
     """int8 (N,) index into REASONS."""
     order: Ints
@@ -230,6 +246,8 @@ class Snapshot:
     """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
     """By row, the charged pods that make equal pods wait or take the same devices (see pairing)."""
+    workloads: Workloads
+    """By row, the devices of the pods that stay apart from others of their workload."""
 
     @cached_property
     def lineage(self) -> object:
@@ -255,8 +273,8 @@ class Snapshot:
     def free(self) -> Ints:
         """int64 (N, D): units that can be given out, never negative.
 
-        0 if a device is not open, or if all of an exclusive amount of the device is given: then no
-        pod can use the memory.
+        0 if a device is not open, has the most sharers, or if all of an exclusive amount of the
+        device is given: then no pod can use the memory.
         """
         return self.left(slice(None))
 
@@ -299,6 +317,7 @@ class Snapshot:
         """Return int64 (K, D): `free` of these rows, computed again."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
+        free[~has_place(self, rows)] = 0
         if self.any_percents:
             for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
                 if amount.is_exclusive:
@@ -381,6 +400,7 @@ class ArrayCopies(NamedTuple):
     host: Ints
     """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
     closed: npt.NDArray[np.int8]
+    workloads: Workloads
 
 
 class NodeArrays:
@@ -406,6 +426,9 @@ class NodeArrays:
         self._kinds = np.zeros((_ROWS, KINDS), dtype=np.int16)
         self._pods = np.zeros((_ROWS, 1, 2), dtype=np.int16)
         self._closed = np.zeros(_ROWS, dtype=np.int8)
+        self._workloads: Workloads = {}
+        # The copy in the last snapshot, until a pod that stays apart comes or goes.
+        self._workloads_shown: Workloads | None = None
         self._changed = np.zeros(_ROWS, dtype=np.int64)
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
@@ -427,6 +450,12 @@ class NodeArrays:
         count = len(spec.capacity) if spec else 0
         return tuple(tuple(used[row, :count].tolist()) for used in self._percents)
 
+    def pods(self, node: str) -> tuple[int, ...]:
+        """Return the number of pods that hold a part of each device of a known node."""
+        row = self.row[node]
+        spec = self._rows.spec(row)
+        return tuple(self._pods[row, : len(spec.capacity) if spec else 0, PODS].tolist())
+
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
@@ -444,14 +473,21 @@ class NodeArrays:
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
-        if request.alone and used:
+        if (request.alone and used) or self._pods[row, device, PODS] >= spec.max_sharers:
             return False
         for amount, percents, percent in zip(
             PERCENT_AMOUNTS, self._percents, request.every_percent, strict=True
         ):
             if percents[row, device] > amount.whole - amount.needed(percent):
                 return False
+        if request.excludes_fellows and self.fellows(node, device, request):
+            return False
         return bool(self._capacity[row, device] - used >= units)
+
+    def fellows(self, node: str, device: int, request: Request) -> int:
+        """Return the number of pods of the request's workload on the device of a known node."""
+        workload = request.apart.workload if request.apart else ""
+        return self._workloads.get(self.row[node], {}).get(workload, ()).count(device)
 
     def changed(self, node: str) -> int:
         """Return the generation in which a known node changed last."""
@@ -516,10 +552,12 @@ class NodeArrays:
         spec, request, host = self._rows.spec(row), charge.request, self._host[row]
         count = len(spec.capacity) if spec else 0
         pods = self._pods[row, :, : counts_of(request)]
+        devices: Iterable[int] = ()
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
                 pods[device] += sign
+            devices = dict(charge.placement)
             if request.percents and charge.placement:
                 on_devices = request.percents_on(charge.placement)
                 for (device, _), percents in zip(charge.placement, on_devices, strict=True):
@@ -528,12 +566,14 @@ class NodeArrays:
                 self._percents_shown = None
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
+            devices = range(count)
             self._used[row, :count] += sign * request.total
             pods[:count] += sign
             if request.percents:
                 for array, percent in zip(self._percents, request.all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
+        self._count_workload(row, request, devices, sign)
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
@@ -544,6 +584,12 @@ class NodeArrays:
             host[4] += sign * cpu
         self.generation += 1
         self._changed[row] = self.generation
+
+    def _count_workload(
+        self, row: int, request: Request, devices: Iterable[int], sign: int
+    ) -> None:
+        if count_pod(self._workloads, row, request, devices, sign):
+            self._workloads_shown = None
 
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
@@ -573,6 +619,8 @@ class NodeArrays:
         kinds, pods = self._kinds[:count].copy(), self._pods[:count].copy()
         if self._percents_shown is None:
             self._percents_shown = tuple(array[:count].copy() for array in self._percents)
+        if self._workloads_shown is None:
+            self._workloads_shown = self._workloads.copy()
         for array in (
             cpu_free,
             memory_free,
@@ -596,6 +644,7 @@ class NodeArrays:
             pods=pods,
             row_generation=changes,
             pinned=self._pinned_rows(pinned, changes),
+            workloads=self._workloads_shown,
         )
         last, self._last = self._last, view
         # Where cached_property would put it.
@@ -637,6 +686,7 @@ class NodeArrays:
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),
+            self._workloads.copy(),
         )
 
     def _clear_row(self, row: int) -> None:
@@ -645,6 +695,8 @@ class NodeArrays:
         for percents in self._percents:
             percents[row] = 0
         self._percents_shown = None
+        if self._workloads.pop(row, None):
+            self._workloads_shown = None
         self._closed[row] = 0
         self._healthy[row] = False
         self.generation += 1

@@ -228,10 +228,16 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         kinds=snapshot.kinds[rows] * (not empty),
         pods=snapshot.pods[rows] * (not empty),
         group=snapshot.group[rows],
+        sharers=snapshot.sharers[rows],
         closed=np.zeros(len(rows), dtype=np.int8),
         order=np.arange(len(rows), dtype=np.int64),
         row_generation=np.zeros(len(rows), dtype=np.int64),
         pinned={},
+        workloads={
+            row: snapshot.workloads[former_row]
+            for row, former_row in enumerate(rows.tolist() if snapshot.workloads else ())
+            if former_row in snapshot.workloads and not empty
+        },
     )
 
 
@@ -241,5 +247,6 @@ def _copy(view: MutableSnapshot) -> MutableSnapshot:
     return replace(
         view,
         percents_used=tuple(used.copy() for used in view.percents_used),
+        workloads=view.workloads.copy(),
         **{name: getattr(view, name).copy() for name in array_names},
     )

@@ -21,7 +21,6 @@ from gpushare.errors import (
     ApiConflict,
     ApiError,
     ApiUnavailable,
-    ApiUnreachable,
     WireError,
 )
 from gpushare.kube.api import Api
@@ -434,7 +433,7 @@ class Recorder(Part):
     def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
         self._failed += 1
         self._aggregator.forget(event)
-        if error.status == _FORBIDDEN:
+        if error.refusal == _FORBIDDEN:
             namespace, now = event.regarding.event_namespace, self._clock()
             recent = {
                 name: refusal for name, refusal in self._refusals.items() if now < refusal[1] + _OFF
@@ -445,7 +444,7 @@ class Recorder(Part):
                 self._off_logged = True
                 text = "events are off in a namespace, we may not create them"
                 log.warning(Line(text, namespace=namespace, error=error))
-        elif isinstance(error, (ApiUnavailable, ApiUnreachable)) or error.status == _TOO_MANY:
+        elif not error.is_definite or error.refusal == _TOO_MANY:
             # An overloaded API server must not be called five times a second. Another refusal, such
             # as that of a webhook, is about this event: events of other namespaces go on.
             self._failures += 1

@@ -192,7 +192,7 @@ def _hami_core(
     }
     first, _ = grant.shares[0]
     envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
-    container_folder = hami_core_folder(contract, uid, container)
+    container_folder = hami_core_folder(contract.hami_core, uid, container)
     return envs, (
         Mount(folder, container_folder, read_only=False),
         Mount(f"{folder}/libvgpu.so", f"{contract.hami_core}/libvgpu.so"),
@@ -201,9 +201,9 @@ def _hami_core(
     )
 
 
-def hami_core_folder(contract: Contract, uid: str, container: str) -> str:
+def hami_core_folder(hami_core: str, uid: str, container: str) -> str:
     """Return the folder on the node that is the container's own."""
-    return f"{contract.hami_core}/containers/{uid}_{container}"
+    return f"{hami_core}/containers/{uid}_{container}"
 
 
 def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount, ...]]:

@@ -25,7 +25,7 @@ from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.server import SAYS
 from gpushare.device_plugin.start_check import StartCheck, WrongDevices
-from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable, GpuShareError
+from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.given_annotation import write_given
@@ -139,7 +139,7 @@ class Marker(Loop):
                 self._annotate(pod, {self._pods.names.assigned: "true"})
                 self._marked.add(pod.ref.uid)
             except ApiError as error:
-                if error.status in _ANOTHER and not isinstance(error, ApiUnavailable):
+                if error.refusal in _ANOTHER:
                     self._marked.add(pod.ref.uid)
                     continue
                 failed = True

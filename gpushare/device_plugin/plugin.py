@@ -14,9 +14,10 @@ from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, NodeCards, form_of, unit_mib
-from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
+from gpushare.device_plugin.container import ContainerAllocation, Contract, answer
 from gpushare.device_plugin.devices import FileSource, GpuSource, NvmlSource
 from gpushare.device_plugin.event_messages import PluginEvents
+from gpushare.device_plugin.hami_folders import ContainerFolders
 from gpushare.device_plugin.handover import Handover
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
@@ -106,7 +107,8 @@ class DevicePlugin:
             advertise_cores=options.advertise_cores,
             look=self._look_at_node,
         )
-        compute = ComputeCheck(self._pods, self._event_messages.compute)
+        self._compute = ComputeCheck(self._pods, self._event_messages.compute)
+        self._folders = ContainerFolders(options.hami_core_dir, self._pods)
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(
             self._client,
@@ -115,7 +117,7 @@ class DevicePlugin:
             check,
             tell=self._event_messages.wrong_device,
             clear=RejectedPods(self._client, names.resource).clear if clear else lambda pods: None,
-            look_too=compute.look,
+            look_too=self._look_at_record,
         )
         self._memory = None
         if isinstance(self._source, NvmlSource):  # a devices file has no figures
@@ -129,7 +131,7 @@ class DevicePlugin:
             lambda: self._pods.asking,
             lambda: self._memory.seen() if self._memory else UsageFigures(),
             self.health.unwatched,
-            compute_unenforced=lambda: compute.unenforced_containers,
+            compute_unenforced=lambda: self._compute.unenforced_containers,
         )
         self._contract = Contract(
             names,
@@ -221,6 +223,12 @@ class DevicePlugin:
     def _entries(self) -> Sequence[CheckpointEntry]:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
+    def _look_at_record(self, record: Sequence[CheckpointEntry]) -> None:
+        """Look at what depends on the kubelet's record. Raises MessageError."""
+        if self._contract.isolation == "hami-core":
+            self._folders.look(record)
+        self._compute.look(record)
+
     def _answer(self, served: Served) -> ContainerAllocation:
         """Return the answer for the container. Raises RequestRefused."""
         contract = replace(
@@ -235,12 +243,7 @@ class DevicePlugin:
         if contract.isolation == "hami-core":
             if owner is None:
                 raise RequestRefused("hami-core needs to know the pod, and several may be meant")
-            folder = Path(hami_core_folder(contract, uid, container))
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(0o777)  # any user of a container may write there
-            except OSError as error:
-                raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
+            self._folders.make(uid, container)
         for candidate in served.owners:
             log.info(
                 Line(

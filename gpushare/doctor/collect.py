@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gpushare.doctor import claim_objects, facts, objects
 from gpushare.doctor.checks.autoscalers import placeholder_rights
 from gpushare.doctor.checks.claims import CLAIMS_RIGHTS
+from gpushare.doctor.checks.kueue import KUEUE_RIGHTS
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.objects import Fields
@@ -26,6 +27,7 @@ from gpushare.kube.api import pages
 from gpushare.kube.client import ServerTimeClient
 from gpushare.wire.annotations import Names
 from gpushare.wire.kept import LEASE
+from gpushare.wire.kueue import API as KUEUE
 from gpushare.wire.metrics import read_samples
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
@@ -73,6 +75,10 @@ class Collector:
         rights = [*rights_to_review(self._namespace, scheduler)]
         if isinstance(claims, facts.ListedClaims) and claims != facts.ListedClaims():
             rights += CLAIMS_RIGHTS
+        todo = "let this account list admissionchecks, resourceflavors and topologies of Kueue"
+        kueue = _read_or_unread(self._kueue, "Kueue's checks", todo, "skip")
+        if isinstance(kueue, facts.ListedKueue) and kueue.checks:
+            rights += KUEUE_RIGHTS
         asks_seen = None
         if asks:
             rights += placeholder_rights(asks)
@@ -105,13 +111,14 @@ class Collector:
             ),
             claims=claims,
             asks=asks_seen,
+            kueue=kueue,
         )
 
     def _server(self) -> facts.ApiServer:
         try:
             version = self._get("/version")
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
             version = {"gitVersion": "but may not tell its version"}
         git, minor = str(version.get("gitVersion")), str(version.get("minor")).rstrip("+")
@@ -144,7 +151,7 @@ class Collector:
             query = {"fieldSelector": f"metadata.name={LEASE}"}
             return tuple(map(objects.read_lease, self._items(f"{_LEASES}/leases", query)))
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
         try:
             path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
@@ -180,6 +187,19 @@ class Collector:
             forbidden=tuple(forbidden),
         )
 
+    def _kueue(self) -> facts.ListedKueue:
+        """Return the facts about Kueue; none without an AdmissionCheck of the extender."""
+        try:
+            checks = [*self._items(f"{KUEUE}/admissionchecks")]
+        except ApiNotFound:
+            return facts.ListedKueue()
+        if not objects.read_kueue(checks).checks:
+            return facts.ListedKueue()
+        flavors, topologies = (
+            [*self._items(f"{KUEUE}/{kind}")] for kind in ("resourceflavors", "topologies")
+        )
+        return objects.read_kueue(checks, flavors, topologies)
+
     def _items_if_allowed(
         self, path: str, forbidden: list[str], query: Mapping[str, str] | None = None
     ) -> list[Fields]:
@@ -191,7 +211,7 @@ class Collector:
         except ApiNotFound:
             return []
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.refusal != _FORBIDDEN:
                 raise
             forbidden.append(path.rpartition("/")[2])
             return []

@@ -312,6 +312,16 @@ class ListedClaims:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedKueue:
+    """Objects of Kueue, in a cluster with an AdmissionCheck of the extender."""
+
+    checks: tuple[str, ...] = ()
+    """The names of the AdmissionChecks."""
+    by_host: tuple[str, ...] = ()
+    """ResourceFlavors with a Topology whose lowest level is the host name."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All facts for the checks."""
 
@@ -341,6 +351,7 @@ class Facts:
     claims: ListedClaims | Unread = field(default_factory=ListedClaims)
     asks: PlaceholderNamespace | None = None
     """The namespace of placeholders; None: placeholders are off, or unknown."""
+    kueue: ListedKueue | Unread = field(default_factory=ListedKueue)
 
     @property
     def known_nodes(self) -> tuple[ListedNode, ...]:

@@ -23,7 +23,7 @@ from gpushare.doctor.options import doctor_parser
 from gpushare.doctor.report import as_document, as_text, failed, run_checks
 from gpushare.errors import SettingsError
 from gpushare.kube.client import ServerTimeClient
-from gpushare.kube.session import usual_kubeconfig
+from gpushare.kube.session import ConnectionFlags
 from gpushare.settings import address
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import check_unit
@@ -38,17 +38,19 @@ def main(argv: Sequence[str], prog: str = "gpushare doctor") -> int:
     options = parser.parse_args(argv)
     try:
         check_unit(options.unit)
-        if options.namespace.strip("/.") != options.namespace or "/" in options.namespace:
-            raise SettingsError(f"--namespace: {options.namespace[:80]!r} is no namespace")
+        namespace = options.extender_namespace
+        if namespace.strip("/.") != namespace or "/" in namespace:
+            raise SettingsError(f"--extender-namespace: {namespace[:80]!r} is no namespace")
         if options.listen:
             address(options.listen, "--listen")
         if options.extender:
             check_health_url(options.extender)
         names = Names.for_resource(options.resource)
+        flags = ConnectionFlags.of(vars(options))
     except SettingsError as error:
         parser.error(str(error))
     warn_once_of_unverified_tls()
-    findings = run_checks(_facts(options, names))
+    findings = run_checks(_facts(options, names, flags))
     if options.output != "text":
         print(as_document(findings, options.output), end="")
     else:
@@ -62,8 +64,7 @@ def warn_once_of_unverified_tls() -> None:
     warnings.filterwarnings("once", message="Unverified HTTPS request")
 
 
-def _facts(options: argparse.Namespace, names: Names) -> Facts:
-    kubeconfig = options.kubeconfig or usual_kubeconfig()
+def _facts(options: argparse.Namespace, names: Names, flags: ConnectionFlags) -> Facts:
     now = time.time()
     url = options.extender.rstrip("/")
     extender = read_extender(url) if url else None
@@ -77,13 +78,13 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
         except (OSError, ValueError) as error:
             certificates.append(Certificate(path, broken=" ".join(str(error).split())))
     try:
-        client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
+        client = ServerTimeClient(flags, 1, "gpushare-doctor")
     except SettingsError as error:
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
         facts = facts_without(api, now, "not read: there is no API server to ask")
     else:
         try:
-            collector = Collector(client, names, options.unit, options.namespace)
+            collector = Collector(client, names, options.unit, options.extender_namespace)
             facts = collector.collect(scheduler, placeholders_namespace(extender))
         finally:
             client.close()
@@ -94,9 +95,9 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
         certificates=tuple(certificates),
         names=names,
         unit=options.unit,
-        namespace=options.namespace,
+        namespace=options.extender_namespace,
         listen=address(options.listen, "--listen") if options.listen else None,
-        own_account=options.as_extender or not kubeconfig,
+        own_account=options.as_extender or not flags.kubeconfig,
     )
     entry = entry_of(facts)
     asks = url and entry is not None and bool(entry.filter_verb)

@@ -18,9 +18,10 @@ from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList, decode_device_list
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_inventory, decode_unhealthy
+from gpushare.wire.kueue import CONTROLLER
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
-from gpushare.wire.placeholders import SCHEDULER
+from gpushare.wire.placeholders import HOSTNAME, SCHEDULER
 from gpushare.wire.pods import observe_pod
 from gpushare.wire.quantity import to_units
 from gpushare.wire.request_mistakes import (
@@ -367,3 +368,31 @@ def mapping(value: object) -> Fields:
 def mappings(value: object) -> Iterator[Fields]:
     """Yield the items of a JSON list as objects; nothing for any other value."""
     return (mapping(item) for item in (value if isinstance(value, list) else ()))
+
+
+def read_kueue(
+    checks: Iterable[Fields], flavors: Iterable[Fields] = (), topologies: Iterable[Fields] = ()
+) -> facts.ListedKueue:
+    """Return the facts about these AdmissionChecks, ResourceFlavors and Topologies."""
+    by_host = {
+        _name_of(item)
+        for item in topologies
+        if (levels := mapping(item.get("spec")).get("levels"))
+        and mapping(levels[-1]).get("nodeLabel") == HOSTNAME
+    }
+    return facts.ListedKueue(
+        tuple(
+            _name_of(item)
+            for item in checks
+            if mapping(item.get("spec")).get("controllerName") == CONTROLLER
+        ),
+        tuple(
+            _name_of(item)
+            for item in flavors
+            if mapping(item.get("spec")).get("topologyName") in by_host
+        ),
+    )
+
+
+def _name_of(item: Fields) -> str:
+    return str(mapping(item.get("metadata")).get("name"))

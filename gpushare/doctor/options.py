@@ -5,7 +5,7 @@ Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.commandline import Parser
+from gpushare.commandline import Parser, add_connection
 from gpushare.wire.annotations import ALIYUN
 
 FORMATS = ("text", "json", "yaml")
@@ -25,8 +25,6 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--kubeconfig", default="", metavar="FILE", help="(default: as kubectl; in a pod its own)")
-    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
     add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
     add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
     add(
@@ -35,10 +33,11 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         metavar="HOST:PORT",
         help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
     )
-    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    # The unit that the nodes' own is compared with: what they state is no default.
+    add("--unit", default="GiB", help="as of `gpushare serve` (default: %(default)s, as there)")
     add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
     add(
-        "--namespace",
+        "--extender-namespace",
         default="kube-system",
         metavar="NAME",
         help="where the extender has its Lease (default: %(default)s)",
@@ -63,4 +62,5 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         default="text",
         help="(default: %(default)s)",
     )
+    add_connection(parser)
     return parser

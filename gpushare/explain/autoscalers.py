@@ -90,11 +90,9 @@ def node_wishes(
         return answer
     placer = Placer.over(view.snapshot, own_filters, policy)
     by_kind: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str], str]] = {}
-    pending = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
-    pending.sort(key=_importance)
     without_room = list[Waiting]()
-    for pod in sorted(wish_turns(pending, last)[:MOST_PODS], key=_importance):
-        if placer.put(_wanted(pod)):
+    for pod in first_pending(view, last):
+        if placer.put(batch_of(pod)):
             continue
         if pod.request.cards.uuids:
             # The card is on an existing node.
@@ -108,7 +106,7 @@ def node_wishes(
             continue
         kind = pod.request, pod.demands
         if kind not in by_kind:
-            by_kind[kind] = _misleading(placer, _wanted(pod))
+            by_kind[kind] = _misleading(placer, batch_of(pod))
         full, nodes, refusal = by_kind[kind]
         if refusal:
             answer.why_not[pod.ref.uid] = refusal
@@ -121,7 +119,18 @@ def _importance(pod: Waiting) -> int:
     return -pod.priority
 
 
-def _wanted(pod: Waiting) -> PodBatch:
+def first_pending(view: LedgerView, last: Collection[str] = ()) -> list[Waiting]:
+    """Return the first MOST_PODS pending pods by priority, of equal priority the oldest first.
+
+    last: uids of pods that come after all other pods.
+    """
+    pending = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
+    pending.sort(key=_importance)
+    return sorted(wish_turns(pending, last)[:MOST_PODS], key=_importance)
+
+
+def batch_of(pod: Waiting) -> PodBatch:
+    """Return a pending pod as a batch of one."""
     return PodBatch(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
 
 

@@ -79,6 +79,8 @@ class ClaimBooks:
         # By node, by name of the slice; "" for slices that name no node.
         self._weights: dict[str, dict[str, int]] = defaultdict(dict)
         self._by_node: dict[str, dict[str, Slice]] = defaultdict(dict)
+        self.misses_slices = False
+        """Whether slices that were too heavy for a node, and so were not kept, have room now."""
         self._pools: dict[tuple[str, str], tuple[Slice, ...]] = {}
         self._rules: dict[str, TaintRule] = {}
         self._classes: dict[str, ClassRecord] = {}
@@ -113,16 +115,21 @@ class ClaimBooks:
             for item in slices_by_name.values():
                 nodes |= self._put_slice(item.name, item)
             self._gather(nodes)
+            self.misses_slices = any(map(self._has_room, self._weights))
 
     def slice_changed(self, item: Slice) -> None:
         """Take over a new or changed slice."""
-        with self._changed:
-            self._gather(self._put_slice(item.name, item))
+        self._put_and_gather(item.name, item)
 
     def slice_gone(self, name: str) -> None:
         """Forget a slice."""
+        self._put_and_gather(name, None)
+
+    def _put_and_gather(self, name: str, item: Slice | None) -> None:
         with self._changed:
-            self._gather(self._put_slice(name, None))
+            nodes = self._put_slice(name, item)
+            self._gather(nodes)
+            self.misses_slices = self.misses_slices or any(map(self._has_room, nodes))
 
     def replace_rules(self, rules: Mapping[str, TaintRule]) -> None:
         """Take over all taint rules, by name."""
@@ -311,6 +318,11 @@ class ClaimBooks:
     def _is_modelled(self, node: str) -> bool:
         """Return whether the books keep all slices that name the node."""
         return self._weights.get(node, {}).keys() <= self._by_node.get(node, {}).keys()
+
+    def _has_room(self, node: str) -> bool:
+        """Return whether slices of the node that are not kept have room there."""
+        weights = self._weights.get(node, {})
+        return not self._is_modelled(node) and sum(weights.values()) <= MAX_NODE_WEIGHT
 
     def _put_slice(self, name: str, item: Slice | None) -> set[str]:
         """Keep a slice, or forget the slice (None); return the nodes that this may change."""

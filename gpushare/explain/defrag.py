@@ -26,10 +26,10 @@ from gpushare.explain.placer import HostFilters, HostRoom, rows_by_name
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
+from gpushare.wire.claimant import may_wait
 from gpushare.wire.demands import demands_of
-from gpushare.wire.groups import NO_GROUP, group_of, may_wait
-from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity
-from gpushare.wire.pods import controller_of
+from gpushare.wire.groups import NO_GROUP, group_of
+from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity, controller_of
 
 MOST_MOVES = 4
 """Moves of a plan, by default."""

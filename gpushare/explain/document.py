@@ -175,6 +175,9 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "devicesWithMemory": explanation.with_memory,
         "devicesWithCores": explanation.with_percents,
         "devicesWithBoth": explanation.with_both,
+        "closedByFellows": {
+            node: list(devices) for node, devices in explanation.closed_by_fellows.items()
+        },
         **{
             f"most{amount.title}": percent
             for amount, percent in zip(PERCENT_AMOUNTS, explanation.most_percents, strict=False)

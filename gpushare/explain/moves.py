@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.explain.defrag import DefragAnswer, MoveRules, PodMove, Rule
 from gpushare.ledger import Reader
 from gpushare.wire.moves import may_succeed
-from gpushare.wire.objects import Metadata, OwnedPod, Owner
-from gpushare.wire.pods import controller_of, has_ended
+from gpushare.wire.objects import Metadata, OwnedPod, Owner, controller_of
+from gpushare.wire.pods import has_ended
 
 WAIT = 300.0
 """Seconds for a budget to allow an eviction, a moved pod to run, and the pod to be bound."""
@@ -58,13 +58,11 @@ class Answer(StrEnum):
 
 def answer_of(error: ApiError) -> Answer:
     """Return the outcome of an eviction call that failed."""
-    if isinstance(error, ApiUnavailable):  # whatever its status: a proxy may have answered
-        return Answer.UNCLEAR
     if isinstance(error, (ApiConflict, ApiNotFound)):
         return Answer.CHANGED
-    if error.status == _TOO_MANY:
+    if error.refusal == _TOO_MANY:
         return Answer.TOO_MANY
-    return Answer.FORBIDDEN if error.status in _REFUSED else Answer.UNCLEAR
+    return Answer.FORBIDDEN if error.refusal in _REFUSED else Answer.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, NodeBooks
+from gpushare.core.workload_names import deployment_of
 from gpushare.errors import MessageError, UnknownNode, WireError
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
@@ -310,27 +311,14 @@ def explain_pod(
 
 def _rollout(pod: Pod, ref: PodRef, explanation: Explanation) -> Rollout | None:
     """Return the rolling update that a pending pod is part of, if old pods have to end for it."""
-    deployment, revision = _deployment(ref, (pod.metadata and pod.metadata.labels) or {})
+    deployment, revision = deployment_of(ref.name, (pod.metadata and pod.metadata.labels) or {})
     old_pods: dict[PodRef, None] = {}
     for entry in chain.from_iterable(remedy.ends for remedy in explanation.remedies):
-        owner, of_entry = _deployment(entry.ref, dict(entry.labels))
+        owner, of_entry = deployment_of(entry.ref.name, dict(entry.labels))
         is_same = (owner, entry.ref.namespace) == (deployment, ref.namespace)
         if is_same and of_entry != revision and not entry.terminating:
             old_pods[entry.ref] = None
     return Rollout(deployment, tuple(old_pods)) if deployment and old_pods else None
-
-
-def _deployment(ref: PodRef, labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return (Deployment, template hash) of a pod; empty texts for a pod of no Deployment.
-
-    The Deployment controller calls a ReplicaSet DEPLOYMENT-HASH and labels pods with the hash; a
-    pod is called REPLICASET-xxxxx.
-    """
-    revision = labels.get("pod-template-hash", "")
-    replica_set = ref.name.rpartition("-")[0]
-    if not revision or not replica_set.endswith(f"-{revision}"):
-        return "", ""
-    return replica_set.removesuffix(f"-{revision}"), revision
 
 
 def asks_for_none(
@@ -378,7 +366,7 @@ def explanation_of(
     """
     ledger, own_filters = source.ledger, source.filters
     snapshot = snapshot or ledger.snapshot()
-    names = [name for name in snapshot.names if name]
+    names = sorted(filter(None, snapshot.names))  # the text must not depend on their arrival
     books_of = partial(node_books, ledger)
     return explain(snapshot, names, request, books_of, now, own=own_filters, demands=demands)
 

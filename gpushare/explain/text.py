@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.amounts import PERCENT_AMOUNTS, by_name, percents_text
-from gpushare.core.explain import BoundPodScore, Explanation, Remedy
+from gpushare.core.explain import BoundPodScore, Explanation, PodVerdict, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import (
@@ -68,19 +68,40 @@ def sentence(
     reader: str | None = None,
     between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
 ) -> str:
-    """Return the remedies in one sentence for an event of the pod; "" if the pod fits.
+    """Return the verdict in one sentence, for an event of the pod and for the page.
 
     reader: the namespace of the readers, who may not learn the names of pods of other namespaces;
     None: they may. between: the need of the pod's group.
     """
     parts = [f"its group {group_text(between.group, unit)}"] if between.group else []
-    if explanation.never and not explanation.fit:
-        parts.append(f"it can never fit: {_most(explanation, unit)}")
-    elif not explanation.fit:
+    if explanation.verdict in (PodVerdict.WOULD_FIT, PodVerdict.MAY_FIT):
         compute = _by_percents(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
-        parts += [f"free now: {free}", _remedies(explanation, unit, reader)]
+        parts += [f"free now: {free}", *_fellows(explanation)]
+    if not explanation.fit or reader is None:
+        text = verdict_text(explanation, unit, reader)
+        parts.append(f"it {_PREDICATES[explanation.verdict]} {text}")
     return "; ".join(parts)
+
+
+_PREDICATES = {
+    PodVerdict.FITS_NOW: "fits now",
+    PodVerdict.WOULD_FIT: "would fit",
+    PodVerdict.MAY_FIT: "may fit",
+    PodVerdict.NEVER_FITS: "can never fit:",
+}
+
+
+def verdict_text(explanation: Explanation, unit: str, reader: str | None = None) -> str:
+    """Return the end of a sentence that begins with the verdict. reader: see `sentence`."""
+    match explanation.verdict:
+        case PodVerdict.FITS_NOW:
+            return f"on {_some(explanation.fit)}"
+        case PodVerdict.WOULD_FIT:
+            return "; or ".join(_remedy(item, unit, reader) for item in explanation.remedies)
+        case PodVerdict.MAY_FIT:
+            return "soon: the books have just changed, or are about to"
+    return _most(explanation, unit)
 
 
 def claims_sentence(
@@ -123,6 +144,7 @@ def lines(pod: PodExplanation) -> list[str]:
         if compute := _by_percents(explanation, pod.unit):
             rows.append((_percents_head(explanation.request), compute))
         rows.append(("Nodes", _nodes(explanation)))
+        rows += [("Apart", text) for text in _fellows(explanation)]
         rows.append(_outlook(explanation, pod))
     rows += _ways(pod)
     if pod.node_ask is not None:
@@ -370,16 +392,27 @@ def _nodes(explanation: Explanation) -> str:
     return text
 
 
+def _fellows(explanation: Explanation) -> list[str]:
+    """Return a text about the devices that pods of the same workload close for the pod, if any."""
+    apart, closed = explanation.request.apart, explanation.closed_by_fellows
+    if apart is None or not closed:
+        return []
+    places = _some(
+        f"device{'s' * (len(devices) > 1)} {', '.join(map(str, devices))} of {node}"
+        for node, devices in closed.items()
+    )
+    # Without the uid of a controller.
+    workload = " ".join(apart.workload.split()[:2])
+    return [f"pods of {workload} are already on {places}, and the pod stays apart from these"]
+
+
 def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
-    if explanation.fit and pod.scheduler.gates:
-        return "Would fit", f"on {_some(explanation.fit)} once its scheduling gates are removed"
-    if explanation.fit:
-        again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
-        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.by_extender)
-    if explanation.never:
-        return "Never fits", _most(explanation, pod.unit)
-    text = _remedies(explanation, pod.unit)
-    return "Would fit", text.removeprefix("it would fit ")
+    verdict, text = explanation.verdict, verdict_text(explanation, pod.unit)
+    if verdict is PodVerdict.FITS_NOW and pod.scheduler.gates:
+        return "Would fit", f"{text} once its scheduling gates are removed"
+    if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
+        text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
+    return verdict.capitalize(), text
 
 
 def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
@@ -435,13 +468,6 @@ def _most(explanation: Explanation, unit: str) -> str:
         count = f"a gpu-count of {explanation.split}, as an annotation of the pod{place}"
         could.append(f"with {spread}: {count}")
     return f"even on an empty node it could only fit {' or '.join(could)}"
-
-
-def _remedies(explanation: Explanation, unit: str, reader: str | None = None) -> str:
-    if not explanation.remedies:
-        return "it may fit soon: the books have just changed, or are about to"
-    ways = (_remedy(remedy, unit, reader) for remedy in explanation.remedies)
-    return f"it would fit {'; or '.join(ways)}"
 
 
 def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:

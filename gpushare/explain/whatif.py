@@ -20,7 +20,7 @@ from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Snapshot, has_accepted_model
+from gpushare.core.snapshot import Snapshot, has_accepted_model, units_stranded_by
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import GangResult, PlacementResult, Placer, PlacerOver, PodBatch
 from gpushare.ledger import Ledger
@@ -243,6 +243,5 @@ def sums_of(view: Snapshot) -> DeviceSums:
     """Return the sums over the open devices of a cluster."""
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
-    unused = np.maximum(capacity - view.used, 0)
-    stranded = int((unused - view.free).sum())
+    stranded = sum(units_stranded_by(view, row) for row in PERCENT_AMOUNTS if row.is_exclusive)
     return DeviceSums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

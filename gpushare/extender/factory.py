@@ -8,6 +8,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpushare.addresses import is_loopback
@@ -19,9 +20,10 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import SettingsError
-from gpushare.extender.claims.service import ClaimsService
+from gpushare.extender.claims.service import ClaimsService, ObjectHandler
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow import watch_handlers
+from gpushare.extender.follow.admission_checks import KueueObjects
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes
 from gpushare.extender.follow.readiness import Source
@@ -46,6 +48,16 @@ from gpushare.wire.codec import Codec
 from gpushare.wire.dra.objects import CLAIMS_PODS
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.kept import LEASE
+from gpushare.wire.kueue import (
+    ADMISSION_CHECKS,
+    API,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+    key_of,
+    read_check,
+    read_flavor,
+    read_workload,
+)
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scale_down import Mark
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -279,6 +291,24 @@ def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
         handler = sizes.handler(source.kind)
         reflector = Reflector(client, machine, handler, optional=True)
         sources[source.name] = Source(reflector, optional=True)
+    return sources
+
+
+def kueue_sources(
+    client: KubeClient, resources: ManagedResources, seen: KueueObjects
+) -> dict[str, Source]:
+    """Return the collections of Kueue by name, each with a handler that fills `seen`."""
+    names = [resource.names for resource in resources]
+    collections: tuple[tuple[str, Codec[Any], Callable[[Any], Any], Shown[Any]], ...] = (
+        ("workloads", WORKLOADS, partial(read_workload, managed_names=names), seen.workloads),
+        ("admissionchecks", ADMISSION_CHECKS, read_check, seen.checks),
+        ("resourceflavors", RESOURCE_FLAVORS, read_flavor, seen.flavors),
+    )
+    sources = {}
+    for name, codec, read, shown in collections:
+        handler = ObjectHandler[Any, Any](read, partial(shown.replace, keep=()), shown.put, key_of)
+        machine = ListWatch(f"{API}/{name}", codec, timing=_OF_SIZES)
+        sources[name] = Source(Reflector(client, machine, handler, optional=True), optional=True)
     return sources
 
 

@@ -21,6 +21,7 @@ from gpushare.extender.bind_threads import GATE_WRITERS, BindKeeper, GateWriters
 from gpushare.extender.connections import Connections
 from gpushare.extender.door.app import build_app
 from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
+from gpushare.extender.follow.admission_checks import AdmissionChecks, KueueObjects
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.group_sizes import GroupSizes
@@ -41,6 +42,7 @@ from gpushare.extender.settler import Settler
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.events.overdue_pods import OverduePods
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.gpu_seconds import GpuSeconds
 from gpushare.extender.tell.inspect_documents import InspectDocuments
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
@@ -97,6 +99,7 @@ class Extender:
         claims = factory.claims_service(settings, client, resources)
         ranker, view = (claims.ranker, claims.view) if claims is not None else (None, None)
         shadow = factory.make_shadow(settings, resources)
+        kueue = KueueObjects() if settings.kueue else None
         waker = SchedulerWaker(client, resources, self._connections.retries_on_annotations)
         sources = factory.watched_sources(
             settings,
@@ -111,6 +114,7 @@ class Extender:
                 running=running,
                 placeholders=placeholder_pods,
                 waiting=view.waiting if view is not None and settings.ui_listen else None,
+                admitted=kueue.pods if kueue is not None else None,
                 moved=shadow.moved if shadow is not None else lambda *_: None,
                 gone=ranker.pod_gone if ranker is not None else lambda _: None,
             ),
@@ -119,6 +123,8 @@ class Extender:
             room_on=waker.room_on,
         )
         sources |= claims.sources if claims is not None else {}
+        kueue_sources = {} if kueue is None else factory.kueue_sources(client, resources, kueue)
+        sources |= kueue_sources
         readiness = Readiness(
             sources,
             factory.lease_runner(settings, client, scheduler_file.lease),
@@ -152,6 +158,23 @@ class Extender:
             not_ready=not_ready,
             leads_until=readiness.leads_until,
         )
+        gpu_seconds = GpuSeconds(
+            lambda: [*resources, *([view.source] if view is not None else [])],
+            settings.metrics_detail,
+            readiness.earlier_renewal,
+        )
+        admission_checks = (
+            None
+            if kueue is None
+            else AdmissionChecks(
+                client,
+                resources,
+                kueue,
+                unit,
+                not_ready=not_ready,
+                is_synced=lambda: all(s.reflector.status.synced for s in kueue_sources.values()),
+            )
+        )
         metrics = Metrics(
             resources,
             mib_of(unit) << 20,
@@ -161,6 +184,7 @@ class Extender:
             claims=view,
             stopped_moves=mover.stopped,
             placeholders=placeholders.counts,
+            gpu_seconds=gpu_seconds.text,
         )
         last_hour = LastHour() if settings.ui_listen else None
         service = Service(
@@ -209,7 +233,9 @@ class Extender:
             Reserver(client, resources, after=settings.reserve_after, not_ready=not_ready),
             policy_refresher,
             *([shadow] if shadow is not None else []),
+            *([admission_checks] if admission_checks is not None else []),
             OverduePods(resources, service.called),
+            gpu_seconds,
             self._unanswered_requests,
             GarbageCollection(),
         ]

@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, ApiUnreachable, SettingsError
 from gpushare.kube import responses
-from gpushare.kube.session import Session, TooLateError, load, send_deadline
+from gpushare.kube.session import ConnectionFlags, Session, TooLateError, load, send_deadline
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
@@ -60,10 +60,9 @@ class _Call:
 class KubeClient:
     """Calls and streams to one API server; every method may be called by any thread."""
 
-    def __init__(
-        self, kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str
-    ) -> None:
-        self._load = partial(load, kubeconfig, context, pool_size, user_agent)
+    def __init__(self, flags: ConnectionFlags, pool_size: int, user_agent: str) -> None:
+        self._load = partial(load, flags, pool_size, user_agent)
+        self._timeout = flags.request_timeout
         self._reload_lock = threading.Lock()
         self._session = self._load()
         self._loaded_at = time.monotonic()
@@ -91,6 +90,7 @@ class KubeClient:
         slowly may take longer than `timeout`. Names in `path` must have been checked: a `..` would
         reach another object.
         """
+        timeout = self._timeout or timeout
         deadline = time.monotonic() + timeout
         sent_type = content_type if body is not None else None
         latest = min(deadline, not_after)
@@ -279,4 +279,4 @@ def connect(
 
     `pool_size` is how many connections are kept open. Raises SettingsError with one line.
     """
-    return KubeClient(kubeconfig, context, pool_size, user_agent)
+    return KubeClient(ConnectionFlags(kubeconfig or "", context or ""), pool_size, user_agent)

@@ -228,6 +228,9 @@ class Elector:
     bind_budget: float
     timing: ElectionTiming = field(default_factory=ElectionTiming)
     term: Term = field(default_factory=Term)
+    earlier_renewal: float = math.nan
+    """The last renewal by the holder before us, in wall seconds of that holder; NaN: there was no
+    holder. Only for the readers of figures: no decision depends on it."""
     _lease: Lease | None = None
     _changed_at: float = NEVER
     _lease_is_current: bool = False
@@ -333,6 +336,7 @@ class Elector:
                 self._next_at = min(now + pause, expiry)
                 return Wait(self._next_at - now)
             self._acquire(now, wall, fence=now if lease.released else expiry + self.bind_budget)
+            self.earlier_renewal = seconds_of(lease.renewed)
             lease = replace(lease, holder="")  # a transition, though the identity may be ours
         self._sent_at = now
         self._renew_time = stamp(wall)

@@ -5,6 +5,7 @@ clocks, the jitter, the thread and the log.
 """
 
 import logging
+import math
 import random
 import threading
 import time
@@ -68,6 +69,13 @@ class LeaseRunner:
         these calls. NEVER (the far past) without an earlier leader.
         """
         return self._machine.term.begin
+
+    def earlier_renewal(self) -> float:
+        """Return when the holder before us last renewed our Lease, in wall seconds of that holder;
+        NaN if there was none, or the Lease is kube-scheduler's.
+        """
+        machine = self._machine
+        return machine.earlier_renewal if isinstance(machine, election.Elector) else math.nan
 
     def start(self) -> None:
         """Start the thread."""

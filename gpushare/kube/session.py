@@ -12,13 +12,16 @@ Tested in `tests/unit/kube/test_client_credentials.py` and `tests/unit/kube/test
 import logging
 import math
 import os
+import re
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
@@ -41,6 +44,8 @@ log = logging.getLogger(__name__)
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # Seconds until the official client checks again whether the token has expired.
 _TOKEN_CHECK_SECONDS = 5.0
+# Seconds that calls wait for a new token at most: an exec plug-in may hang.
+_TOKEN_WAIT_SECONDS = 5.0
 # The files that urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
 # The characters that stay unquoted in the path of an address.
@@ -118,16 +123,68 @@ class TlsConnection(OneWriteConnection, HTTPSConnection):
     """The same over TLS."""
 
 
+_Headers = dict[str, str] | urllib3.HTTPHeaderDict
+
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[hms]))+|[0-9]+")
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFlags:
+    """kubectl's flags that name a cluster and an account; "" for those of the kubeconfig."""
+
+    kubeconfig: str = ""
+    """A file, or several joined by `:`; "" for the service account of this pod."""
+    context: str = ""
+    cluster: str = ""
+    user: str = ""
+    server: str = ""
+    as_user: str = ""
+    as_groups: tuple[str, ...] = ()
+    request_timeout: float = 0.0
+    """Seconds for each call in place of the caller's; 0 for those of the caller."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> "ConnectionFlags":
+        """Return the flags for values of `commandline.add_connection`, by names without dashes.
+
+        Without a kubeconfig it is kubectl's usual one. Raises SettingsError for a wrong value.
+        """
+
+        def last(name: str) -> str:
+            value = values.get(name) or ""
+            return value if isinstance(value, str) else str([*cast("list[str]", value)][-1])
+
+        groups = tuple(cast("list[str]", values.get("as_group") or ()))
+        if groups and not last("as"):
+            raise SettingsError("--as-group needs --as")
+        duration = last("request_timeout")
+        if duration and _DURATION.fullmatch(duration) is None:
+            raise SettingsError(f"--request-timeout: {duration[:40]!r} is no duration such as 30s")
+        parts = re.findall(r"([0-9.]+)(ms|[hms]|)", duration)
+        return cls(
+            kubeconfig=last("kubeconfig") or usual_kubeconfig(),
+            context=last("context"),
+            cluster=last("cluster"),
+            user=last("user"),
+            server=last("server"),
+            as_user=last("as"),
+            as_groups=groups,
+            request_timeout=sum(float(number) * _SECONDS[unit] for number, unit in parts),
+        )
+
+
 class Session:
     """One reading of the credentials, and the connections with these credentials."""
 
-    def __init__(self, settings: "Configuration", user_agent: str) -> None:
+    def __init__(self, settings: "Configuration", user_agent: str, flags: ConnectionFlags) -> None:
         from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415 -- see above
 
         self._settings: Any = settings
         self._lock = threading.Lock()
         self._authorization = _authorization(settings.api_key.get("BearerToken"))
         self._checked = time.monotonic()
+        self._check: threading.Thread | None = None
         host = urlsplit(settings.host)
         tls = host.scheme == "https"
         settings.proxy_ssl_context = context = _tls(settings) if tls else None
@@ -139,11 +196,17 @@ class Session:
         self.pool = manager.connection_from_url(settings.host, pool_options)
         self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
-        self._fixed_headers = {
+        self._fixed_headers: _Headers = {
             "Host": address if address.isascii() else address.encode("idna").decode(),
             "User-Agent": user_agent,
             "Accept": "application/json",
         }
+        if flags.as_user:
+            headers = urllib3.HTTPHeaderDict(self._fixed_headers)
+            headers["Impersonate-User"] = flags.as_user
+            for group in flags.as_groups:
+                headers.add("Impersonate-Group", group)
+            self._fixed_headers = headers
 
     @property
     def anonymous(self) -> bool:
@@ -153,40 +216,52 @@ class Session:
         """
         return not (self._authorization or self._settings.cert_file)
 
-    def headers(self, content_type: str | None) -> dict[str, str]:
+    def headers(self, content_type: str | None) -> _Headers:
         """Return the headers of a call; ask the official client for a new token when one is due.
 
         In a cluster the official client reads the token file again each minute; an exec plug-in
-        runs after the token has expired. After a failure the old token stays, and the server
-        answers 401 to a bad one.
+        runs after the token has expired. After a failure, and while a plug-in does not answer, the
+        old token stays, and the server answers 401 to a bad one.
         """
         with self._lock:
-            if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
-                try:
-                    token = self._settings.get_api_key_with_prefix("BearerToken")
-                    self._authorization = _authorization(token) or self._authorization
-                except Exception as error:  # a plug-in may raise anything
-                    log.warning(Line("credentials not refreshed", error=one_line(error)))
-                self._checked = time.monotonic()
-            authorization = self._authorization
-        headers = dict(self._fixed_headers)
+            now, check = time.monotonic(), self._check
+            if check is not None and not check.is_alive():  # after a fork
+                check = None
+            if check is None and now - self._checked > _TOKEN_CHECK_SECONDS:
+                check = threading.Thread(target=self._check_token, name="credentials", daemon=True)
+                self._checked, self._check = now, check
+                check.start()
+            last_moment = self._checked + _TOKEN_WAIT_SECONDS
+        if check is not None:
+            check.join(max(last_moment - now, 0.0))
+        authorization = self._authorization
+        headers = self._fixed_headers.copy()
         if authorization:
             headers["Authorization"] = authorization
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
 
+    def _check_token(self) -> None:
+        try:
+            token = self._settings.get_api_key_with_prefix("BearerToken")
+            self._authorization = _authorization(token) or self._authorization
+        except Exception as error:  # a plug-in may raise anything
+            log.warning(Line("credentials not refreshed", error=one_line(error)))
+        with self._lock:
+            self._checked, self._check = time.monotonic(), None
 
-def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str) -> Session:
+
+def load(flags: ConnectionFlags, pool_size: int, user_agent: str) -> Session:
     """Return a session with one cluster. Raises SettingsError with one line."""
-    if kubeconfig:
-        source = _kubeconfig_name(kubeconfig, context)
+    if flags.kubeconfig:
+        source = _kubeconfig_name(flags.kubeconfig, flags.context)
     elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
         source = "the service account of this pod"
     else:
         raise SettingsError("no kubeconfig given, and no service account of a pod found here")
     try:
-        return Session(_read_settings(kubeconfig, context, pool_size), user_agent)
+        return Session(_read_settings(flags, pool_size), user_agent, flags)
     except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
         raise SettingsError(f"{source} cannot be used: {one_line(error)}") from error
 
@@ -207,21 +282,20 @@ def _authorization(token: str | None) -> str:
     return token.strip() if token and len(token.split()) == 2 else ""
 
 
-def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> "Configuration":
+def _read_settings(flags: ConnectionFlags, pool_size: int) -> "Configuration":
     """Return the official client's settings for one cluster."""
     from kubernetes import config as kube_config  # noqa: PLC0415 -- see above
     from kubernetes.client import Configuration  # noqa: PLC0415
     from kubernetes.client.rest import should_bypass_proxies  # noqa: PLC0415
 
     settings = Configuration(host="")
-    if kubeconfig:
-        kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # no annotations there
-            kubeconfig, context, client_configuration=settings, persist_config=False
-        )
-        if not (settings.api_key or settings.cert_file):
-            _check_plug_in(kubeconfig, context)
+    if flags.kubeconfig:
+        _read_kubeconfig(flags, settings)
+    elif flags.cluster or flags.user:
+        raise ValueError("--cluster and --user need a kubeconfig")
     else:
         kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
+        settings.host = flags.server or settings.host
     if not urlsplit(settings.host).hostname:
         raise ValueError("its cluster names no server")
     settings.keep_alive = True
@@ -237,16 +311,31 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
     return settings
 
 
-def _check_plug_in(kubeconfig: str, context: str | None) -> None:
-    """Raise ValueError if the program that the kubeconfig names for credentials is not there.
+def _read_kubeconfig(flags: ConnectionFlags, settings: Any) -> None:  # noqa: ANN401 -- see above
+    """Fill the official client's settings by the kubeconfig.
 
-    The official client logs this and goes on as system:anonymous. A program that fails is another
+    Raises ValueError if the program that the kubeconfig names for credentials is not there: the
+    official client logs this and goes on as system:anonymous. A program that fails is another
     matter: it may have credentials later.
     """
-    from kubernetes.config.kube_config import KubeConfigMerger  # noqa: PLC0415 -- as above
+    from kubernetes.config.kube_config import (  # noqa: PLC0415 -- as above
+        KubeConfigLoader,
+        KubeConfigMerger,
+    )
 
-    config = KubeConfigMerger(kubeconfig).config  # type: ignore[no-untyped-call]  # as above
-    named = config["contexts"].get_with_name(context or config["current-context"])["context"]
+    config = KubeConfigMerger(flags.kubeconfig).config  # type: ignore[no-untyped-call]  # as above
+    context = flags.context or config["current-context"]
+    named = config["contexts"].get_with_name(context)["context"]
+    for kind in ("cluster", "user"):
+        if name := getattr(flags, kind):
+            config[f"{kind}s"].get_with_name(name)  # raises where there is none
+            named.value[kind] = name
+    if flags.server:
+        config["clusters"].get_with_name(named["cluster"])["cluster"].value["server"] = flags.server
+    loader = KubeConfigLoader(config, context, config_base_path=None)  # type: ignore[no-untyped-call]
+    loader.load_and_set(settings)  # type: ignore[no-untyped-call]
+    if settings.api_key or settings.cert_file:
+        return
     user = config["users"].get_with_name(named["user"], safe=True) if "user" in named else None
     plug_in = user["user"].safe_get("exec") if user is not None and user["user"] else None
     if plug_in is not None and which(plug_in["command"]) is None:
@@ -276,7 +365,7 @@ def _tls(settings: "Configuration") -> ssl.SSLContext:
     return context
 
 
-def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
+def _kubeconfig_name(kubeconfig: str, context: str) -> str:
     """Return how to name the kubeconfig in a message. Raises SettingsError if none can be seen."""
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
     for file in files:

@@ -213,7 +213,7 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
-        percents_used = self.arrays.percents(node)
+        percents_used, pods = self.arrays.percents(node), self.arrays.pods(node)
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
         by_device = zip(allocation.shares, entry.percents, strict=True)
@@ -230,6 +230,11 @@ class Store:
                     )
                 )
                 or (entry.request.alone and used[device] > units_held)
+                or pods[device] > spec.max_sharers
+                or (
+                    entry.request.excludes_fellows
+                    and self.arrays.fellows(node, device, entry.request) > 1
+                )
             ):
                 cause = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {cause} meanwhile")
@@ -378,8 +383,9 @@ class Reader:
                 return None
             entries, used = self._store.entries_on(node), arrays.used(node)
             percents, (cpu, memory) = arrays.percents(node), arrays.host_free(node)
+            pods = arrays.pods(node)
         by_name = tuple(sorted(entries, key=_by_name))
-        return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents)
+        return NodeBooks(node_record.shape, used, by_name, cpu, memory, percents, pods=pods)
 
     def node_versions(self) -> dict[str, int]:
         """Return a number by name of each node that shares devices, in the order of the names.

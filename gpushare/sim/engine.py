@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
-from gpushare.core.model import Request
+from gpushare.core.model import ANY_SHARERS, Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import KINDS
@@ -80,8 +80,10 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         kinds=np.zeros((count, KINDS), dtype=np.int16),
         pods=np.zeros((count, width, 2), dtype=np.int16),
         group=np.array([groups[replace(node, name="")] for node in nodes], dtype=np.int32),
+        sharers=np.full(count, ANY_SHARERS, dtype=np.int16),
         closed=np.zeros(count, dtype=np.int8),
         order=np.arange(count, dtype=np.int64),
         row_generation=np.zeros(count, dtype=np.int64),
         pinned={},
+        workloads={},
     )

@@ -23,7 +23,7 @@ from gpushare.trace.nodes_and_pods import (
 )
 from gpushare.trace.rows import TraceError, of_items
 
-Listing = Callable[[str, str, str, str], Mapping[str, object]]
+Listing = Callable[[Mapping[str, object], str, str], Mapping[str, object]]
 """(kubeconfig, context, resource, unit) -> the rows of `nodes` and `pods` of a live cluster, with
 the columns of trace/nodes_and_pods.py, and `notes` on omitted rows."""
 
@@ -75,7 +75,7 @@ def read_inputs(options: SimulateOptions, listing: Listing | None) -> Inputs:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
         live = options.cluster
-        rows = listing(live.kubeconfig, live.context, live.resource, live.unit)
+        rows = listing(live.connection, live.resource, live.unit)
         inputs = _of_cluster(rows, options.pods)
     else:
         inputs = _of_files(options.nodes, options.pods)

@@ -9,12 +9,12 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
-from gpushare.commandline import Parser
+from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.errors import SettingsError
 from gpushare.sim.parameters import KNOWN, LEARNED, SERVICES, TRAINING, Defrag, Parameters
 
@@ -39,10 +39,11 @@ is finished is printed and written). docs/placement.md tells what the experiment
 class ClusterOptions:
     """A live cluster with the resource and the unit."""
 
-    kubeconfig: str
-    context: str
+    connection: Mapping[str, object]
+    """The values of kubectl's flags, by names without dashes."""
     resource: str
     unit: str
+    """"" for the unit that the nodes state."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def read_options(argv: Sequence[str]) -> SimulateOptions:
         raise SettingsError("--defrag and --reserve-after exclude each other")
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
-    live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
+    live = ClusterOptions(vars(values), values.resource, values.unit)
     return SimulateOptions(
         experiment=values.experiment,
         nodes=values.nodes,
@@ -226,11 +227,10 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="nodes and pods of a live cluster; with --pods its nodes alone",
     )
-    add("--kubeconfig", default="", metavar="FILE", help="with --from-cluster (default: kubectl's)")
-    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
     add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
-    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add_unit(verb)
     add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
+    add_connection(verb)
 
 
 def _add_common(verb: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from gpushare.core.model import (
     ANY_NEIGHBOURS,
     FEW_NEIGHBOURS,
     MAX_UNITS,
+    Apart,
     Cards,
     Request,
     Shares,
@@ -36,6 +37,9 @@ from gpushare.wire.gpu_models import label_value
 NEIGHBOURS = "gpushare.io/neighbours"
 """The number of other pods that the devices of the pod should have: `few` or `any`."""
 _LIMITS: Mapping[str, int | None] = {"": None, "few": FEW_NEIGHBOURS, "any": ANY_NEIGHBOURS}
+
+APART = "gpushare.io/apart"
+"""Whether the pods of a workload stay on different devices: `required` or `preferred`."""
 
 SPLIT = "gpushare.io/split"
 """The units of each device of an uneven split, such as "10+30", or OWN_DEVICES."""
@@ -90,9 +94,10 @@ def device_request(
     *,
     host: Request = _NO_HOST,
     models: tuple[str, ...] = (),
+    workload: str = "",
 ) -> Request:
     """Return the request of a pod. host: CPU, memory and other resources; models: accepted GPU
-    models.
+    models; workload: as of `Apart`, "" for none.
 
     Annotation or label `names.count` splits the memory and the percents evenly over several
     devices, annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation
@@ -142,11 +147,28 @@ def device_request(
         cards=wanted_cards(annotations),
         split=parts if len(set(parts)) > 1 else (),
         neighbours=_LIMITS[limit],
+        apart=_apart(annotations, workload),
     )
     for index, total in enumerate(sums.percents):
         if total:
             _check_percents(index, total, request, names)
     return request
+
+
+def _apart(annotations: Mapping[str, str], workload: str) -> Apart | None:
+    """Return the wish for devices without other pods of the workload; None for no wish.
+
+    Raises AnnotationError for a value that makes no sense.
+    """
+    wish = annotations.get(APART)
+    if wish == "nodes":
+        raise AnnotationError(
+            f"{APART}: kube-scheduler keeps pods on different nodes: write podAntiAffinity with the"
+            f" topologyKey kubernetes.io/hostname, and leave out {APART}"
+        )
+    if wish not in (None, "required", "preferred"):
+        raise AnnotationError(f"{APART}: {wish[:20]!a} is neither 'required' nor 'preferred'")
+    return Apart(workload, wish == "required") if wish and workload else None
 
 
 def _parts(sums: ContainerSums, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:

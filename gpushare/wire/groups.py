@@ -3,8 +3,7 @@
 A group is pods that are meant to run together. The key and, in some dialects, the size stand on
 each pod: `spec.schedulingGroup` (1.36 on), the labels and annotations of the schedulers and
 controllers that make groups, and our own annotation GROUP_SIZE. Other dialects have the size in an
-object that the pods name: a PodGroup, a LeaderWorkerSet or a JobSet; `sized_object` reads it. Also
-here: a pod as the rules of holds and groups see it (`Claimant`).
+object that the pods name: a PodGroup, a LeaderWorkerSet or a JobSet; `sized_object` reads it.
 
 Tested in `tests/unit/wire/test_groups.py` and `tests/unit/wire/test_sized_objects.py`.
 """
@@ -12,7 +11,6 @@ Tested in `tests/unit/wire/test_groups.py` and `tests/unit/wire/test_sized_objec
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.core.model import PodRef, Request
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.objects import (
     JobSet,
@@ -23,9 +21,8 @@ from gpushare.wire.objects import (
     PodGroup,
     PodSpec,
     ReplicatedJob,
-    seconds_of,
+    controller_of,
 )
-from gpushare.wire.pods import controller_of, pod_ref, priority_of
 
 MAX_MEMBERS = 10_000
 """A group with a larger size has no size."""
@@ -123,7 +120,19 @@ def group_of(pod: Pod) -> Group:
             size = strict_number(texts[size_place].get(size_key, ""), MAX_MEMBERS) or 0
             sized_name = labels.get(_OBJECT_LABELS[kind], "") if kind in _OBJECT_LABELS else name
             return _group(kind, namespace, name, size, sized_name, whole=whole, own_size=own_size)
-    controller = controller_of(pod) if own_size is not None else None
+    return NO_GROUP if own_size is None else _controlled(pod, own_size)
+
+
+def workload_of(pod: Pod) -> str:
+    """Return the key of the pod's group, or else of the pods of its controller; "" for a pod
+    without both.
+    """
+    return group_of(pod).key or _controlled(pod, 1).key
+
+
+def _controlled(pod: Pod, own_size: int) -> Group:
+    """Return all pods of the pod's controller as a group; NO_GROUP without a controller."""
+    controller, namespace = controller_of(pod), (pod.metadata and pod.metadata.namespace) or ""
     if controller is None or not controller.uid:
         return NO_GROUP
     # By uid: a new Job of the same name has other pods.
@@ -222,46 +231,4 @@ def _has_followers(job_set: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
         _JOB_SET_EXCLUSIVE in annotations and _JOB_SET_NODE_SELECTOR not in annotations
         for metadata in metadatas
         if (annotations := (metadata and metadata.annotations) or {})
-    )
-
-
-def may_wait(pod: Pod) -> bool:
-    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
-    spec = pod.spec or PodSpec()
-    return bool(spec.resource_claims) or any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None
-        for volume in spec.volumes or ()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """A pod that asks for devices, with the request and the fields that the rules of holds read."""
-
-    ref: PodRef
-    request: Request
-    priority: int = 0
-    group: Group = NO_GROUP
-    waits: bool = False
-    """Whether the pod may have to wait for a volume or a claim."""
-    owner: str = ""
-    """The uid of the pod's controller, or ""."""
-    created: float = 0.0
-    """Seconds since the epoch, 0 if unknown."""
-    deadline: int = 0
-    """The pod's activeDeadlineSeconds; 0: none."""
-
-
-def claimant(pod: Pod, request: Request) -> Claimant:
-    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
-    owner, metadata, spec = controller_of(pod), pod.metadata or Metadata(), pod.spec or PodSpec()
-    return Claimant(
-        ref=pod_ref(pod),
-        request=request,
-        priority=priority_of(pod),
-        group=group_of(pod),
-        waits=may_wait(pod),
-        owner=(owner and owner.uid) or "",
-        created=seconds_of(metadata.creation_timestamp),
-        deadline=spec.active_deadline_seconds or 0,
     )

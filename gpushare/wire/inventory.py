@@ -21,6 +21,9 @@ A uuid is printable ASCII without blanks and commas, and no two devices have the
 
 The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,GPU-1b0c"`: devices not to be used, by the
 present index or by uuid.
+
+The label `gpushare.io/max-sharers` is for people to write, so that pools of nodes and autoscalers
+have it, too.
 """
 
 import json
@@ -29,7 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from gpushare.core.model import MAX_UNITS, Reason
+from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Reason
 from gpushare.errors import AnnotationError, SettingsError
 from gpushare.wire.annotations import is_uuid, strict_number
 
@@ -41,6 +44,12 @@ MAX_DEVICES = 64
 
 MAX_SIZES = 8
 """Most sizes of the devices of one node: two kinds of cards, cut into parts."""
+
+LARGEST_IN_GIB = 100
+"""The most units of a device in GiB: a device with more counts in MiB, as in the original."""
+
+MAX_SHARERS = "gpushare.io/max-sharers"
+"""The label of a node with the most pods that hold a part of one device."""
 
 UNHEALTHY_KEY = "gpus"
 """The key of the indices in the ConfigMap of unhealthy devices."""
@@ -85,6 +94,20 @@ def devices_of_totals(
         return (), Reason.BROKEN_CAPACITY
     devices = (InventoryDevice(total // count, healthy=usable > 0),) * count
     return devices, Reason.UNEVEN if total % count else None
+
+
+def most_sharers(labels: Mapping[str, str]) -> int:
+    """Return the most pods that hold a part of one device, by the labels of the node.
+
+    Raises AnnotationError if the label is no such number.
+    """
+    text = labels.get(MAX_SHARERS)
+    number = ANY_SHARERS if text is None else strict_number(text, ANY_SHARERS - 1)
+    if not number:
+        raise AnnotationError(
+            f"label {MAX_SHARERS}: {text!a} is not a number of pods from 1 to {ANY_SHARERS - 1}"
+        )
+    return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,15 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.fields import MAX_NAME_LENGTH
 from gpushare.wire.groups import GROUP_ANNOTATIONS
 from gpushare.wire.kept import MOVES
-from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, Pod, PortsContainer
-from gpushare.wire.pods import controller_of
+from gpushare.wire.objects import (
+    Metadata,
+    OwnedPod,
+    OwnedPodSpec,
+    Owner,
+    Pod,
+    PortsContainer,
+    controller_of,
+)
 
 SETTLES = 300.0
 """Seconds after which an eviction without a recorded end counts as settled."""

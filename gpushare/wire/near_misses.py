@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from gpushare.wire.annotations import Names
-from gpushare.wire.device_request import NEIGHBOURS, SPLIT, WISHES
+from gpushare.wire.device_request import APART, NEIGHBOURS, SPLIT, WISHES
 from gpushare.wire.groups import GROUP_SIZE
 from gpushare.wire.whole_card import WHOLE_CARD
 
@@ -53,6 +53,7 @@ def _annotations(annotations: Collection[str], names: Names) -> Iterator[str]:
         WHOLE_CARD,
         GROUP_SIZE,
         NEIGHBOURS,
+        APART,
         *_OF_MOVES,
     )
     written = (names.uuids, names.given, names.inventory, names.shape)

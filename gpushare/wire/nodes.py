@@ -16,16 +16,18 @@ from dataclasses import replace
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import NodeSpec, Reason
-from gpushare.errors import AnnotationError, MessageError, QuantityError
+from gpushare.errors import AnnotationError, MessageError, QuantityError, SettingsError
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import label_value, labelled_gpus, node_model
 from gpushare.wire.inventory import (
+    LARGEST_IN_GIB,
     Inventory,
     InventoryDevice,
     decode_inventory,
     devices_of_totals,
     encode_inventory,
     mib_of,
+    most_sharers,
 )
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
@@ -95,9 +97,36 @@ def node_spec(
         spec = inventories.spec(bare, text, unit, names.inventory)
     else:
         spec = _from_totals(bare, capacity, allocatable, names)
-    model = node_model(metadata.labels or {})
+    labels = metadata.labels or {}
+    try:
+        spec = replace(spec, max_sharers=most_sharers(labels))
+    except AnnotationError:
+        spec = replace(spec, closed=spec.closed or Reason.BROKEN_SHARERS)
+    model = node_model(labels)
     # The label first: kube-scheduler compares selectors of pods with the label.
     return replace(spec, models=(model,) * len(spec.capacity)) if model else spec
+
+
+def unit_of(nodes: Collection[Node], resource_names: Collection[Names]) -> str:
+    """Return the memory unit of the inventories, or a guess by the size of the devices.
+
+    Raises SettingsError if inventories name several units.
+    """
+    stated: set[str] = set()
+    largest = 0
+    for node in nodes:
+        for names in resource_names:
+            text = ((node.metadata and node.metadata.annotations) or {}).get(names.inventory)
+            try:
+                stated |= {decode_inventory(text).unit} if text is not None else set()
+            except AnnotationError:
+                continue
+            spec = node_spec(node, names, "")
+            largest = max(largest, *spec.capacity, 0)
+    if len(stated) > 1:
+        units = " and ".join(sorted(stated))
+        raise SettingsError(f"nodes count memory in {units}: say --unit, as of `gpushare serve`")
+    return next(iter(stated), "MiB" if largest > LARGEST_IN_GIB else "GiB")
 
 
 def share_by_labels(nodes: Collection[Node], names: Names, unit: str) -> dict[str, int]:

@@ -448,3 +448,9 @@ def seconds_of(timestamp: str | None) -> float:
     except ValueError:
         return 0.0
     return moment.timestamp() if moment.tzinfo else 0.0
+
+
+def controller_of(pod: Pod) -> Owner | None:
+    """Return the owner reference of the pod's controller; None without one."""
+    owners = (pod.metadata and pod.metadata.owner_references) or ()
+    return next((owner for owner in owners if owner.controller), None)

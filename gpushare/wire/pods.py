@@ -35,13 +35,13 @@ from gpushare.wire.annotations import (
     placement,
 )
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
-from gpushare.wire.device_request import ContainerSums, device_request
+from gpushare.wire.device_request import APART, ContainerSums, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
+from gpushare.wire.groups import workload_of
 from gpushare.wire.objects import (
     Container,
     Metadata,
-    Owner,
     Pod,
     PodSpec,
     PodStatus,
@@ -110,6 +110,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         names,
         host=host,
         models=_accepted_models(pod.spec or PodSpec()),
+        workload=workload_of(pod) if APART in (metadata.annotations or {}) else "",
     )
     return _one_request(request)
 
@@ -418,12 +419,6 @@ def _ends_by(pod: Pod) -> float:
         return seconds_of(metadata.deletion_timestamp)
     started = seconds_of(status.start_time if status is not None else None)
     return started + spec.active_deadline_seconds if started else 0.0
-
-
-def controller_of(pod: Pod) -> Owner | None:
-    """Return the owner reference of the pod's controller; None without one."""
-    owners = (pod.metadata and pod.metadata.owner_references) or ()
-    return next((owner for owner in owners if owner.controller), None)
 
 
 def has_ended(pod: Pod) -> bool:

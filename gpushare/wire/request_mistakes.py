@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_request import APART
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.near_misses import near_miss
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
@@ -118,6 +119,11 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
         resources, annotations, names
     ):
         return mistake
+    if APART in annotations and request.apart is None:
+        return (
+            f"{APART} has no effect: the pod has no controller and is in no group, so it has no"
+            " other pods to stay apart from"
+        )
     if whole_cards := sorted(filter(is_whole, resources)):
         return (
             f"{whole_cards[0]} is asked for beside {names.resource}: two device plug-ins would give"

@@ -19,7 +19,7 @@ from gpushare.errors import ApiError, GpuShareError
 from gpushare_localcluster.demo.board import told_of
 from gpushare_localcluster.demo.cluster import DemoCluster, running
 from gpushare_localcluster.demo.cycle_log import cycle_log
-from gpushare_localcluster.demo.kept import kept_lines
+from gpushare_localcluster.demo.kept import kept_lines, next_lines
 from gpushare_localcluster.demo.placed import ScenarioError
 from gpushare_localcluster.demo.plan import Scenario
 from gpushare_localcluster.demo.report import Report, natural
@@ -82,6 +82,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         " another (default: all shipped ones, with --keep the first one)",
     )
     parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print what happens in all shipped scenarios, not a line for each",
+    )
+    parser.add_argument(
         "--keep",
         action="store_true",
         help="leave the cluster running after the last one, for kubectl",
@@ -133,6 +139,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     except ScenarioError as error:
         parser.error(str(error))
     options.keep = options.keep or options.ui
+    options.verbose = options.verbose or options.keep or options.trace or bool(files)
     options.scenario = files or (shipped()[:1] if options.keep else shipped())
     return options
 
@@ -148,7 +155,11 @@ def _run(
     write: called with each scheduling cycle. configuration: of the scheduler, {} for the default of
     the demo.
     """
-    report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    report = Report(
+        sys.stdout,
+        colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+        brief=not arguments.verbose,
+    )
     report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
     good = True
 
@@ -174,33 +185,41 @@ def _run(
                     cluster.runner.clean()
             if part.autoscaler:
                 cluster.autoscaling.on()
-            report.title(part.title)
-            good = _run_part(cluster, part) and good
-            report.devices(cluster.runner.books())
-            cluster.runner.told()
-            if part.autoscaler and not (arguments.autoscaler or arguments.keep):
-                leftovers = cluster.autoscaling.off()
-                report.expectation("switched off, nothing is left of what it needs", leftovers)
-                good = good and leftovers is None
+            stays = arguments.autoscaler or arguments.keep
+            good = _run_part(cluster, part, autoscaler_stays=stays) and good
         verdict = f"\n{'all expectations held' if good else 'NOT all expectations held'}"
         if arguments.keep:
             report.line(verdict)
             _keep(cluster)
     if not arguments.keep:
         report.line(verdict)  # the cluster has ended: no line about pods can follow
+        for line in () if arguments.verbose else next_lines():
+            report.line(line)
     return 0 if good else 1
 
 
-def _run_part(cluster: DemoCluster, part: Part) -> bool:
-    """Run a scenario; return whether its expectations held."""
+def _run_part(cluster: DemoCluster, part: Part, *, autoscaler_stays: bool) -> bool:
+    """Run and print a scenario; return whether its expectations held."""
+    report, held = cluster.report, False
+    report.title(part.title)
     try:
         if isinstance(part.content, Scenario):
-            return cluster.runner.run(part.content)
-        return _run_program(cluster, part, part.content)
+            held = cluster.runner.run(part.content)
+        else:
+            held = _run_program(cluster, part, part.content)
+        report.devices(cluster.runner.books())
+        cluster.runner.told()
+        if part.autoscaler and not autoscaler_stays:
+            leftovers = cluster.autoscaling.off()
+            report.expectation("switched off, nothing is left of what it needs", leftovers)
+            held = held and leftovers is None
     except ApiError:
         # If the extender died, its log says more than a failed call.
         cluster.check()
         raise
+    finally:
+        report.end(part.title, held=held)
+    return held
 
 
 def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
@@ -215,7 +234,8 @@ def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
     load(str(cluster.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]  # it has no annotations
     with client.ApiClient(configuration) as api:
         try:
-            program(api)
+            with contextlib.redirect_stdout(cluster.report):
+                program(api)
         except KeyboardInterrupt:
             raise
         except Exception as error:

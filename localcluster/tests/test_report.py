@@ -238,3 +238,13 @@ def test_packed_means_no_device_is_over_and_no_pending_pod_would_fit(
     pods: list[PodState], nodes: list[Json], inspected: list[Json], result: str | None
 ) -> None:
     assert complaint(Packed(), Facts({p.name: p for p in pods}, nodes, inspected)) == result
+
+
+def test_of_a_part_that_held_one_line_is_printed_and_of_another_all(out: io.StringIO) -> None:
+    report = Report(out, brief=True)
+    for title, held in (("good", True), ("bad", False)):
+        report.title(title)
+        report.write("half of ")
+        report.write("a line\n")
+        report.end(title, held=held)
+    assert out.getvalue() == "✓ good\n\n== bad\nhalf of a line\n"

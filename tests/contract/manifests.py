@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 EXTENDER = ROOT / "config" / "extender"
 FOLDERS = (
     *("base", "second-scheduler", "admission", "placements", "existing-scheduler"),
-    *("claims", "second-scheduler-claims", "moves", "mistakes"),
+    *("claims", "second-scheduler-claims", "kueue", "moves", "mistakes"),
 )
 STATIC_PODS = EXTENDER / "existing-scheduler" / "static-pods"
 

@@ -92,6 +92,17 @@ TO_MOVE = {
     ("kube-system", "", "configmaps", "update", MOVES),
     ("kube-system", "", "configmaps", "create", ""),
 }
+TO_ANSWER_KUEUE = {
+    *(
+        ("", "kueue.x-k8s.io", of, verb, "")
+        for of in ("workloads", "admissionchecks", "resourceflavors")
+        for verb in ("list", "watch")
+    ),
+    *(
+        ("", "kueue.x-k8s.io", f"{of}/status", "patch", "")
+        for of in ("workloads", "admissionchecks")
+    ),
+}
 CLAIMS = {
     ("", "resource.k8s.io", of, verb, "") for of in CLAIMS_READ for verb in ("get", "list", "watch")
 }
@@ -141,6 +152,7 @@ def test_every_static_pod_fits_the_schema_of_kubernetes(file: Path) -> None:
             ACCOUNT,
             READS | WRITES | OWN_LEASE | SECOND_LEASE | CLAIMS,
         ),
+        ("kueue", ACCOUNT, TO_ANSWER_KUEUE),
         ("moves", ACCOUNT, TO_MOVE),
     ],
 )
@@ -164,7 +176,7 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
         "system:volume-scheduler",
         "extension-apiserver-authentication-reader",
     }
-    accounts = dict.fromkeys(("second-scheduler-claims", "claims", "moves"), ACCOUNT)
+    accounts = dict.fromkeys(("second-scheduler-claims", "claims", "kueue", "moves"), ACCOUNT)
     accounts["existing-scheduler"] = USER
     for folder, account in accounts.items():
         roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d} - {VIEWER}

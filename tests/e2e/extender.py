@@ -8,6 +8,7 @@ import http.client
 import signal
 import ssl
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare_localcluster.http_client import HttpClient
@@ -24,7 +25,8 @@ class RealExtender(Verbs):
     """An extender process; `url` is for kube-scheduler.
 
     Pairing is off unless the flags turn it on, since no kubelet runs the pods for which equal pods
-    would wait. prefix: of the command. tls: client certificates of callers here.
+    would wait. prefix: of the command. program: the command before `serve`. tls: client
+    certificates of callers here.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class RealExtender(Verbs):
         kubeconfig: Path,
         *flags: str,
         prefix: tuple[str, ...] = (),
+        program: Sequence[str] = GPUSHARE,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._folder = folder
@@ -43,7 +46,7 @@ class RealExtender(Verbs):
         self.health_url = f"http://127.0.0.1:{health}"
         self._health = HttpClient(self.health_url)
         self._command = [
-            *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig)),
+            *(*prefix, *program, "serve", "--kubeconfig", str(kubeconfig)),
             *("--pairing", "off", *flags),
             *("--health-listen", f"127.0.0.1:{health}"),
         ]

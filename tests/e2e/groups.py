@@ -112,12 +112,18 @@ def job_owner() -> Json:
 
 
 def member(
-    objects: Objects, units: int, group: str, size: int, owner: Json, **spec: object
+    objects: Objects,
+    units: int,
+    group: str,
+    size: int,
+    owner: Json,
+    *,
+    annotations: dict[str, str] | None = None,
+    **spec: object,
 ) -> Json:
     """Return a pod of a Job that needs so many at once."""
-    return _pod(
-        objects, units, group, {}, {"gpushare.io/group-size": str(size)}, owner=owner, **spec
-    )
+    annotations = {"gpushare.io/group-size": str(size), **(annotations or {})}
+    return _pod(objects, units, group, {}, annotations, owner=owner, **spec)
 
 
 def with_claims(objects: Objects, device_class: str, size: int) -> list[Json]:

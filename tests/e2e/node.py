@@ -89,10 +89,15 @@ class Node:
     def start(self) -> None:
         """Return when the node is ready for pods."""
         self._socket.unlink(missing_ok=True)
-        program = needed("fake-runtime")
-        self.runtime = Process("fake-runtime", [program, self._socket, self._record], self._folder)
-        self.runtime.wait(self._socket.exists, "does not listen")
+        self.runtime = self._start_runtime()
         self.start_kubelet()
+
+    def _start_runtime(self) -> Process:
+        """Return the container runtime once it listens."""
+        program = needed("fake-runtime")
+        runtime = Process("fake-runtime", [program, self._socket, self._record], self._folder)
+        runtime.wait(self._socket.exists, "does not listen")
+        return runtime
 
     def start_kubelet(self) -> None:
         """Start the kubelet, and wait until it is ready; a killed one continues with its files.
@@ -173,6 +178,7 @@ class Node:
             "port": free_port(),
             "healthzPort": free_port(),
             "volumePluginDir": str(self._folder / "volume-plugins"),
+            "podLogsDir": str(self._folder / "logs"),
             "maxPods": 250,
             "kubeAPIQPS": 500,
             "kubeAPIBurst": 500,

@@ -26,7 +26,7 @@ DRIVER = "615.10.01"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 NODES = {"nvidiactl": 255, "nvidia-modeset": 254}
 UVM = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
-_MAJOR, _UVM_MAJOR = 195, 510
+MAJOR, _UVM_MAJOR = 195, 510
 _SPEC: Json = {
     "ociVersion": "1.1.0",
     "process": {"args": ["sleep"], "cwd": "/", "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
@@ -65,20 +65,21 @@ class NvidiaNode:
         self.folder = folder
         self.root = folder / "driver"
         self.cdi = folder / "cdi"
-        self._runtime = tool("nvidia-container-runtime")
+        self.runtime = tool("nvidia-container-runtime")
         self._ctk, self._inject = (
-            self._runtime.parent / name for name in ("nvidia-ctk", "cdi-inject")
+            self.runtime.parent / name for name in ("nvidia-ctk", "cdi-inject")
         )
         compiler = shutil.which("cc")
         if compiler is None or not self._inject.exists():
             pytest.skip("no C compiler, or no cdi-inject beside nvidia-container-runtime")
         nvml = folder / "nvml"
         nvml.write_text("".join(f"{line}\n" for line in gpus))
-        self._environment = os.environ | {
+        self.variables = {
             "STAND_IN_NVML": str(nvml),
             "STAND_IN_DRIVER": DRIVER,
             "XDG_CONFIG_HOME": str(folder / "config"),
         }
+        """What the stand-in and the toolkit read of the environment."""
         self._make_driver(compiler, len(gpus))
         self._make_low_level_runtime()
 
@@ -94,7 +95,7 @@ class NvidiaNode:
         devices.mkdir()
         numbers = {f"nvidia{number}": number for number in range(gpus)} | NODES
         try:
-            for major, nodes in ((_MAJOR, numbers), (_UVM_MAJOR, UVM)):
+            for major, nodes in ((MAJOR, numbers), (_UVM_MAJOR, UVM)):
                 for name, minor in nodes.items():
                     mode = 0o666 | stat.S_IFCHR
                     os.mknod(devices / name, mode, os.makedev(major, minor))
@@ -115,6 +116,21 @@ class NvidiaNode:
             *(self._ctk, "cdi", "generate", f"--output={self.cdi}/nvidia.yaml"),
             *(f"--driver-root={self.root}", f"--dev-root={self.root}"),
             *("--device-name-strategy=index", "--device-name-strategy=uuid"),
+            f"--nvidia-cdi-hook-path={self._ctk}",
+        )
+
+    def configure(self, toolkit: Mapping[str, bool], runtime: Path, *, mode: str = "auto") -> None:
+        """Write the toolkit's configuration. runtime: the program that NVIDIA's runtime calls."""
+        file = self.folder / "config/nvidia-container-runtime/config.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        settings = "".join(f"{name} = {str(on).lower()}\n" for name, on in toolkit.items())
+        file.write_text(
+            f"{settings}"
+            f'[nvidia-container-cli]\nroot = "{self.root}"\n'
+            f'[nvidia-ctk]\npath = "{self._ctk}"\n'
+            f'[nvidia-container-runtime]\nmode = "{mode}"\nlog-level = "info"\n'
+            f'debug = "/dev/null"\nruntimes = ["{runtime}"]\n'
+            f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{self.cdi}"]\n'
         )
 
     def start(
@@ -132,18 +148,9 @@ class NvidiaNode:
         config.write_text(json.dumps(self._specification(values, privileged=privileged)))
         if values.cdi_devices or values.annotations:
             self._run(self._inject, self.cdi, config, *values.cdi_devices)
-        file = self.folder / "config/nvidia-container-runtime/config.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        settings = "".join(f"{name} = {str(on).lower()}\n" for name, on in toolkit.items())
-        file.write_text(
-            f"{settings}"
-            f'[nvidia-container-cli]\nroot = "{self.root}"\n'
-            f'[nvidia-container-runtime]\nmode = "{mode}"\nlog-level = "info"\n'
-            f'debug = "/dev/null"\nruntimes = ["{self.folder}/keep-config"]\n'
-            f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{self.cdi}"]\n'
-        )
+        self.configure(toolkit, self.folder / "keep-config", mode=mode)
         (self.folder / "kept.json").unlink(missing_ok=True)
-        self._run(self._runtime, "create", "--bundle", bundle, "a-container")
+        self._run(self.runtime, "create", "--bundle", bundle, "a-container")
         return self._read(json.loads((self.folder / "kept.json").read_text()))
 
     def _specification(self, values: ContainerAllocation, *, privileged: bool) -> Json:
@@ -184,6 +191,11 @@ class NvidiaNode:
 
     def _run(self, *words: str | Path) -> None:
         finished = subprocess.run(
-            words, env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            words,
+            env=os.environ | self.variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert finished.returncode == 0, finished.stderr[-2000:]

@@ -307,22 +307,33 @@ def test_placeholders_have_rights_in_their_namespace_alone() -> None:
     assert "--placeholders=asks" in arguments
 
 
-def test_the_rights_to_move_pods_come_with_a_budget_alone() -> None:
+@pytest.mark.parametrize(
+    ("folder", "value", "argument", "kinds"),
+    [
+        (
+            "moves",
+            "extender.defragMovesPerHour=4",
+            "--defrag-moves-per-hour=4",
+            ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"],
+        ),
+        ("kueue", "extender.kueue.enabled=true", "--kueue", ["ClusterRole", "ClusterRoleBinding"]),
+    ],
+)
+def test_further_rights_come_with_their_option_alone(
+    folder: str, value: str, argument: str, kinds: list[str]
+) -> None:
     def found(*values: str) -> list[Json]:
-        return [
-            item
-            for item in rendered(*values)
-            if item["metadata"]["name"] == "gpushare-extender-moves"
-        ]
+        name = f"gpushare-extender-{folder}"
+        return [item for item in rendered(*values) if item["metadata"]["name"] == name]
 
     assert found() == []
-    kinds = [item["kind"] for item in found("extender.defragMovesPerHour=4")]
-    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
-    (deployment,) = (
-        item for item in rendered("extender.defragMovesPerHour=4") if item["kind"] == "Deployment"
-    )
-    arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
-    assert "--defrag-moves-per-hour=4" in arguments
+    created = found(value)
+    assert sorted(item["kind"] for item in created) == kinds
+    shipped = [*yaml.safe_load_all((CONFIG / "extender" / folder / "rights.yaml").read_text())]
+    rules = {item["kind"]: item["rules"] for item in shipped if "rules" in item}
+    assert {item["kind"]: item["rules"] for item in created if "rules" in item} == rules
+    (deployment,) = (item for item in rendered(value) if item["kind"] == "Deployment")
+    assert argument in deployment["spec"]["template"]["spec"]["containers"][1]["args"]
 
 
 def test_another_namespace_is_refused() -> None:

@@ -18,8 +18,8 @@ from tests.e2e.conftest import MakeWorld
 from tests.e2e.extender import GPUSHARE
 from tests.e2e.objects import fresh
 from tests.e2e.processes import until
-from tests.e2e.test_truth import outcome
 from tests.e2e.world import World
+from tests.support.odd_clusters import outcome
 
 Json = dict[str, Any]
 FLAGS = ("--leadership", "off", "--policy", "device-bestfit")
@@ -52,7 +52,7 @@ def test_the_nodes_come_one_by_one_and_the_last_one_is_needed(make_world: MakeWo
     world.start()
     like = world.objects.node()
     pods = [world.objects.pod(12) for _ in range(9)]
-    pending_pods = [pod for pod in pods if not outcome(world, pod)]
+    pending_pods = [pod for pod in pods if not outcome(world.objects, pod)]
     assert len(pending_pods) == 7
     result = need(world, "--shape", like)
     assert result["needed"] == 4
@@ -77,7 +77,7 @@ def test_all_pods_are_bound_that_are_not_left_out(make_world: MakeWorld, seed: i
         selector = {"nodeSelector": {"zone": "none"}} if chance.random() < 0.1 else {}
         name = fresh(f"pod-{number:02}")
         pods.append(world.objects.pod(units, name=name, annotations=count, **selector))
-    pending_pods = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world, pod)}
+    pending_pods = {pod["metadata"]["name"]: pod for pod in pods if not outcome(world.objects, pod)}
     result = need(world, "--shape", small, "--shape", large)
     out = {item["name"].partition("/")[2] for item in result["podsLeftOut"]}
     assert result["needed"] > 0, result
@@ -90,7 +90,9 @@ def test_all_pods_are_bound_that_are_not_left_out(make_world: MakeWorld, seed: i
     order = [item["name"].partition("/")[2] for item in result["waiting"]]
     assert set(order) == set(pending_pods)
     remaining = {
-        name for name in order if not outcome(world, world.objects.again(pending_pods[name]))
+        name
+        for name in order
+        if not outcome(world.objects, world.objects.again(pending_pods[name]))
     }
     assert remaining == out, (result, world.told())
     again = need(world, "--shape", small)

@@ -17,19 +17,22 @@ from tests.support.waiting import poll
 
 ROOT = Path(__file__).parents[2]
 _MONITORING = ROOT / "config" / "helm" / "gpushare" / "monitoring"
-_METRIC = re.compile(r"gpushare_\w+")
+_METRIC = re.compile(r"gpushare[_:]\w+")
 _OF_PROMETHEUS = {"instance", "pod", "le"}
 """Labels that a scrape adds, and that of a histogram's buckets."""
+_OF_USE = {"namespace", "pod", "container", "uuid"}
+"""Labels of what containers use, which the cards of this test do not tell."""
 
 
 def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((_MONITORING / "rules.yaml").read_text())["groups"]
-    return list(group["rules"])
+    """The alerts and recording rules of all groups."""
+    groups = yaml.safe_load((_MONITORING / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def expressions() -> dict[str, str]:
-    """By alert or panel, its expressions."""
-    result = {rule["alert"]: rule["expr"] for rule in rules()}
+    """By alert, recorded series or panel, its expressions."""
+    result = {rule.get("alert") or rule["record"]: rule["expr"] for rule in rules()}
     dashboard = json.loads((_MONITORING / "dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
@@ -54,7 +57,7 @@ def labels_of(text: str) -> dict[str, set[str]]:
 
 def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
     """The metrics in an expression, with the labels that select them."""
-    for item in re.finditer(r"(gpushare_\w+)(\{[^}]*\})?", expression):
+    for item in re.finditer(r"(gpushare[_:][\w:]+)(\{[^}]*\})?", expression):
         yield item[1], set(re.findall(r"(\w+) *(?:=|!)", item[2] or ""))
 
 
@@ -84,12 +87,15 @@ def test_what_alerts_and_dashboard_ask_for_is_exported(
         node.knows(bound_pod)
         node.kubelet.add(bound_pod)
         # A text is handed out again for a while.
-        poll(lambda: "namespace=" in extender.probe("/metrics").body.decode(), "it is not told")
+        last = "gpushare_workload_gpu_seconds_total"
+        poll(lambda: last in extender.probe("/metrics").body.decode(), "it is not told")
         exported = labels_of(extender.probe("/metrics").body.decode())
         exported |= labels_of(node.get("/metrics")[1])
     finally:
         node.stop()
-    every_label = set().union(*exported.values()) | _OF_PROMETHEUS
+    exported |= {rule["record"]: set() for rule in rules() if "record" in rule}
+    exported["gpushare:gpu_hour_price"] = {"model"}  # the operator's own rule: docs/cost.md
+    every_label = set().union(*exported.values()) | _OF_PROMETHEUS | _OF_USE
     for entry, expression in expressions().items():
         assert _METRIC.search(expression), entry
         assert grouped(expression) <= every_label, entry

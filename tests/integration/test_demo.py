@@ -35,7 +35,7 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main([]) == 0
+    assert main(["-v"]) == 0
     output = capsys.readouterr().out
     assert "✗" not in output
     assert "\x1b" not in output
@@ -58,6 +58,21 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     assert output.rstrip().endswith("all expectations held")
     assert list(tmp_path.iterdir()) == []
     assert not [line for line in leftovers() if str(tmp_path) in line]
+
+
+def test_without_names_a_scenario_is_one_line_and_the_end_says_what_is_next(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare_localcluster.main.shipped", lambda: [find("2"), find("4")])
+    assert main([]) == 0
+    _, second, fourth, *rest = capsys.readouterr().out.splitlines()
+    assert second == f"✓ {load(find('2')).title}"
+    assert fourth == f"✓ {load(find('4')).title}"
+    assert rest[:4] == ["", "all expectations held", "", "next:"]
+    for line in rest[4:-1]:
+        words = line.partition("#")[0].split()
+        assert words[1:2] == ["demo"]
+        assert words[2] in ("2", "--keep", "--ui")
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -524,6 +525,21 @@ def test_an_option_that_makes_no_sense_is_named(
 ) -> None:
     code, message = make_node().ended(*flags)
     assert (code, why in message) == (2, True), message
+
+
+def test_containers_of_hami_core_have_folders_until_their_pods_are_gone(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    (tmp_path / "libvgpu.so").touch()
+    folders = tmp_path / "containers"
+    (folders / "uid-of-a-pod-long-gone_c0").mkdir(parents=True)
+    node = make_node("--isolation", "hami-core", "--hami-core-dir", str(tmp_path)).start()
+    pod = node.pod(4, devices=[2])
+    node.kubelet.add(pod)
+    expected = [f"{pod['metadata']['uid']}_c0"]
+    poll(
+        lambda: [path.name for path in folders.iterdir()] == expected, "the old folder stays", 90.0
+    )
 
 
 def test_what_somebody_removes_of_the_node_is_written_again(

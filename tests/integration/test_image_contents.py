@@ -1,10 +1,13 @@
 """Each image holds enough for its commands, and no more; a missing command says so.
 
 An image is as Dockerfile says: the rooms of the package that Dockerfile copies, and the packages
-of one lock file. Here each import of another package fails, as in the image.
+of one lock file. Here each import of another package fails, as in the image, and each of a module
+that Dockerfile deletes.
 """
 
 import ast
+import base64
+import json
 import os
 import re
 import shutil
@@ -20,7 +23,10 @@ from pathlib import Path
 import pytest
 
 import gpushare
+from tests.integration.certificates import authority, certificate
 from tests.support.sbom import locked
+from tests.unit.kube.exec_plugin import ExecPlugin
+from tests.unit.kube.scripted_server import reply, scripted_server, write_kubeconfig
 
 PACKAGE = Path(gpushare.__file__).parent
 ROOT = PACKAGE.parent
@@ -42,8 +48,9 @@ import sys
 
 class Absent:
     names = frozenset({absent!r})
+    deleted = tuple({deleted!r})
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
+        if name.partition(".")[0] in self.names or name.startswith(self.deleted):
             raise ModuleNotFoundError(f"not in the image: {{name}}", name=name)
 
 sys.meta_path.insert(0, Absent())
@@ -71,7 +78,7 @@ class Image:
     def python(self, code: str, *words: str) -> "subprocess.CompletedProcess[str]":
         # -S: an editable installation would find left-out modules in the clone.
         paths = [str(self.folder), *(path for path in sys.path if path.endswith("-packages"))]
-        before = _ALONE.format(absent=sorted(self.absent()))
+        before = _ALONE.format(absent=sorted(self.absent()), deleted=deleted_modules())
         return subprocess.run(
             [sys.executable, "-P", "-S", "-c", before + code, *words],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -131,6 +138,16 @@ def lock_of(target: str) -> str:
     names: list[str] = re.findall(r"--requirement (requirements\S*\.lock)", build(target))
     (name,) = names
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+def deleted_modules() -> list[str]:
+    """The prefixes of the modules of the official client that Dockerfile deletes."""
+    _, steps = stage("source")
+    ((client, folders),) = re.findall(
+        r"site-packages/(kubernetes)'.*\n +'find (.+) -type f ! -name \"__init__\.\*\" -delete'",
+        steps,
+    )
+    return [f"{client}.{folder.replace('/', '.')}." for folder in folders.split()]
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -198,6 +215,66 @@ def imports(module: str) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield str(node.module).partition(".")[0]
+
+
+_LOAD = """
+from gpushare.kube.session import load
+for path in sys.argv[1:]:
+    session = load(path, None, 1, "test")
+    print(session.headers(None).get("Authorization"), session.anonymous)
+"""
+
+
+@pytest.fixture
+def kubeconfigs(tmp_path: Path) -> Iterator[list[str]]:
+    """Users with an exec plug-in, an OIDC token to be renewed, and a certificate."""
+    plug_in = ExecPlugin(tmp_path)
+    plug_in.hand_out("by-exec")
+    authority(tmp_path, "ca")
+    certificate(tmp_path, "me", "me", "ca", "extendedKeyUsage=clientAuth")
+    pair = {"client-certificate": "me.crt", "client-key": "me.key"}
+    with scripted_server() as issuer:
+        issuer.script = reply(
+            body=json.dumps(
+                {
+                    "token_endpoint": f"{issuer.url}/token",
+                    "id_token": "by-oidc",
+                    "refresh_token": "next",
+                    "token_type": "bearer",
+                    "access_token": "other",
+                }
+            ).encode(),
+            headers="Content-Type: application/json\r\n",
+        )
+        expired = base64.urlsafe_b64encode(b'{"exp":1000000}').decode().rstrip("=")
+        oidc = {
+            "client-id": "id",
+            "client-secret": "secret",
+            "refresh-token": "first",
+            "id-token": f"a.{expired}.b",
+            "idp-issuer-url": issuer.url,
+        }
+        users = {
+            "exec": plug_in.user,
+            "oidc": {"auth-provider": {"name": "oidc", "config": oidc}},
+            "certificate": pair,
+        }
+        yield [
+            write_kubeconfig(tmp_path / name, "https://127.0.0.1:6443", user)
+            for name, user in users.items()
+        ]
+
+
+def test_without_what_dockerfile_deletes_of_the_client_each_kind_of_user_has_credentials(
+    image: Image, kubeconfigs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
+    loaded = image.python(_LOAD, *kubeconfigs)
+    assert loaded.stdout.splitlines() == [
+        "Bearer by-exec False",
+        "Bearer by-oidc False",
+        "None False",
+    ], loaded.stderr
 
 
 @pytest.mark.parametrize("target", _STARTS)

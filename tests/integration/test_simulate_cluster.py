@@ -15,9 +15,9 @@ from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, in
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 
 
-def rows(cluster: Cluster, folder: Path) -> dict[str, list[Json]]:
+def rows(cluster: Cluster, folder: Path, unit: str = "GiB") -> dict[str, list[Json]]:
     result: dict[str, list[Json]] = live_rows(  # type: ignore[assignment]  # cells are anything
-        cluster.kubeconfig(folder), "", MEM, "GiB"
+        {"kubeconfig": cluster.kubeconfig(folder)}, MEM, unit
     )
     return result
 
@@ -153,12 +153,18 @@ def test_what_no_trace_would_say_is_left_out_by_name(
     ]
 
 
+def test_without_a_unit_amounts_are_in_that_of_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.node(annotations=inventory(16384, 16384, unit="MiB"))
+    assert [node["units"] for node in rows(cluster, tmp_path, "")["nodes"]] == [16384]
+    assert not rows(cluster, tmp_path, "GiB")["nodes"]
+
+
 def test_a_cluster_that_cannot_be_asked_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
-    config = cluster.kubeconfig(tmp_path)
+    config = {"kubeconfig": cluster.kubeconfig(tmp_path)}
     cluster.stop()
     with pytest.raises(ApiError):
-        live_rows(config, "", MEM, "GiB")
+        live_rows(config, MEM, "GiB")
     with pytest.raises(SettingsError, match="--unit"):
-        live_rows(config, "", MEM, "apples")
+        live_rows(config, MEM, "apples")
     with pytest.raises(SettingsError, match="does not exist"):
-        live_rows(str(tmp_path / "none"), "", MEM, "GiB")
+        live_rows({"kubeconfig": str(tmp_path / "none")}, MEM, "GiB")

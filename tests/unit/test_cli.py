@@ -16,7 +16,8 @@ from gpushare.cli.main import main
 
 COMMANDS = (
     *("completion", "defrag"),
-    *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config"),
+    *("demo", "device-plugin", "doctor", "explain", "inspect", "report"),
+    "scheduler-config",
     "serve",
     "simulate",
     "whatif",
@@ -26,6 +27,7 @@ NEEDED = {
     "simulate": ["churn"],
     "explain": ["p"],
     "defrag": ["--for=8GiB"],
+    "report": ["--prometheus=http://a"],
 }
 """Without these words the command line of a command is wrong."""
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
@@ -192,7 +194,8 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
     with pytest.raises(SystemExit) as end:
         main([command, *NEEDED.get(command, []), "--high"])
     # Commands of `kubectl inspect gpushare` have kubectl's prefix.
-    first = "error" if command in ("explain", "inspect", "whatif") else f"gpushare {command}"
+    as_kubectl = ("explain", "inspect", "report", "whatif")
+    first = "error" if command in as_kubectl else f"gpushare {command}"
     assert end.value.code == 2
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"

@@ -9,6 +9,7 @@ import pytest
 from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.daemon.events import NullRecorder
+from gpushare.extender.follow.admission_checks import AdmissionChecks, KueueObjects
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
@@ -118,7 +119,10 @@ def test_every_metric_is_listed() -> None:
         namespace="kube-system",
         not_ready=str,
     )
-    parts = (auditor, guard, placeholders, mover)
+    checks = AdmissionChecks(
+        ScriptedApi(), resources, KueueObjects(), "GiB", not_ready=str, is_synced=bool
+    )
+    parts = (auditor, guard, placeholders, mover, checks)
     metric_names = [name for part in parts for name in part.state()]
     state = (*process, *process_metrics, *metric_names, *(f"nodes_{of}" for of in watch))
     shadow = Shadow(resources, "binpack")

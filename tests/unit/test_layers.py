@@ -110,6 +110,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.dra.requests",
         "wire.objects",
         "wire.extender",
+        "wire.kueue",
         "wire.preempt",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",

@@ -3,15 +3,21 @@
 import re
 import subprocess
 import sys
+import tarfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.kubectl_plugin import write_plugin
+from tests.support.kubectl_plugin import MANIFEST, PROGRAM, write_for_krew, write_plugin
 from tests.support.versions import PLACES, current, versions_in, with_version
 
 ROOT = Path(__file__).parents[2]
+_TOOL: list[str | Path] = [ROOT / "tests/e2e/tools/build.sh", "krew", "--built"]
+KREW = Path(
+    subprocess.run(_TOOL, capture_output=True, text=True, check=True).stdout.strip(), "krew"
+)
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -67,6 +73,64 @@ def test_the_kubectl_plug_in_is_one_file_that_a_bare_python_runs(tmp_path: Path)
     command = [sys.executable, "-I", "-S", str(plugin), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.stdout, done.stderr) == (f"kubectl-inspect-gpushare {current()}\n", "")
+
+
+URL = "https://example.com/o/gpushare/releases/download/v1.2.3"
+
+
+def test_krew_finds_the_plug_in_where_its_manifest_says(tmp_path: Path) -> None:
+    """As krew installs: sha256 and uri of the archive, `files` out of it, and `bin` of these."""
+    (tmp_path / "again").mkdir()
+    first = write_for_krew(ROOT, tmp_path, "1.2.3", URL, 1_795_000_000)
+    again = write_for_krew(ROOT, tmp_path / "again", "1.2.3", "", 1_795_000_000)
+    assert not (tmp_path / "again" / MANIFEST).exists()  # there is no place to download from
+    assert first.read_bytes() == again.read_bytes()
+    manifest = yaml.safe_load((tmp_path / MANIFEST).read_text(encoding="utf-8"))
+    (platform,) = manifest["spec"]["platforms"]
+    assert platform["uri"] == f"{URL}/{first.name}"
+    assert platform["sha256"] == sha256(first.read_bytes()).hexdigest()
+    assert manifest["metadata"]["name"] == "inspect-gpushare"  # kubectl inspect gpushare
+    assert platform["bin"] == PROGRAM
+    with tarfile.open(first) as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    installed = tmp_path / "store"
+    installed.mkdir()
+    for item in platform["files"]:
+        assert item["to"] == "."
+        (tmp_path / "unpacked" / item["from"]).rename(installed / item["from"])
+    assert sorted(path.name for path in installed.iterdir()) == ["LICENSE", PROGRAM]
+    done = subprocess.run(
+        [installed / platform["bin"], "--version"],
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"kubectl-inspect-gpushare {current()}\n", "")
+
+
+@pytest.mark.skipif(not KREW.exists(), reason="no krew: `make krew` builds it with Go")
+def test_krew_itself_installs_the_plug_in_and_no_changed_archive(tmp_path: Path) -> None:
+    archive = write_for_krew(ROOT, tmp_path, "1.2.3", URL, 1_795_000_000)
+    root = tmp_path / "krew"
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environ = {"KREW_ROOT": str(root), "PATH": path, "HOME": str(tmp_path)}
+
+    def krew(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [KREW, *words], capture_output=True, text=True, env=environ, check=False
+        )
+
+    words = ("--manifest", str(tmp_path / MANIFEST), "--archive", str(archive))
+    done = krew("install", *words)
+    assert "Installed plugin: inspect-gpushare" in done.stderr, done
+    program = root / "bin" / PROGRAM
+    command = [str(program), "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert ran.stdout == f"kubectl-inspect-gpushare {current()}\n"
+    environ["KREW_ROOT"] = str(tmp_path / "another")
+    archive.write_bytes(archive.read_bytes() + b"changed")
+    assert "checksum does not match" in krew("install", *words).stderr
 
 
 def test_without_buildah_the_images_are_skipped_with_one_line(tmp_path: Path) -> None:

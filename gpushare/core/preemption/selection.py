@@ -14,7 +14,7 @@ from itertools import accumulate, combinations, islice
 from math import inf
 
 from gpushare.core.amounts import PERCENT_AMOUNTS
-from gpushare.core.model import MAX_UNITS, Request
+from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Request
 from gpushare.core.preemption.victim_search import (
     Loss,
     Pods,
@@ -26,10 +26,15 @@ from gpushare.core.states.entry import Entry, NodeBooks
 
 PERCENTS = tuple(range(MAX_UNITS + 1, MAX_UNITS + 1 + len(PERCENT_AMOUNTS)))
 """The numbers of `PERCENT_AMOUNTS` in a `Part`: larger than any number of units."""
+SHARERS = PERCENTS[-1] + 1
+"""The number of the places for pods in a `Part`."""
+FELLOWS = SHARERS + 1
+"""The number in a `Part` of the pods of the same workload that have to leave a device."""
+_COUNTED = (*PERCENTS, SHARERS, FELLOWS)
 
 Part = tuple[int, int]
 """(device, units): the memory of a device, where a part of the request needs so many units; or
-(device, a number of PERCENTS)."""
+(device, a number of PERCENTS, SHARERS or FELLOWS)."""
 
 _Target = tuple[Part, ...]
 """One Part of memory for each part of the request, on different devices."""
@@ -85,12 +90,26 @@ class VictimSelection:
                 # A request for a device alone needs the whole memory, however little it asks for.
                 self._needed[device, size] = has if request.alone else size
             self._of_device[device] = tuple((device, size) for size in sizes)
+            if spec.max_sharers < ANY_SHARERS:
+                self._free[device, SHARERS] = spec.max_sharers - books.pods[device]
+                self._needed[device, SHARERS] = 1
             if self._with_percents:
                 for number, amount, used, percent in zip(
                     PERCENTS, PERCENT_AMOUNTS, used_percents, request.every_percent, strict=True
                 ):
                     self._free[device, number] = amount.whole - used[device]
                     self._needed[device, number] = amount.needed(percent)
+        if request.excludes_fellows:
+            self._exclude_fellows(books.entries)
+
+    def _exclude_fellows(self, entries: Iterable[Entry]) -> None:
+        """Note that each usable device must lose its pods of the request's workload."""
+        for device in self._of_device:
+            self._needed[device, FELLOWS] = self._free[device, FELLOWS] = 0
+        for entry in entries:
+            for part in self.frees(entry):
+                if part[1] == FELLOWS:
+                    self._free[part] -= 1
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
         """Return the candidates with the least loss that, with `removed`, free enough; None if
@@ -110,7 +129,7 @@ class VictimSelection:
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
         lacks = self.shortages(removed)
-        full = {device for (device, size), lack in lacks.items() if size in PERCENTS and lack}
+        full = {device for (device, size), lack in lacks.items() if size in _COUNTED and lack}
         ready = Counter(
             size for (device, size), lack in lacks.items() if not lack and device not in full
         )
@@ -120,7 +139,7 @@ class VictimSelection:
     def shortages(self, removed: Iterable[Entry]) -> dict[Part, int]:
         """Return the shortage of each part of the usable devices once the pods are gone.
 
-        0: there is room. The parts of one device are consecutive.
+        0: there is room.
         """
         free = self._free.copy()
         for entry in removed:
@@ -147,7 +166,16 @@ class VictimSelection:
             if parts:
                 numbered = zip(PERCENTS, of_device, strict=False)
                 freed.update({(device, number): part for number, part in numbered if part})
+            if (device, SHARERS) in self._needed:
+                freed[device, SHARERS] = 1
+            if (device, FELLOWS) in self._needed and self._is_fellow(request):
+                freed[device, FELLOWS] = 1
         return freed
+
+    def _is_fellow(self, request: Request) -> bool:
+        """Return whether devices with a pod of this request are closed for the preemptor."""
+        apart, own = request.apart, self.request.apart
+        return bool(apart and own and own.required and apart.workload == own.workload)
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.
@@ -217,9 +245,11 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
-def _with_percents(device: int, size: int) -> tuple[Part, ...]:
-    """Return the need of a part of the request on a device: memory, and each of `PERCENTS`."""
-    return tuple((device, number) for number in (size, *PERCENTS))
+def _with_counted(device: int, size: int) -> tuple[Part, ...]:
+    """Return the need of a part of the request on a device: memory, each of `PERCENTS`, a place,
+    and no pods of the same workload.
+    """
+    return tuple((device, number) for number in (size, *_COUNTED))
 
 
 def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Target]:
@@ -324,7 +354,7 @@ class _VictimChooser:
         able = [
             (device, size)
             for device, size in self._shortages
-            if size not in PERCENTS and unable.isdisjoint(_with_percents(device, size))
+            if size not in _COUNTED and unable.isdisjoint(_with_counted(device, size))
         ]
         targets = list(islice(_targets_among(able, self._sizes), _MAX_TARGETS + 1))
         if len(targets) <= _MAX_TARGETS:
@@ -355,7 +385,7 @@ class _VictimChooser:
 
     def _short_of(self, target: _Target) -> dict[Part, _PartNeed]:
         """Return the parts of these devices that have to be freed."""
-        parts = (part for device, size in target for part in _with_percents(device, size))
+        parts = (part for device, size in target for part in _with_counted(device, size))
         return {part: need for part in parts if (need := self._needs.get(part))}
 
     def _victims_for(self, target: _Target) -> Pods:

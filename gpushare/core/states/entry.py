@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents
 from gpushare.core.model import (
+    ANY_SHARERS,
     Charge,
     Cover,
     Labels,
@@ -213,6 +214,12 @@ class NodeBooks:
     """The same in bytes."""
     percents_used: tuple[tuple[int, ...], ...] = ()
     """For each of `PERCENT_AMOUNTS`, the percent in use of each device; () where no pod has any."""
+    pods: tuple[int, ...] = ()
+    """How many pods hold a part of each device; () if unknown."""
+
+    def has_place(self, device: int) -> bool:
+        """Return whether the device has fewer pods than the most sharers of the node."""
+        return self.spec.max_sharers == ANY_SHARERS or self.pods[device] < self.spec.max_sharers
 
     @property
     def cores_used(self) -> tuple[int, ...]:

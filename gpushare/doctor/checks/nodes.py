@@ -15,6 +15,7 @@ from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import Facts, ListedNode, ListedPods, UnhealthyConfigMap, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import MAX_SHARERS
 
 _MIB_FROM = 1024
 """Units of one device that are no GiB: no card has a TiB."""
@@ -79,6 +80,11 @@ def _capacity(nodes: Sequence[ListedNode], facts: Facts) -> Finding:
             Reason.BROKEN_CAPACITY,
             "capacity cannot be read",
             "look at what the device plug-in advertises",
+        ),
+        (
+            Reason.BROKEN_SHARERS,
+            f"label {MAX_SHARERS} is no number of pods, and no pod is placed there",
+            "write a number from 1 on, or remove the label",
         ),
     ):
         if closed_nodes := [node.name for node in nodes if node.spec.closed is reason]:

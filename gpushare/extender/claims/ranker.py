@@ -118,6 +118,10 @@ class _NodeOffer:
     claims: dict[str, int]
     """By uid ("" for extended resources), the index of each claim that shows no allocation yet."""
     expires_at: float
+    parts: tuple[Part, ...] = ()
+    """Parts of the fit, for the cards that the node has as `devices`."""
+    devices: object = None
+    """The devices of the node in the books at that time; the books replace the whole object."""
 
 
 class ClaimRanker:
@@ -302,7 +306,7 @@ class ClaimRanker:
         """Take the units that are offered on a node."""
         offered_units = Counter[int]()
         for uid in self._on_node[node]:
-            for index, units in parts_of(self._books, node, self._offers[uid].fit):
+            for index, units in self._parts_offered(self._offers[uid]):
                 offered_units[index] += units
         free = builder.free[row]
         shares = tuple(
@@ -310,6 +314,13 @@ class ClaimRanker:
         )
         if shares:
             builder.take(row, shares, Request().of_parts(offered_units.values()))
+
+    def _parts_offered(self, offer: _NodeOffer) -> tuple[Part, ...]:
+        devices = self._books.devices(offer.node)
+        if offer.devices is not devices:
+            offer.parts = tuple(parts_of(self._books, offer.node, offer.fit))
+            offer.devices = devices
+        return offer.parts
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
         claims = {claim: index for index, claim in enumerate(claim_uids)}
@@ -328,6 +339,7 @@ class ClaimRanker:
         offer.fit = replace(
             offer.fit, taken=tuple(result for result in offer.fit.taken if result.claim != index)
         )
+        offer.devices = None
         self._books.touch(offer.node)
 
     def _withdraw(self, uid: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from gpushare.core.claims.model import Slice
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
@@ -53,14 +54,14 @@ _RecordT = TypeVar("_RecordT")
 class ObjectHandler(Generic[_ObjectT, _RecordT]):
     """Handler that keeps a record of each object; an object that cannot be read counts as gone.
 
-    read_record: returns the record; raises MessageError. replace_records: takes all records by key.
-    change_record: takes a key, and the record, or None for a deleted object. key: returns the key
-    of an object.
+    read_record: returns the record, or None for an object to leave out; raises MessageError.
+    replace_records: takes all records by key. change_record: takes a key, and the record, or None
+    for a deleted object. key: returns the key of an object.
     """
 
     def __init__(
         self,
-        read_record: Callable[[_ObjectT], _RecordT],
+        read_record: Callable[[_ObjectT], _RecordT | None],
         replace_records: Callable[[Mapping[str, _RecordT]], None],
         change_record: Callable[[str, _RecordT | None], None],
         key: Callable[[_ObjectT], str],
@@ -96,12 +97,28 @@ class ObjectHandler(Generic[_ObjectT, _RecordT]):
 
 
 def handlers_of(
-    books: ClaimBooks, claim_shown: Callable[[ClaimRecord], None] = lambda _: None
+    books: ClaimBooks,
+    claim_shown: Callable[[ClaimRecord], None] = lambda _: None,
+    list_slices: Callable[[], None] = lambda: None,
 ) -> dict[str, tuple[Codec[Any], ObjectHandler[Any, Any]]]:
     """Return the codec and the handler of each collection that fills the books, by collection.
 
-    claim_shown: called with each claim, after the books have taken it over.
+    claim_shown: called with each claim, after the books have taken it over. list_slices: called
+    when the books need a new list of slices.
     """
+
+    def slices_listed(records: Mapping[str, Slice]) -> None:
+        books.replace_slices(records.values())
+        if books.misses_slices:
+            list_slices()
+
+    def slice_changed(name: str, item: Slice | None) -> None:
+        if item is None:
+            books.slice_gone(name)
+        else:
+            books.slice_changed(item)
+        if books.misses_slices:
+            list_slices()
 
     def claims_listed(claims: Mapping[str, ClaimRecord]) -> None:
         books.replace_claims(claims.values())
@@ -115,12 +132,7 @@ def handlers_of(
         books.claim_changed(claim)
         claim_shown(claim)
 
-    slices = ObjectHandler(
-        read_slice,
-        lambda records: books.replace_slices(records.values()),
-        lambda name, item: books.slice_gone(name) if item is None else books.slice_changed(item),
-        _name,
-    )
+    slices = ObjectHandler(read_slice, slices_listed, slice_changed, _name)
     classes = ObjectHandler(
         class_record,
         lambda records: books.replace_classes(records.values()),
@@ -176,13 +188,19 @@ class ClaimsService:
         self.view = ClaimsView(books, source, matches=self._selectors.matches, counts=self._counts)
         followed: dict[str, Reflector[Any, Any]] = {
             name: Reflector(client, ListWatch(f"{DRA}/{name}", codec), handler)
-            for name, (codec, handler) in handlers_of(books, self.ranker.shown).items()
+            for name, (codec, handler) in handlers_of(
+                books, self.ranker.shown, self._list_slices
+            ).items()
         }
+        self._slices = followed["resourceslices"]
         self._needed = [followed[name] for name in ("resourceslices", "resourceclaims")]
         # Without a right to read these, or without the API, no pod with claims is ranked.
         self.sources = {
             name: Source(reflector, optional=True) for name, reflector in followed.items()
         }
+
+    def _list_slices(self) -> None:
+        self._slices.request_relist()
 
     def _is_ready(self) -> bool:
         return all(reflector.status.synced for reflector in self._needed)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
-from gpushare.core.model import NodeSpec, PodRef
+from gpushare.core.model import ANY_SHARERS, NodeSpec, PodRef
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
@@ -243,11 +243,15 @@ def narrowed(ledger_spec: NodeSpec, listed_spec: NodeSpec) -> NodeSpec:
         uuids=uuids,
         closed=ledger_spec.closed or listed_spec.closed,
         serves_by_identity=ledger_spec.serves_by_identity and listed_spec.serves_by_identity,
+        max_sharers=min(ledger_spec.max_sharers, listed_spec.max_sharers),
     )
 
 
 def _devices(spec: NodeSpec) -> tuple[object, ...]:
-    return (spec.capacity, spec.healthy, spec.closed, spec.uuids, spec.serves_by_identity)
+    return (
+        *(spec.capacity, spec.healthy, spec.closed, spec.uuids),
+        *(spec.serves_by_identity, spec.max_sharers),
+    )
 
 
 def _describe(spec: NodeSpec) -> str:
@@ -256,7 +260,8 @@ def _describe(spec: NodeSpec) -> str:
         f"{units}{f' {uuid}' if uuid else ''}{'' if ok else ' (unhealthy)'}"
         for units, ok, uuid in zip(spec.capacity, spec.healthy, uuids, strict=False)
     )
-    return (units or "none") + (f", closed: {spec.closed.value}" if spec.closed else "")
+    limit = f", at most {spec.max_sharers} pods a device" * (spec.max_sharers < ANY_SHARERS)
+    return (units or "none") + limit + (f", closed: {spec.closed.value}" if spec.closed else "")
 
 
 Report = Callable[[Finding, bool], None]

@@ -163,4 +163,12 @@ class GroupMembers:
 def kind_of(request: Request) -> Request:
     """Return the part of the request that decides on the devices where the pod fits."""
     units, devices, _, _, models, percents, cards, split, _ = request.kind
-    return Request(units, devices, models=models, percents=percents, cards=cards, split=split)
+    return Request(
+        units,
+        devices,
+        models=models,
+        percents=percents,
+        cards=cards,
+        split=split,
+        apart=request.apart,
+    )

@@ -85,9 +85,19 @@ class Readiness(Part):
         for source in self._sources.values():
             source.reflector.stop()
 
+    def earlier_renewal(self) -> float:
+        """Return when the leader before this process last renewed the Lease, in seconds since the
+        epoch; NaN if that is not known.
+        """
+        return math.nan if self._lease_runner is None else self._lease_runner.earlier_renewal()
+
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
-        return next((wrong for wrong in self.checks().values() if wrong), "")
+        now = self._clock()
+        for name, source in self._sources.items():
+            if problem := self._problem_of(name, source, now):
+                return problem
+        return self._leadership_problem(now)
 
     def checks(self) -> dict[str, str]:
         """Return the problem of each part, "" if there is none; APIs that this cluster does not
@@ -170,9 +180,9 @@ class Readiness(Part):
         just started refuses everything with 403 or 503; it answers 404 only when it knows all APIs.
         """
         status = source.reflector.status
-        if _is_missing(source):
-            return ""
         if not status.synced:
+            if _is_missing(source):
+                return ""
             required = (
                 required_source
                 for required_source in self._sources.values()

@@ -20,11 +20,13 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.ledger import Changes
 from gpushare.logline import Line
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.dra.objects import ClaimsPod
-from gpushare.wire.groups import Claimant, claimant, group_of
+from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
+from gpushare.wire.kueue import AdmittedPod, admitted_pod
 from gpushare.wire.nodes import InventoryCache, node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
@@ -154,6 +156,10 @@ class SeenPod:
     """The record of a pod that may wait for devices of claims, if the handler has to collect such
     pods."""
 
+    admitted: AdmittedPod | None = None
+    """The pod as one of a workload that Kueue has admitted, if the handler has to collect such
+    pods."""
+
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
@@ -161,7 +167,8 @@ class PodEventHandler:
     changed, moved: called after each change of a ledger. gone: called with the uid of each deleted
     pod. mistaken_pods: gets the mistake of each pod. running: gets the pods on nodes, with their
     demands on nodes. placeholders: gets the placeholders. waiting: gets the pods that may wait for
-    devices of claims; the pods of the watch have claims then (ClaimsPod).
+    devices of claims; the pods of the watch have claims then (ClaimsPod). admitted: gets the pods
+    of workloads that Kueue has admitted.
     """
 
     def __init__(
@@ -174,6 +181,7 @@ class PodEventHandler:
         running: Shown[ObservedPod] | None = None,
         placeholders: Shown[Placeholder] | None = None,
         waiting: WaitingPods | None = None,
+        admitted: Shown[AdmittedPod] | None = None,
         moved: Moved = lambda *_: None,
         gone: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -185,6 +193,7 @@ class PodEventHandler:
         self._running = running
         self._placeholders = Shown[Placeholder]() if placeholders is None else placeholders
         self._waiting = waiting
+        self._admitted = admitted
         self._clock = clock
         self._listed = False
 
@@ -222,6 +231,9 @@ class PodEventHandler:
         if self._waiting is not None:
             waiting_pods = {pod.uid: pod.waiting for pod in pods if pod.waiting is not None}
             self._waiting.replace(waiting_pods, keep=unread)
+        if self._admitted is not None:
+            admitted_pods = {pod.uid: pod.admitted for pod in pods if pod.admitted is not None}
+            self._admitted.replace(admitted_pods, keep=unread)
         if self._mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
             self._mistaken_pods.keep({pod.uid for pod in mistaken})
@@ -254,6 +266,8 @@ class PodEventHandler:
             self._placeholders.put(pod.uid, pod.placeholder)
             if self._waiting is not None:
                 self._waiting.put(pod.uid, pod.waiting)
+            if self._admitted is not None:
+                self._admitted.put(pod.uid, pod.admitted)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
 
@@ -298,6 +312,7 @@ class PodEventHandler:
             membership=self._membership(pod, observed, claims) if stays else None,
             deleted=deleted,
             waiting=self._waiting_pod(pod) if may_hold and stands_in is None else None,
+            admitted=None if self._admitted is None else admitted_pod(pod),
         )
 
     def _waiting_pod(self, pod: Pod) -> WaitingPod | None:
@@ -363,6 +378,8 @@ class PodEventHandler:
         self._placeholders.put(uid, None)
         if self._waiting is not None:
             self._waiting.put(uid, None)
+        if self._admitted is not None:
+            self._admitted.put(uid, None)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 

@@ -27,8 +27,8 @@ _BY_AUTHORIZER = re.compile(r' is forbidden: User ".*" cannot \S+ (?:resource|pa
 
 def lacks_right(error: ApiError) -> bool:
     """Return whether the account may not make such writes at all, whatever is written."""
-    return error.status == 401 or (
-        error.status == 403 and _BY_AUTHORIZER.search(str(error)) is not None
+    return error.refusal == 401 or (
+        error.refusal == 403 and _BY_AUTHORIZER.search(str(error)) is not None
     )
 
 
@@ -56,7 +56,7 @@ class WriteRight:
         now = self._clock()
         if lacks_right(error):
             self._missing_until = now + PAUSE
-        elif error.status in REFUSED:
+        elif error.refusal in REFUSED:
             # One that was not tried for so long is another matter by now.
             self._rests = {k: pause for k, pause in self._rests.items() if now < pause[0] + PAUSE}
             _, last = self._rests.get(key, (0.0, FIRST_REST / 2))

@@ -189,7 +189,8 @@ class _ResourceState:
 
     def may_try(self, now: float) -> bool:
         """Return whether to try policies now."""
-        is_due = self.estimator.is_trial_due(first=self.resource.choice is None)
+        is_first = self.resource.choice is None
+        is_due = self._has_devices() and self.estimator.is_trial_due(first=is_first)
         if not (is_due and self.trials.may_run(now)):
             self.trial_due_since = None
             return False
@@ -200,7 +201,7 @@ class _ResourceState:
 
     def is_due(self, now: float) -> bool:
         """Return whether to make policies now; they rank nothing while no node has devices."""
-        if self.layout is None or not self.layout.any():
+        if not self._has_devices():
             return False
         estimator = self.estimator
         if now >= self.tried + SPACING:
@@ -214,6 +215,9 @@ class _ResourceState:
         if not request.devices or layout is None or not layout.any():
             return True
         return bool(has_devices(layout >= request.least, request, layout).any())
+
+    def _has_devices(self) -> bool:
+        return self.layout is not None and bool(self.layout.any())
 
 
 class PolicyRefresher(LoopPart):

@@ -35,9 +35,10 @@ from gpushare.ledger import Reader
 from gpushare.logline import Line
 from gpushare.turns import in_turns
 from gpushare.wire.budgets import read_budget
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
-from gpushare.wire.groups import NO_GROUP, Claimant, claimant, group_of
+from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, kept_owned, pod_path, read_record
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod

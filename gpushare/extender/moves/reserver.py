@@ -33,7 +33,8 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.groups import NO_GROUP, claimant, group_of
+from gpushare.wire.claimant import claimant
+from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.moves import pod_path
 from gpushare.wire.objects import PODS, Pod
 

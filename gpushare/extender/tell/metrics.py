@@ -52,6 +52,9 @@ _HELP = {
     "placeholders_created_total": "Placeholders created by this process",
     "placeholders_deleted_total": "Placeholders deleted by this process",
     "placeholders_failed_writes_total": "Writes of placeholders that failed; see the log",
+    "kueue_ready_total": "Judgements of workloads of Kueue whose pods all have devices",
+    "kueue_retry_total": "Judgements of workloads without; Kueue tries these again",
+    "kueue_failed_writes_total": "Writes of admission checks that failed; see the log",
     "moves_total": "Pods that were moved so that another fits",
     "moves_refused_total": "Evictions that the API server refused; the log says why",
     "moves_left": "Evictions that are left of the budget of this hour, as last read",
@@ -85,7 +88,7 @@ class Metrics:
     `devices` alone, by `namespaces` too, or by `pods` as well. shadow: the shadow policy. claims:
     the view of claims, None if claims are not followed. stopped_moves: the number of stopped plans
     of moves by reason. placeholders: the number of placeholders by namespace; empty while the
-    option is off.
+    option is off. gpu_seconds: the text of the counters of GPU-seconds.
     """
 
     def __init__(
@@ -100,8 +103,10 @@ class Metrics:
         claims: ClaimsView | None = None,
         stopped_moves: Callable[[], Mapping[str, int]] = dict,
         placeholders: Callable[[], Mapping[str, int]] = dict,
+        gpu_seconds: Callable[[], bytes] = bytes,
     ) -> None:
         self._resources = resources
+        self._gpu_seconds = gpu_seconds
         self._detail = detail
         self._shadow = shadow
         self._claims = claims
@@ -156,7 +161,7 @@ class Metrics:
                     self._resources, self._unit_bytes, self._detail, claims
                 )
                 usage += written_metrics.shadow_metrics(self._shadow, self._unit_bytes)
-                usage += written_metrics.claims_metrics(self._claims)
+                usage += written_metrics.claims_metrics(self._claims) + self._gpu_seconds()
                 self._text = devices + usage + prometheus_client.generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)

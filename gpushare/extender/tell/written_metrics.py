@@ -20,6 +20,7 @@ from gpushare.core.neighbours import MANY, devices_by_pods
 from gpushare.core.node_filters import Availability, NodeState
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units
+from gpushare.core.workload_names import workload_name
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.shadow.follower import Counts
@@ -29,8 +30,8 @@ from gpushare.extender.tell.node_values import NodeValues
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """Of the values of labels."""
 
-_Labels = tuple[tuple[str, str], ...]
-_Samples = Mapping[_Labels, float]
+Labels = tuple[tuple[str, str], ...]
+_Samples = Mapping[Labels, float]
 """The value of each sample by labels."""
 
 _Held = Counter[tuple[str, ...]]
@@ -154,7 +155,7 @@ def _node_texts(
     for device, units in enumerate(books.spec.capacity):
         usable = books.spec.healthy[device] and not books.spec.closed
         unused = max(units - books.used[device], 0)
-        if not (usable and availability.takes_pods):
+        if not (usable and availability.takes_pods and books.has_place(device)):
             unavailable += unused
             unused = 0
         values: dict[str, float] = {
@@ -199,8 +200,8 @@ def usage_metrics(
     """
     if detail == "devices":
         return b""
-    namespaces: dict[_Labels, float] = {}
-    pods: dict[_Labels, float] = {}
+    namespaces: dict[Labels, float] = {}
+    pods: dict[Labels, float] = {}
     for managed_resource in [*resources, *([claims] if claims else [])]:
         resource = ("resource", managed_resource.names.resource)
         by_pod: _Held = Counter()
@@ -210,20 +211,23 @@ def usage_metrics(
                 units, ref = entry.request.total, entry.ref
                 by_namespace[ref.namespace,] += units
                 # Two pods have one name if the first has ended and its successor exists.
-                by_pod[ref.namespace, ref.name, node.spec.name] += units
+                # Labels are known of pods that the watch has shown on a node.
+                is_shown = entry.assumption is None
+                workload = workload_name(ref.name, dict(entry.labels)) if is_shown else ""
+                by_pod[ref.namespace, ref.name, node.spec.name, workload] += units
         for (namespace,), units in _largest(by_namespace, NAMESPACES):
             namespaces[("namespace", namespace), resource] = units * unit_bytes
         if managed_resource is not claims:
-            for (namespace, pod, name), units in _largest(by_pod, PODS):
-                of = (("namespace", namespace), ("pod", pod), ("node", name), resource)
-                pods[of] = units * unit_bytes
-    text = _family(
+            for names, units in _largest(by_pod, PODS):
+                labels = zip(("namespace", "pod", "node", "workload"), names, strict=True)
+                pods[(*labels, resource)] = units * unit_bytes
+    text = family_text(
         "gpushare_namespace_memory_allocated_bytes",
         f"Memory given to the pods of a namespace; {OTHERS}: of all but the {NAMESPACES} largest",
         namespaces,
     )
     if detail == "pods":
-        text += _family(
+        text += family_text(
             "gpushare_pod_memory_allocated_bytes",
             f"Memory given to a pod; {OTHERS}: to all but the {PODS} largest",
             pods,
@@ -237,33 +241,33 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
         return b""
     counts = view.counts()
     families = (
-        _family(
+        family_text(
             "gpushare_claims",
             "Claims that have devices of the driver",
             {(("driver", view.driver),): float(counts.claims)},
         ),
-        _family(
+        family_text(
             "gpushare_claim_offers",
             "Pods with a node that filter has answered, and without a shown allocation",
             {(("driver", view.driver),): float(counts.offers)},
         ),
-        _family(
+        family_text(
             "gpushare_claim_pods_total",
             "Filter calls about pods with claims: ranked, or not_ranked: all nodes were answered",
             {(("outcome", outcome),): number for outcome, number in counts.pods.items()},
         ),
-        _family(
+        family_text(
             "gpushare_claim_predictions_total",
             "Allocations of claims on offered nodes, by whether first fit predicted the devices:"
             " right, other_device, other_node",
             {(("outcome", outcome),): number for outcome, number in counts.predictions.items()},
         ),
-        _family(
+        family_text(
             "gpushare_claim_selectors_unevaluated_total",
             "CEL selectors that could not be evaluated and counted as true, by why",
             {(("why", reason),): number for reason, number in counts.unevaluated_selectors.items()},
         ),
-        _family(
+        family_text(
             "gpushare_claim_nodes_unmodelled",
             "Nodes whose slices are too many or too large to be read; they rank last",
             {(("driver", view.driver),): float(counts.unmodelled_nodes)},
@@ -291,49 +295,49 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         }
 
     families = (
-        _family(
+        family_text(
             "gpushare_shadow_on",
             "1 while the shadow policy follows; 0 for long: it failed, the log says how",
             {(("policy", shadow.policy),): float(shadow.follows)},
         ),
-        _family(
+        family_text(
             "gpushare_shadow_choices_total",
             "Pods that filter answered for, by whether the shadow policy, on the real books, would"
             " choose the same place or another node or device",
             by("choice", lambda tally: tally.choices),
         ),
-        _family(
+        family_text(
             "gpushare_shadow_pods_total",
             "Pods by which books took them: both, the real ones alone, or the shadow's alone",
             by("taken", lambda tally: tally.pods),
         ),
-        _family(
+        family_text(
             "gpushare_shadow_inexact_total",
             "Pods that the shadow's books could not follow exactly, by why",
             by("why", lambda tally: tally.inexact),
         ),
-        _family(
+        family_text(
             "gpushare_shadow_rebases_total",
             "How often the shadow's books began anew with the real ones",
             {of: tally.rebases for of, tally in counts.items()},
         ),
-        _family(
+        family_text(
             "gpushare_shadow_dropped_total",
             "What the shadow had no time for: choices not compared; events, after which its books"
             " begin anew",
             {(("what", kind),): number for kind, number in shadow.dropped.items()},
         ),
-        _family(
+        family_text(
             "gpushare_shadow_running_pods",
             "Pods in the real books and in the shadow's",
             {of: figures.pods for of, figures in sums.items()},
         ),
-        _family(
+        family_text(
             "gpushare_shadow_allocated_bytes",
             "Memory given to pods in the real books and in the shadow's",
             {of: figures.allocated * unit_bytes for of, figures in sums.items()},
         ),
-        _family(
+        family_text(
             "gpushare_shadow_stranded_bytes",
             "Free memory of devices where the commonest request has no room, in both books",
             {of: figures.stranded * unit_bytes for of, figures in sums.items()},
@@ -342,7 +346,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
     return "".join(families).encode()
 
 
-def _family(name: str, text: str, samples: _Samples) -> str:
+def family_text(name: str, text: str, samples: _Samples) -> str:
     """Return a metric family; a name that ends in _total makes a counter."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]

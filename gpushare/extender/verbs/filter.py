@@ -39,10 +39,11 @@ from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.recipients import NO_RECIPIENTS, Recipients
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
-from gpushare.wire.groups import Claimant, claimant, group_of
+from gpushare.wire.groups import group_of
 
 
 class FilterLook(NamedTuple):
@@ -451,7 +452,7 @@ class FilterVerb:
             own=resource.filters,
             demands=demands,
         )
-        explanation = explain_nodes(names=[name for name in snapshot.names if name])
+        explanation = explain_nodes(names=sorted(filter(None, snapshot.names)))
         if explanation.fit:
             # kube-scheduler left these nodes out for a reason that no node shows, such as affinity
             # to pods. Only "never" of the nodes in the call would be wrong.

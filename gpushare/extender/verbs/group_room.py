@@ -22,7 +22,7 @@ from gpushare.explain.pod import GroupNeed
 from gpushare.extender.follow.group_members import Need, kind_of
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.bind.gate import Gate
-from gpushare.wire.groups import Claimant
+from gpushare.wire.claimant import Claimant
 
 _MAX_GROUPS = 1_000
 """Upper bound of the groups with a kept result."""

@@ -26,7 +26,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
-from gpushare.wire.groups import Claimant
+from gpushare.wire.claimant import Claimant
 from gpushare.wire.held import HeldPlace
 
 _MAX_VIEWS = 8

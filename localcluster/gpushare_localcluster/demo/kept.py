@@ -1,4 +1,5 @@
-"""The last lines of `gpushare demo --keep`: access to the cluster, commands to try, limits.
+"""The last lines of `gpushare demo`: what to do next; with --keep the access to the cluster,
+commands to try, limits.
 
 Tested in `tests/integration/test_demo_doctor.py` and `tests/pages/test_first_hour.py`, which run
 the printed commands.
@@ -31,6 +32,26 @@ _MISSING = """\
 not there: programs (containers only report that they run; exec, attach and port-forward are
 refused), GPUs, networks behind Services, CronJobs, autoscalers of pods, quotas, tokens. Nothing is
 kept: when this ends the cluster is gone."""
+
+
+_NEXT = (
+    ("{demo} 2", "what happens in a scenario, line by line; -v: in all"),
+    ("{demo} --keep", "a cluster for kubectl, and commands to try"),
+    ("{demo} --ui", "the same, with a page for a browser"),
+)
+
+
+def next_lines() -> Iterator[str]:
+    """Yield what to do after all scenarios, by the command as the user can write it."""
+    program = Path(sys.prefix) / "bin" / "gpushare"
+    if shutil.which("gpushare") is not None:
+        program = Path("gpushare")
+    elif program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    yield "\nnext:"
+    for command, remark in _NEXT:
+        yield f"  {command.format(demo=f'{shlex.quote(str(program))} demo')}  # {remark}"
+    yield "then docs/start.md, a first hour, and docs/install.md, on your own cluster"
 
 
 def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:

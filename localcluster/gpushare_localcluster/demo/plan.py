@@ -38,8 +38,9 @@ class PodPlan:
     gpu_cores: percent of compute that the first container requests. gpu_split: the split of the
     memory over devices, "" for even. claim_class: the device class of the claim for the memory, ""
     for no claim. nic: whether the claim requests a network card too. spread_over: the topology key
-    over which equal pods are spread, "" for none. policy: the placement policy, "" for the
-    extender's default. scheduler_name: the profile of the scheduler, "" for the default.
+    over which equal pods are spread, "" for none. apart: the wish to stay apart from the pods of
+    the group, "" for none. policy: the placement policy, "" for the extender's default.
+    scheduler_name: the profile of the scheduler, "" for the default.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PodPlan:
     claim_class: str = ""
     nic: bool = False
     spread_over: str = ""
+    apart: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,12 @@ _TOLD = ("NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_MEM_CONTAINER")
 class Report:
     """Prints line by line, from any thread."""
 
-    def __init__(self, out: TextIO, *, colours: bool = False) -> None:
+    def __init__(self, out: TextIO, *, colours: bool = False, brief: bool = False) -> None:
+        """brief: whether to print a line for each part whose expectations hold."""
         self._out = out
+        self._brief = brief
+        self._kept: list[str] | None = None
+        self._unfinished = ""
         self._colours = colours
         self._lock = threading.Lock()
         self._used: Counter[tuple[str, int]] = Counter()
@@ -42,8 +46,20 @@ class Report:
         """The units by device that a bound pod has by claims."""
 
     def title(self, text: str) -> None:
-        """Print the title of a part."""
+        """Print the title of a part; with `brief`, keep all lines until the end of the part."""
+        self._kept = [] if self._brief else None
         self._print(self._painted("head", f"\n== {text}"))
+
+    def end(self, text: str, *, held: bool) -> None:
+        """End the part with this title; with `brief`, print one line, or all lines if not held."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        if held:
+            self._print(f"{self._painted('good', '✓')} {text}")
+        else:
+            self._print("\n".join(kept))
 
     def say(self, text: str) -> None:
         """Print a line of the scenario."""
@@ -52,6 +68,16 @@ class Report:
     def line(self, text: str) -> None:
         """Print a plain line."""
         self._print(text)
+
+    def write(self, text: str) -> int:
+        """Print the whole lines of what a program writes, for `redirect_stdout`."""
+        *whole, self._unfinished = f"{self._unfinished}{text}".split("\n")
+        for line in whole:
+            self._print(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: a line is out when `write` returns."""
 
     def expectation(self, words: str, complaint: str | None) -> None:
         """Print an expectation that held, or the complaint."""
@@ -181,6 +207,10 @@ class Report:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self._colours and text else text
 
     def _print(self, text: str) -> None:
+        with self._lock:
+            if self._kept is not None:
+                self._kept.append(text)
+                return
         try:
             # In one write, as other threads print too.
             self._out.write(f"{text}\n")

@@ -219,7 +219,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
         *("name", "gpuMem", "gpuCount", "gpuCores", "gpuSplit", "containers"),
         *("cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
-        *("schedulerName", "claim", "nic", "spreadOver"),
+        *("schedulerName", "claim", "nic", "spreadOver", "apart"),
     )
     base = fields.need("name")
     replicas = fields.get("replicas")
@@ -233,7 +233,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     if cores and not containers[0]:
         raise cores.error("asks for compute without memory: give gpuMem as well")
     claim = _claim(fields, classes)
-    nic, spread = fields.get("nic"), fields.get("spreadOver")
+    nic, spread, apart = (fields.get(key) for key in ("nic", "spreadOver", "apart"))
     if nic and not claim:
         raise nic.error("goes with claim alone")
     if spread and not fields.labels("labels"):
@@ -257,6 +257,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
             claim_class=claim,
             nic=nic.flag() if nic else False,
             spread_over=spread.text() if spread else "",
+            apart=apart.text() if apart else "",
         )
         for name in names
     ]

@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from gpushare.cli import main as verbs
+from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.commands import OF_PLUGIN
 from gpushare.cli.kubectl import PROMPT_AFTER
+from gpushare.core.model import Reason
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -95,6 +97,33 @@ def test_wide_tells_free_memory_models_and_what_is_wrong(
     assert ["p1", "default", "4", "0", "0", "4", "Running", "yes"] in [
         line.split() for line in out.splitlines()
     ]
+
+
+def test_a_device_with_the_most_pods_has_nothing_free(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    limited = node("a")
+    limited["metadata"]["labels"] = {"gpushare.io/max-sharers": "2"}
+    kubectl.cluster([limited], [pod("p1", "a"), pod("p2", "a"), pod("p3", "a", idx="1")])
+    _, out, _ = inspect("-o", "wide")
+    assert out.splitlines()[1].split()[-7:] == ["-", "at", "most", "2", "pods", "a", "device"]
+    document = json.loads(inspect("-o", "json")[1])
+    assert [device["free"] for device in document["nodes"][0]["devices"]] == [0, 12]
+    saved_books = resource_of_report(document, "saved.json", "binpack")
+    assert saved_books.ledger.snapshot().free.tolist() == [[0, 12]]
+
+
+def test_a_node_with_an_unreadable_limit_of_pods_is_closed(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    broken = node("a")
+    broken["metadata"]["labels"] = {"gpushare.io/max-sharers": "few"}
+    kubectl.cluster([broken], [])
+    document = json.loads(inspect("-o", "json")[1])
+    assert document["nodes"][0]["closed"] == Reason.BROKEN_SHARERS.value
+    assert "'few' is not a number of pods" in document["warnings"][0]
+    saved_books = resource_of_report(document, "saved.json", "binpack")
+    assert saved_books.ledger.snapshot().free.tolist() == [[0, 0]]
 
 
 def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) -> None:

@@ -151,6 +151,7 @@ PLUGIN = [
     "defrag\tSay which few pods would have to move so that a pod fits, or move them.",
     "doctor\tSay what is mis-wired, one line for each check. Changes nothing.",
     "explain\tSay why a pod is pending and what would help, or why it is where it is.",
+    "report\tSay who was promised how many GPU-hours, who used them, and their cost.",
     "whatif\tSay whether pods would fit, now or with nodes gone or added. Changes nothing.",
 ]
 

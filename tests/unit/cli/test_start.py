@@ -13,6 +13,7 @@ import pytest
 
 from gpushare.cli import parsers
 from gpushare.cli.commands import MODULES, PARSERS, parser_of
+from gpushare.commandline import PASSED_ON
 from gpushare.doctor.options import doctor_parser
 from gpushare.explain import defrag
 
@@ -62,11 +63,14 @@ def test_the_default_of_moves_is_that_of_plans() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["defrag", "doctor", "explain", "inspect", "simulate", "whatif"]
+    "command", ["defrag", "doctor", "explain", "inspect", "scheduler-config", "simulate", "whatif"]
 )
 def test_an_option_is_written_alike_in_every_command(command: str) -> None:
     needed = {"simulate": ["churn"], "explain": ["p"], "defrag": ["--for=8GiB"]}
-    words = [*needed.get(command, []), "-o=json", "--unit=MiB", "--kubeconfig=f", "--context=c"]
+    words = [*needed.get(command, []), "--kubeconfig=f", *(f"{flag}=c" for flag in PASSED_ON)]
     values = parser_of(command).parse_args(words)
-    assert (values.output, values.unit, values.kubeconfig) == ("json", "MiB", "f")
-    assert "".join(values.context) == "c"
+    assert values.kubeconfig == "f"
+    assert {getattr(values, flag.strip("-").replace("-", "_"))[0] for flag in PASSED_ON} == {"c"}
+    if command != "scheduler-config":
+        values = parser_of(command).parse_args([*words, "-o=json", "--unit=MiB"])
+        assert (values.output, values.unit) == ("json", "MiB")

@@ -18,7 +18,7 @@ from gpushare.errors import SettingsError
 from gpushare.explain.whatif import new_names
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import SPLIT, USE_MODELS
+from gpushare.wire.device_request import APART, SPLIT, USE_MODELS
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
 
@@ -360,6 +360,23 @@ def test_all_pods_of_a_file_are_one_gang(
     assert lines[2].startswith("Gang:     job/train: needs 2 x 9 GiB at once: 2 fit (2 on a)")
     assert lines[3].startswith("Gang:     pod/head: needs 1 x 9 GiB at once: 0 fit; then: ")
     assert lines[4] == "          so none of these pods is placed"
+
+
+def test_pods_of_a_template_that_stay_apart_need_a_device_each(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, fits = tmp_path / "pods.json", []
+    for annotations in ({}, {APART: "required"}):
+        template = pod_json("x", 1, annotations=annotations)
+        job = {
+            "kind": "Job",
+            "metadata": {"name": "train"},
+            "spec": {"parallelism": 40, "template": template},
+        }
+        file.write_text(json.dumps({"kind": "List", "items": [job, job | {"metadata": {}}]}))
+        _, out, _ = whatif(capsys, "--snapshot", str(saved), "--pods", str(file), "-o", "json")
+        fits.append([pods["fit"] for pods in json.loads(out)["pods"]])
+    assert fits == [[22, 0], [2, 2]]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from gpushare.core.amounts import PERCENT_AMOUNTS, compute
 from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import (
     ANY_CARD,
+    ANY_SHARERS,
     Allocation,
+    Apart,
     Cards,
     Charge,
     NodeSpec,
@@ -90,6 +92,10 @@ def state_of(spec: NodeSpec, **changes: object) -> NodeState:
     return replace(state, **changes)  # type: ignore[arg-type]  # the caller names its fields
 
 
+APART = st.sampled_from([None, None, Apart("web", required=True), Apart("web", required=False)])
+"""Wishes of pods to stay apart, half of them of one workload."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Nodes, units and cores used by device of each, and the bound pods not served yet."""
@@ -119,12 +125,16 @@ class Cluster:
         ]
 
     def free(self, name: str) -> list[int]:
-        """Units that can be given out, by device: none where all cores are given."""
+        """Units that can be given out, by device: none where all cores are given, or all places."""
         memory, cores = self.memory_left(name), self.cores_used(name)
         return [
-            units if used_cores < 100 else 0
+            units if used_cores < 100 and self.has_places(name) else 0
             for units, used_cores in zip(memory, cores, strict=True)
         ]
+
+    def has_places(self, name: str) -> bool:
+        """Whether the devices of the node take more pods; a pod is on each."""
+        return self.spec(name).max_sharers > (name in self.used)
 
     def with_cores(self, name: str, request: Request) -> list[int]:
         """The open devices with enough free cores for the request, regardless of memory."""
@@ -197,7 +207,8 @@ def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Clust
         shape = node(name, *capacity, unhealthy=sick, closed=close_reason, cpu=cpu, memory=memory)
         models = (draw(st.sampled_from("AB")),) * len(capacity)
         uuids = tuple(f"{index}-{device}" * has_uuids for device in range(len(capacity)))
-        nodes.append(replace(shape, models=models, uuids=uuids))
+        limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 2, 1]))
+        nodes.append(replace(shape, models=models, uuids=uuids, max_sharers=limit))
         used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
         cores[name] = tuple(draw(_CORES) if shared else 0 for _ in capacity)
         if pins and draw(st.booleans()):
@@ -280,6 +291,9 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
         if units >= request.units and at in accepted
     ]
     cores = [at for at in cluster.with_cores(name, request) if at in accepted]
+    if len(memory) >= request.devices and not cluster.has_places(name):
+        no_cores = len(cores) < request.devices
+        return Reason(PERCENT_AMOUNTS[0].reason) if no_cores else Reason.MOST_SHARERS
     if len({*memory} & {*cores}) >= request.devices:
         return Reason.WAITS_FOR_PLUGIN
     if len(memory) >= request.devices:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import ANY_SHARERS, Apart, Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry, NodeBooks, Phase
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import APART, node
 
 NODE = "n1"
 HOST = {"cpu": 1000, "memory": 1000}
@@ -25,7 +25,9 @@ def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
     """A pod on the node; without devices: unplaced. size, priority, started, terminating, cpu."""
     count = max(len(devices), 1)
     cpu, cores = int(str(more.pop("cpu", 0))), int(str(more.pop("cores", 0)))
-    request = Request(units, count, cpu=cpu, percents=compute(cores))
+    apart = more.pop("apart", None)
+    assert apart is None or isinstance(apart, Apart)
+    request = Request(units, count, cpu=cpu, percents=compute(cores), apart=apart)
     placement = tuple((device, units) for device in devices) or None
     observed = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
     return observed._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
@@ -126,6 +128,7 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
             started=float(draw(st.integers(0, 4))),
             terminating=draw(st.integers(0, 5)) == 0,
             cores=draw(cores),
+            apart=draw(APART),
         )
         for number in range(draw(st.integers(0, 6)))
     )
@@ -133,14 +136,17 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
     parts = parts if draw(st.booleans()) else parts[:1] * len(parts)
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
-    request = Request(percents=compute(draw(cores)), cards=cards).of_parts(parts)
+    request = Request(percents=compute(draw(cores)), cards=cards, apart=draw(APART))
+    request = request.of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
+    limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
+    uuids = tuple(map(str, range(len(capacity))))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())
     budget = st.builds(Budget, st.integers(0, 2), covers)
     budgets = draw(st.one_of(st.just([]), st.lists(budget, max_size=2)))
     return PreemptionCase(
-        node(NODE, *capacity, unhealthy=sick, uuids=(*map(str, range(len(capacity))),), **HOST),
+        node(NODE, *capacity, unhealthy=sick, uuids=uuids, max_sharers=limit, **HOST),
         pods,
         Preemptor(request, draw(st.sampled_from([1, 5, 9]))),
         tuple(budgets),

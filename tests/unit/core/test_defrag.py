@@ -4,6 +4,7 @@ The oracle asks the extender's decisions (`decide`) of a snapshot that is made a
 where the planner works on one cluster that it changes and changes back.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
-from gpushare.core.model import Charge, NodeSpec, Request, Shares
+from gpushare.core.model import ANY_SHARERS, Apart, Charge, NodeSpec, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import Ranking
@@ -91,8 +92,29 @@ class DefragWorld:
                     cores[device] += pod.request.cores
         return units, cores, cpu
 
+    def sharers(self, spec: NodeSpec, pods: State) -> Counter[int]:
+        """The pods of each device of a node."""
+        return Counter(
+            device for pod in pods.values() if pod.node == spec.name for device, _ in pod.shares
+        )
+
+    def fellows(self, spec: NodeSpec, request: Request, pods: State) -> list[int]:
+        """The devices of the pods that the request has to stay apart from, each once for a pod."""
+        return [
+            device
+            for pod in pods.values()
+            if pod.node == spec.name and pod.request.apart == request.apart is not None
+            for device in pod.devices
+        ]
+
     def is_lawful(self, pods: State) -> bool:
         for spec in self.nodes:
+            if max(self.sharers(spec, pods).values(), default=0) > spec.max_sharers:
+                return False
+            for request in {pod.request for pod in pods.values()}:
+                fellows = self.fellows(spec, request, pods)
+                if len(set(fellows)) < len(fellows):
+                    return False
             units, cores, cpu = self.sums(spec, pods)
             if cpu > (spec.cpu or 0) or max(cores) > 100:
                 return False
@@ -106,11 +128,15 @@ class DefragWorld:
 
     def fits(self, spec: NodeSpec, request: Request, pods: State) -> bool:
         """Whether the node has room for the request, by sums."""
-        units, cores, cpu = self.sums(spec, pods)
+        (units, cores, cpu), sharers = self.sums(spec, pods), self.sharers(spec, pods)
+        fellows = self.fellows(spec, request, pods)
+        devices = zip(spec.capacity, units, cores, strict=True)
         room = [
             has - used
-            for has, used, used_cores in zip(spec.capacity, units, cores, strict=True)
-            if used_cores < 100
+            for device, (has, used, used_cores) in enumerate(devices)
+            if sharers[device] < spec.max_sharers
+            and device not in fellows
+            and used_cores < 100
             and used_cores + request.cores <= 100
             and not (request.alone and used)
         ]
@@ -194,6 +220,7 @@ def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) 
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
         percents=compute(draw(CORES) if cores else 0),
+        apart=draw(st.sampled_from([None, None, Apart("web", required=True)])),
     )
     other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *other_parts]) if draw(st.booleans()) else request
@@ -212,6 +239,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> DefragW
             *draw(CAPACITIES),
             cpu=draw(CPU),
             memory=2**40,
+            max_sharers=draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 2, 3])),
         )
         for at in range(count)
     )

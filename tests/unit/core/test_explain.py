@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from gpushare.core.amounts import compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
-from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.model import (
+    ANY_SHARERS,
+    Apart,
+    NodeSpec,
+    ObservedPod,
+    PodRef,
+    Reason,
+    Request,
+)
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.states.entry import NodeBooks
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import by_name, node, state_of
+from tests.unit.core.clusters import APART, by_name, node, state_of
 
 SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
 
@@ -99,6 +107,7 @@ def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> Observe
         cpu=more.pop("cpu", 0),
         percents=compute(more.pop("cores", 0)),
         containers=((0, sum(parts)),),
+        apart=more.pop("apart", None),
     ).of_parts(parts)
     placement = tuple(zip(devices, parts, strict=True)) if devices else None
     observed_pod = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
@@ -119,9 +128,9 @@ def worlds(draw: st.DrawFn) -> World:
         capacity = draw(st.lists(st.integers(0, 8), max_size=4))
         sick = draw(st.sets(st.integers(0, 3), max_size=3))
         draw_result = draw(st.sampled_from([None, None, None, None, Reason.OTHER_UNIT]))
-        nodes.append(
-            node(name, *capacity, unhealthy=sick, closed=draw_result, cpu=4000, memory=2**33)
-        )
+        limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
+        shape = node(name, *capacity, unhealthy=sick, closed=draw_result, cpu=4000, memory=2**33)
+        nodes.append(replace(shape, max_sharers=limit))
         for number in range(draw(st.integers(0, 5)) if capacity else 0):
             devices = draw(
                 st.sets(st.integers(0, len(capacity) - 1), max_size=min(2, len(capacity)))
@@ -139,6 +148,7 @@ def worlds(draw: st.DrawFn) -> World:
                     parts=parts,
                     terminating=draw(st.booleans()),
                     cores=draw(cores),
+                    apart=draw(APART),
                     **served,
                 )
             )
@@ -163,8 +173,11 @@ def requests_of_parts(draw: st.DrawFn) -> Request:
     return request.of_parts(parts) if draw(st.booleans()) else request
 
 
-@given(worlds(), requests_of_parts())
-def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request: Request) -> None:
+@given(worlds(), requests_of_parts(), APART)
+def test_what_is_said_to_help_helps_and_nothing_less_does(
+    world: World, request: Request, apart: Apart | None
+) -> None:
+    request = replace(request, apart=apart)
     explain_result = world.explain(request)
     for remedy in explain_result.remedies:
         after = world.after(remedy)
@@ -173,15 +186,31 @@ def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request:
             assert not world.after(less).fits(request), less
 
 
-def open_devices(world: World, name: str) -> list[tuple[int, int, int]]:
-    """Of each device of a node that may be given out: units, those in use, percent in use."""
+def test_it_is_told_which_devices_pods_of_the_workload_close() -> None:
+    web = Apart("job team/train u-1", required=True)
+    pods = (pod("a", "n0", 4, 0, apart=web), pod("b", "n0", 14, 1), pod("c", "n1", 4, 1, apart=web))
+    world = World((node("n0", 16, 16), node("n1", 16, 16), node("n2", 4)), pods)
+    result = world.explain(Request(14, 1, apart=web))
+    assert result.closed_by_fellows == {"n0": (0,), "n1": (1,)}
+    assert result.fit == ("n1",)
+    assert world.explain(Request(14, 1, apart=web._replace(required=False))).closed_by_fellows == {}
+    # Memory beside a pod of the workload is of no use.
+    assert world.explain(Request(16, 1, apart=web)).fits_now == 16
+    assert world.explain(Request(16, 2, apart=web)).fits_now == 0
+
+
+def open_devices(world: World, name: str) -> list[tuple[int, int, int, bool]]:
+    """Of each device of a node that may be given out: units, those in use, percent in use, and
+    whether it may have one more pod.
+    """
     return [
-        (has, used, cores)
+        (has, used, cores, pods < books.spec.max_sharers)
         for books in world.ledger().dump(name)
-        for has, used, cores, healthy in zip(
+        for has, used, cores, pods, healthy in zip(
             books.spec.capacity,
             books.used,
             books.cores_used or (0,) * len(books.used),
+            books.pods,
             books.spec.healthy,
             strict=True,
         )
@@ -193,8 +222,8 @@ def free_devices(world: World, name: str, request: Request) -> list[int]:
     """What each device of a node has left that has the cores for it, too."""
     return [
         has - used
-        for has, used, cores in open_devices(world, name)
-        if cores <= 100 - max(request.cores, 1) and not (request.alone and used)
+        for has, used, cores, has_place in open_devices(world, name)
+        if has_place and cores <= 100 - max(request.cores, 1) and not (request.alone and used)
     ]
 
 
@@ -231,7 +260,7 @@ def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
         assert world.fits(request.of_parts(explain_result.parts_now))
     all_items = [device for name in world.names for device in open_devices(world, name)]
     assert explain_result.with_memory == sum(
-        has - used >= request.least for has, used, _ in all_items
+        has - used >= request.least for has, used, *_ in all_items
     )
 
 
@@ -469,3 +498,22 @@ def test_no_split_is_named_that_would_not_split_the_cores() -> None:
     assert world.explain(Request(20, 1, percents=compute(50))).split == 2
     assert world.explain(Request(20, 1, percents=compute(25))).split == 0
     assert world.explain(Request(24, 1, percents=compute(51))).split == 3
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_plug_in_that_is_away_is_a_remedy_alone(*, counted: bool) -> None:
+    """Without an inventory the node's devices are closed while nothing is allocatable."""
+    spec = replace(node("a", 16, 16, unhealthy=[0, 1]), counted=counted)
+    ledger = Ledger()
+    ledger.node_changed(spec)
+    state = state_of(spec, allocatable={"aliyun.com/gpu-mem": 0, "pods": 110})
+    explanation = explain(
+        ledger.snapshot(),
+        ["a"],
+        Request(8, 1, resources=(("aliyun.com/gpu-mem", 8),)),
+        lambda name: next(iter(ledger.dump(name)), None),
+        own=OwnFilters(NodeStates([state]), ledger.taken),
+    )
+    (remedy,) = explanation.remedies
+    assert remedy.cures == ("its device plug-in offers aliyun.com/gpu-mem again",)
+    assert (len(remedy.opens), remedy.lacks) == (0 if counted else 1, ())

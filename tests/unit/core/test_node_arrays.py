@@ -1,13 +1,15 @@
 """Counting: linear, conservative, and without a trace of ended pods."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.amounts import compute
 from gpushare.core.arrays_check import differing_nodes
-from gpushare.core.model import Charge, NodeSpec, Reason, Request
+from gpushare.core.model import Apart, Charge, NodeSpec, Reason, Request
 from gpushare.core.snapshot import NodeArrays
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import APART, node
 
 NODES = (node("a", 16, 16, cpu=8000, memory=2**40), node("b", 8, closed=Reason.UNEVEN))
 
@@ -20,6 +22,7 @@ charges = st.builds(
         devices=st.integers(0, 2),
         cpu=st.integers(0, 2**70),
         memory=st.integers(0, 2**70),
+        apart=APART,
     )
     | st.builds(Request, st.integers(1, 20), st.just(1), percents=st.just(compute(30))),
     st.none()
@@ -59,6 +62,17 @@ def test_a_pod_counted_as_of_another_kind_is_found() -> None:
     tally = _tally(*NODES)
     tally.add(Charge("a", Request(16, 1), ((0, 16),)))
     assert differing_nodes(tally.sums(), NODES, [Charge("a", Request(8, 1), ((0, 16),))]) == ["a"]
+
+
+def test_a_pod_counted_as_of_another_workload_or_device_is_found() -> None:
+    tally = _tally(*NODES)
+    request = Request(8, 1, apart=Apart("web", required=True))
+    tally.add(Charge("a", request, ((0, 8),)))
+    for wrong in (
+        Charge("a", replace(request, apart=None), ((0, 8),)),
+        Charge("a", replace(request, apart=Apart("db", required=True)), ((0, 8),)),
+    ):
+        assert differing_nodes(tally.sums(), NODES, [wrong]) == ["a"]
 
 
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:

@@ -170,6 +170,7 @@ LOST = Taint("node.kubernetes.io/unreachable", "", "NoSchedule")
 OTHER_NODE = NodeSelectorTerm(fields=(Requirement("metadata.name", "In", ("m",)),))
 MINE = Taint("dedicated", "ml", "NoSchedule")
 ANY = Toleration(operator="Exists")
+LOSS_TAKEN = Toleration("node.kubernetes.io/not-ready", "Exists")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,12 @@ ANY = Toleration(operator="Exists")
         ({"ready": False, "taints": (LOST,)}, {}, ["not ready"]),
         ({"ready": False, "taints": (LOST,)}, {"tolerations": (ANY,)}, []),
         ({"taints": (MINE,)}, {}, ["untolerated taint dedicated"]),
+        ({"taints": (MINE, Taint("gpu", "", "NoExecute"))}, {},
+         ["untolerated taint dedicated", "untolerated taint gpu"]),
+        ({"ready": False, "taints": (LOST, MINE)}, {},
+         ["not ready", "untolerated taint dedicated"]),
+        ({"ready": False, "taints": (MINE,)}, {"tolerations": (LOSS_TAKEN,)},
+         ["untolerated taint dedicated"]),
         ({}, {"node_selector": (("zone", "b"),)}, [UNSELECTED.text]),
         ({"labels": None}, {"node_selector": (("zone", "b"),)}, []),
         ({"labels": None}, {"terms": (OTHER_NODE,)}, [UNSELECTED.text]),

@@ -58,7 +58,7 @@ def test_a_card_is_on_every_node_that_claims_it() -> None:
 def test_no_array_of_a_view_can_be_written() -> None:
     view = CLUSTER.snapshot()
     arrays = _arrays(view)
-    assert len(arrays) == 16
+    assert len(arrays) == 17
     for array in (*arrays.values(), view.open, view.free):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1

@@ -16,6 +16,7 @@ from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, ranking
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import PODS
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import InsufficientMemory
@@ -121,7 +122,11 @@ def test_it_never_fits_if_its_parts_have_no_place_on_empty_nodes(
 
     def books_of(name: str) -> NodeBooks:
         row, spec = view.row[name], cluster.spec(name)
-        return NodeBooks(spec, tuple(view.used[row, : len(spec.capacity)].tolist()))
+        used, pods = (
+            tuple(array[row, : len(spec.capacity)].tolist())
+            for array in (view.used, view.pods[:, :, PODS])
+        )
+        return NodeBooks(spec, used, pods=pods)
 
     explanation = explain(view, cluster.names, request, books_of, 0.0, own=OwnFilters())
     healthy = {name: (True,) * len(cluster.spec(name).capacity) for name in cluster.names}

@@ -434,6 +434,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("node-capacity", "fail", "cannot be read", {"nodes": (node(total="many"),)}),
     ("node-capacity", "fail", "cannot be read", {"nodes": (node(total=[1]),)}),
     (
+        "node-capacity",
+        "fail",
+        "n1: label gpushare.io/max-sharers is no number",
+        {"nodes": (node(labels={"gpushare.io/max-sharers": "few"}),)},
+    ),
+    (
         "node-inventory",
         "fail",
         "devices[0].mem",

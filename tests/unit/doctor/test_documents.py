@@ -13,5 +13,5 @@ def test_the_tables_have_every_check_and_no_other() -> None:
     items = set(re.findall(r"^\| `([a-z]+(?:-[a-z]+)*)` \|", DOCUMENT, re.MULTILINE))
     line = {finding.check for finding in run_checks(healthy())}
     of_claims = {check for check in items if check.startswith("claims-")}  # see test_claims.py
-    asked_for = {"certificates", "rights-useful", "rights-moves", "placeholders"}
+    asked_for = {"certificates", "rights-useful", "rights-moves", "placeholders", "kueue"}
     assert items == line | asked_for | of_claims

@@ -15,7 +15,7 @@ from gpushare.explain.pod import explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import NOT_UUIDS, SPLIT, USE_MODELS
+from gpushare.wire.device_request import APART, NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
@@ -57,14 +57,35 @@ def told(pod: dict[str, Any], resource: ManagedResource, **more: bool) -> list[s
 HALVES = (placed("half-1", 10, "gpu-a", "0"), placed("half-2", 10, "gpu-a", "1"))
 
 
+def test_the_pods_of_the_workload_that_keep_a_pod_out_are_told() -> None:
+    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-1", "controller": True}
+    pods = [
+        placed("web-1", 2, "gpu-a", "0", **{APART: "required"}),
+        placed("web-2", 2, "gpu-a", "1", **{APART: "required"}),
+        pod_json("web-3", 2, annotations={APART: "required"}),
+    ]
+    for pod in pods:
+        pod["metadata"]["ownerReferences"] = [owner]
+    resource = filled(node("gpu-a", 16, 16), node("gpu-b", 1), pods=tuple(pods[:2]))
+    text = "pods of replicaset team/web-5d are already on devices 0, 1 of gpu-a"
+    rows = told(pods[2], resource)
+    assert f"Apart:      {text}, and the pod stays apart from these" in rows
+    answer = explain_pod(read_pod(pods[2]), [resource], "GiB")
+    assert answer.explanation is not None
+    assert answer.explanation.reasons[Reason.APART] == 1
+    assert text in sentence(answer.explanation, "GiB")
+    written = document(answer)["explanation"]["closedByFellows"]
+    assert written == {"gpu-a": [0, 1]}
+
+
 def test_a_pending_pod_is_explained_in_five_lines() -> None:
     resource = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
     message = FITS_NOT.format(3, "1 Insufficient GPU Memory in one device, 2 Insufficient cpu")
     assert told(said_by_scheduler(pod_json("late", 8), message), resource) == [
         "Pod:        team/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
         "Free now:   at most 6 GiB on gpu-a device 0",
-        "Nodes:      0 of 2 have room on their devices: 1 Insufficient GPU Memory in one device,"
-        " 1 no shared GPU",
+        "Nodes:      0 of 2 have room on their devices: 1 no shared GPU, 1 Insufficient GPU Memory"
+        " in one device",
         "Would fit:  on gpu-a once team/half-1 (10 GiB) ends",
         "Scheduler:  default-scheduler removed 2 of 3 nodes (2 Insufficient cpu) itself, and asked"
         " gpushare about the others",

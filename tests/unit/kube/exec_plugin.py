@@ -14,6 +14,7 @@ class ExecPlugin:
         self._token = folder / "plug-in.token"
         self._runs = folder / "plug-in.runs"
         self._slow = folder / "plug-in.slow"
+        self._hangs = folder / "plug-in.hangs"
         self._runs.touch()
         self._script = folder / "plug-in"
         status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"}
@@ -21,6 +22,7 @@ class ExecPlugin:
         answer_text = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
         self._script.write_text(
             f"#!/bin/sh\necho >> {self._runs}\n[ -e {self._slow} ] && sleep 1\n"
+            f"while [ -e {self._hangs} ]; do sleep 0.1; done\n"
             f"[ -e {self._token} ] || exit 1\necho '{answer_text}'\n"
         )
         self._script.chmod(0o755)
@@ -50,3 +52,11 @@ class ExecPlugin:
     def be_slow(self) -> None:
         """Take a second from now on."""
         self._slow.touch()
+
+    def hang(self) -> None:
+        """Give no answer until `go_on`."""
+        self._hangs.touch()
+
+    def go_on(self) -> None:
+        """Answer again."""
+        self._hangs.unlink()

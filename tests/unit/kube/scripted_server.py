@@ -89,10 +89,11 @@ def _read(stream: Any, number: int) -> Seen | None:
     first = stream.readline().split()
     if len(first) != 3:
         return None
-    headers = {}
+    headers: dict[str, str] = {}
     while (line := stream.readline().strip()) != b"":
         name, _, value = line.decode().partition(":")
-        headers[name.lower()] = value.strip()
+        earlier = headers.get(name.lower())
+        headers[name.lower()] = f"{earlier}, {value.strip()}" if earlier else value.strip()
     body = stream.read(int(headers.get("content-length", 0)))
     return Seen(first[0].decode(), first[1].decode(), headers, body, number)
 

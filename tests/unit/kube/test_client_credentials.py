@@ -5,6 +5,7 @@ without a token, which is of system:anonymous.
 """
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,23 @@ def test_who_has_no_credentials_does_not_look_for_them_at_every_call(
     assert [status(client) for _ in range(3)] == [403] * 3
     assert len(guarded.server.seen) == 3
     assert plug_in.runs == runs
+    client.close()
+
+
+def test_a_plug_in_that_hangs_delays_no_call_with_a_valid_token(
+    guarded: Guarded, plug_in: ExecPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.kube.session._TOKEN_CHECK_SECONDS", -1.0)
+    monkeypatch.setattr("gpushare.kube.session._TOKEN_WAIT_SECONDS", 0.0)
+    client = client_with(guarded, tmp_path, plug_in.user)
+    runs = plug_in.runs
+    plug_in.hang()
+    assert [status(client) for _ in range(3)] == [200] * 3
+    plug_in.go_on()
+    for thread in threading.enumerate():
+        if thread.name == "credentials":
+            thread.join(60)
+    assert plug_in.runs == runs + 1  # one run for all calls
     client.close()
 
 

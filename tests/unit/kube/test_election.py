@@ -1,11 +1,23 @@
 """The election by a Lease of gpushare: one rule after another."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, SettingsError, WireError
-from gpushare.kube.election import Action, Create, Done, ElectionTiming, Elector, Read, Update, Wait
+from gpushare.kube.election import (
+    Action,
+    Create,
+    Done,
+    ElectionTiming,
+    Elector,
+    Read,
+    Update,
+    Wait,
+    seconds_of,
+)
 from tests.unit.kube.lease_store import LeaseStore
 
 BUDGET = 4.0
@@ -113,7 +125,8 @@ def test_a_leader_that_cannot_renew_ends_before_another_may_begin(store: LeaseSt
 
 
 def test_an_expired_lease_of_another_is_taken_and_fenced(store: LeaseStore) -> None:
-    store.write("other_1")
+    renewed = "2026-01-01T00:00:00.000000Z"
+    store.write("other_1", renewTime=renewed)
     me = elector()
     run(me, store, 100.0, 114.9)
     assert store.spec["holderIdentity"] == "other_1"
@@ -123,6 +136,14 @@ def test_an_expired_lease_of_another_is_taken_and_fenced(store: LeaseStore) -> N
     assert not leads(me, 118.9)
     assert leads(me, 119.0)
     assert me.term.begin == 119.0
+    assert me.earlier_renewal == seconds_of(renewed)
+
+
+def test_the_first_leader_knows_of_no_earlier_renewal(store: LeaseStore) -> None:
+    me = elector()
+    run(me, store, 0.0, 30.0)
+    assert leads(me, 30.0)
+    assert math.isnan(me.earlier_renewal)
 
 
 def test_each_renewal_of_another_starts_the_wait_anew_whatever_its_clock_says(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.client import ServerTimeClient
+from gpushare.kube.session import ConnectionFlags
 
 _KUBECONFIG = """\
 apiVersion: v1
@@ -38,7 +39,7 @@ def dated(folder: Path, date: str | None) -> Iterator[ServerTimeClient]:
     thread.start()
     file = folder / "kubeconfig"
     file.write_text(_KUBECONFIG.format(port=server.server_port))
-    client = ServerTimeClient(str(file), None, 1, "test")
+    client = ServerTimeClient(ConnectionFlags(str(file)), 1, "test")
     try:
         yield client
     finally:

@@ -1,5 +1,6 @@
 """The command line of `gpushare simulate`: options, and errors of one line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -142,14 +143,14 @@ def test_devices_of_different_sizes_cannot_be_counted_anew(tmp_path: Path) -> No
 def test_a_live_cluster_comes_as_rows() -> None:
     arguments = []
 
-    def listing(*words: str) -> dict[str, object]:
-        arguments.append(words)
+    def listing(flags: Mapping[str, object], *words: str) -> dict[str, object]:
+        arguments.append((flags["context"], flags["as"], *words))
         node = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 2, "units": 16, "model": "T4"}
         pod = {"name": "a/p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 4}
         return {"nodes": [node], "pods": [pod], "notes": ["node x is left out"]}
 
-    inputs = read_inputs(read("inflation --from-cluster --context prod"), listing)
-    assert arguments == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
+    inputs = read_inputs(read("inflation --from-cluster --context prod --as jane"), listing)
+    assert arguments == [(["prod"], ["jane"], "aliyun.com/gpu-mem", "")]
     assert (inputs.nodes[0].model, inputs.pods[0].units) == ("T4", 4)
     assert inputs.notes == ("node x is left out",)
 

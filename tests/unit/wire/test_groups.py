@@ -1,12 +1,19 @@
-"""The group that a pod names, and whether the pod may wait between filter and bind."""
+"""The group and the workload that a pod names, and whether the pod may wait between filter and
+bind.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpushare.wire.groups import GROUP_SIZE, NO_GROUP, Group, group_of, may_wait
+from gpushare.core.model import Apart
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.claimant import may_wait
+from gpushare.wire.device_request import APART
+from gpushare.wire.groups import GROUP_SIZE, NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
+from gpushare.wire.pods import request_of
 from tests.unit.extender.kit import pod_json, read_pod
 
 MIN = "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -95,6 +102,29 @@ def test_the_pods_of_one_controller_are_a_group_if_they_say_its_size(
     body = pod_json("a", 4)
     body["metadata"] |= {"annotations": {GROUP_SIZE: size}, "ownerReferences": owners}
     assert group_of(read_pod(body)) == group
+
+
+GANG = "scheduling.x-k8s.io/pod-group"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "workload"),
+    [
+        ({"ownerReferences": [JOB]}, "job team/train u-1"),
+        ({"ownerReferences": [JOB], "labels": {GANG: "g"}}, "coscheduling team/g"),
+        ({"ownerReferences": [JOB | {"controller": False}], "labels": {"app": "x"}}, None),
+    ],
+)
+def test_a_pod_stays_apart_from_the_pods_of_its_group_or_controller(
+    metadata: dict[str, Any], workload: str | None
+) -> None:
+    for value, is_required in (("required", True), ("preferred", False)):
+        body = pod_json("a", 4, annotations={APART: value})
+        body["metadata"] |= metadata
+        expected = workload and Apart(workload, is_required)
+        assert request_of(read_pod(body), ALIYUN).apart == expected
+    body["metadata"] |= {"annotations": {}}
+    assert request_of(read_pod(body), ALIYUN).apart is None
 
 
 @pytest.mark.parametrize(("annotations", "size"), [("3", 3), ("1", 1), ("0", 1)])

@@ -140,3 +140,20 @@ def test_a_node_with_labels_alone_is_shared_as_a_device_plug_in_would() -> None:
         COUNT: 2,
         "aliyun.com/gpu-core.percentage": 200,
     }
+
+
+@pytest.mark.parametrize(("text", "most"), [("1", 1), ("32766", 32766)])
+def test_the_most_sharers_are_read_from_a_label(text: str, most: int) -> None:
+    labelled = node({GPU: "32", COUNT: "2"})
+    assert labelled.metadata is not None
+    labelled.metadata.labels = {"gpushare.io/max-sharers": text}
+    assert node_spec(labelled, ALIYUN, "GiB").max_sharers == most
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "two", "32767", "1.5"])
+def test_a_label_of_sharers_that_cannot_be_read_closes_the_node(text: str) -> None:
+    labelled = node({GPU: "32", COUNT: "2"})
+    assert labelled.metadata is not None
+    labelled.metadata.labels = {"gpushare.io/max-sharers": text}
+    read = node_spec(labelled, ALIYUN, "GiB")
+    assert (read.capacity, read.closed) == ((16, 16), Reason.BROKEN_SHARERS)

@@ -16,7 +16,7 @@ from gpushare.core.model import (
 )
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.device_request import NEIGHBOURS, SPLIT
+from gpushare.wire.device_request import APART, NEIGHBOURS, SPLIT
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
 
@@ -292,6 +292,19 @@ def test_a_pod_may_want_few_neighbours(annotations: dict[str, str], expected: in
     assert request.kind[-1] == expected
     with pytest.raises(AnnotationError, match="'1' is neither 'few' nor 'any'"):
         request_of(pod(container("1"), annotations={NEIGHBOURS: "1"}), ALIYUN)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("nodes", "write podAntiAffinity with the topologyKey kubernetes.io/hostname"),
+        ("", "'' is neither 'required' nor 'preferred'"),
+        ("true", "'true' is neither 'required' nor 'preferred'"),
+    ],
+)
+def test_another_value_of_apart_is_refused_with_what_to_write(value: str, text: str) -> None:
+    with pytest.raises(AnnotationError, match=text):
+        request_of(pod(container("1"), annotations={APART: value}), ALIYUN)
 
 
 def test_the_policy_wished_for_is_carried_along() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import SPLIT, WISHES, wanted_cards
+from gpushare.wire.device_request import APART, SPLIT, WISHES, wanted_cards
 from gpushare.wire.objects import PODS
 from gpushare.wire.request_mistakes import ANNOTATIONS, RESOURCES, mistake_of, without_request
 from gpushare.wire.whole_card import WHOLE_CARD
@@ -71,6 +71,15 @@ def said_of(limits: dict[str, str], env: list[str] | None = None) -> str:
     container["resources"]["limits"] = limits
     container["env"] = [{"name": name, "value": "all"} for name in env or ()]
     return mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB", lambda: 16)
+
+
+def test_a_pod_without_fellows_has_none_to_stay_apart_from() -> None:
+    body = pod_json("web", 4, annotations={APART: "required"})
+    text = mistake_of(read_pod(body), ALIYUN, "GiB")
+    assert text.startswith("gpushare.io/apart has no effect: the pod has no controller")
+    owner = {"kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+    body["metadata"]["ownerReferences"] = [owner]
+    assert mistake_of(read_pod(body), ALIYUN, "GiB") == ""
 
 
 def test_a_count_alone_gets_no_device_and_is_told() -> None:

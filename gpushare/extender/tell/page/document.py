@@ -245,9 +245,6 @@ class _KeptPart:
             explanation = explanation_of(self._managed, request, demands, time.time())
         except MessageError as error:
             return f"its request makes no sense: {error}"
-        fit = len(explanation.fit)
-        if fit:
-            return f"it fits now on {fit} node{'s' * (fit > 1)}"
         return sentence(explanation, self._unit)
 
     def _waiting(self, pod: Waiting, reason: str | None) -> dict[str, Any]:
@@ -443,18 +440,22 @@ def node_document(
         is_closed = availability is Availability.CLOSED
         unavailable = closed_reason or ("all devices are closed" if is_closed else left_out)
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
-    allocated = [0] * len(spec.capacity)
+    allocated, pods = [0] * len(spec.capacity), [0] * len(spec.capacity)
     for entry in ordered:
         for device, units in _shares(entry, spec):
             allocated[device] += units
-    unplaced = sum(entry.request.total for entry in ordered if not _shares(entry, spec))
+            pods[device] += 1
+    unplaced_pods = [entry for entry in ordered if not _shares(entry, spec)]
+    unplaced = sum(entry.request.total for entry in unplaced_pods)
     devices = [
         _device(
             spec,
             index,
             allocated[index],
             max(spec.capacity[index] - used[index], 0)
-            if spec.healthy[index] and availability.takes_pods
+            if spec.healthy[index]
+            and availability.takes_pods
+            and pods[index] + len(unplaced_pods) < spec.max_sharers
             else 0,
             typical,
         )

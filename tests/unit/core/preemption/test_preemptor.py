@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.model import Allocation, PodRef, Reason, Request
+from gpushare.core.model import Allocation, Apart, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import StepBudget
@@ -33,6 +33,18 @@ def answer(
 def test_victims_that_free_the_device_are_left_as_they_are() -> None:
     node_books = books([16, 16], pod("a", 10, 0), pod("b", 10, 1))
     assert answer(node_books, ONE_OF_14, "b", violations=1) == (["b"], 1)
+
+
+def test_a_pod_of_the_same_workload_makes_room_only_by_its_end() -> None:
+    web = Apart("web", required=True)
+    preemptor = replace(ONE_OF_14, request=Request(4, 1, apart=web))
+    fellow, low = pod("fellow", 4, 0, apart=web, priority=3), pod("low", 14, 1)
+    assert answer(books([16, 16], fellow, low), preemptor) == (["low"], 0)
+    high = pod("high", 14, 1, priority=9)
+    assert answer(books([16, 16], fellow, high), preemptor) == (["fellow"], 0)
+    assert answer(books([16], pod("fellow", 4, 0, apart=web, priority=9)), preemptor) is None
+    prefers = replace(ONE_OF_14, request=Request(4, 1, apart=web._replace(required=False)))
+    assert answer(books([16], fellow), prefers) == ([], 0)
 
 
 def test_victims_on_the_wrong_device_take_the_node_out() -> None:

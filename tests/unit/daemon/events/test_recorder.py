@@ -135,6 +135,16 @@ def test_without_the_right_events_are_off_and_that_is_said_once(
     assert "events are off" in caplog.text
 
 
+def test_a_403_of_a_proxy_is_no_missing_right(
+    recorder: Recorder, api: EventApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.daemon.events._MAX_PAUSE", 0.0)
+    api.answers = [ApiUnavailable("blocked", 403) for _ in range(5)]
+    for number in range(6):
+        tell(recorder, str(number))
+    poll(lambda: recorder.state()["events_written_total"] == 1)
+
+
 def test_one_403_is_a_namespace_that_is_being_deleted(recorder: Recorder, api: EventApi) -> None:
     api.answers = [ApiError("it is being terminated", 403)]
     tell(recorder, "first")

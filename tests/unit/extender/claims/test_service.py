@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_books import MAX_NODE_WEIGHT, ClaimBooks
 from gpushare.explain.claim_records import ClaimRecord
 from gpushare.extender.claims.service import handlers_of
 from tests.support.claim_values import DRIVER, GIB
@@ -42,7 +42,11 @@ class WatchedClaims:
     def __init__(self) -> None:
         self.books = ClaimBooks(DRIVER, GIB)
         self.shown: list[ClaimRecord] = []
-        self.handlers = handlers_of(self.books, self.shown.append)
+        self.lists_wanted = 0
+        self.handlers = handlers_of(self.books, self.shown.append, self._want_list)
+
+    def _want_list(self) -> None:
+        self.lists_wanted += 1
 
     def lists(self, collection: str, *items: Json) -> None:
         codec, handler = self.handlers[collection]
@@ -116,3 +120,23 @@ def test_an_object_that_cannot_be_read_is_left_out_alone() -> None:
     del nameless["metadata"]["uid"]
     watched.lists("resourceclaims", nameless, claim_json("y", "a"))
     assert watched.used("a") == [10]
+
+
+def test_a_slice_that_was_too_heavy_is_listed_again_once_another_goes() -> None:
+    def heavy(name: str) -> Json:
+        item = slice_json("a")
+        item["metadata"]["name"] = name
+        item["spec"]["pool"]["name"] = name
+        attributes = {f"x{number}": {"int": number} for number in range(MAX_NODE_WEIGHT - 100)}
+        item["spec"]["devices"][0]["attributes"] = attributes
+        return item
+
+    watched = WatchedClaims()
+    watched.lists("resourceslices", slice_json("b"), heavy("first"), heavy("second"))
+    assert watched.books.unmodelled_nodes() == ("a",)
+    assert watched.lists_wanted == 0
+    watched.shows("resourceslices", "DELETED", heavy("first"))
+    assert watched.lists_wanted == 1
+    watched.lists("resourceslices", slice_json("b"), heavy("second"))
+    assert set(watched.books.nodes()) == {"a", "b"}
+    assert watched.lists_wanted == 1

@@ -17,6 +17,7 @@ from gpushare.extender.follow.auditor import Auditor, Finding, narrowed
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.ledger import Ledger, books
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import MAX_SHARERS
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
 from tests.support.scripted_api import Call, ScriptedApi
@@ -317,6 +318,14 @@ def test_a_node_that_is_closed_is_closed_in_the_books(
     office: Office, listed: dict[str, Any]
 ) -> None:
     office.api.nodes[NODE] = listed
+    office.audit(2)
+    assert office.told == [("other devices than the node has", True)]
+    assert office.free() == [0, 0]
+
+
+def test_a_node_with_fewer_sharers_than_the_books_say_is_narrowed(office: Office) -> None:
+    office.api.nodes[NODE] = node_json(NODE, 32, 2)
+    office.api.nodes[NODE]["metadata"]["labels"] = {MAX_SHARERS: "1"}
     office.audit(2)
     assert office.told == [("other devices than the node has", True)]
     assert office.free() == [0, 0]
@@ -650,3 +659,5 @@ def test_narrowed_lets_nothing_become_free() -> None:
     assert narrowed(node_result, node) == narrowed(node, node_result)
     shut = replace(node_result, closed=Reason.UNEVEN)
     assert narrowed(shut, node).closed == narrowed(node, shut).closed == Reason.UNEVEN
+    few = replace(node_result, max_sharers=2)
+    assert narrowed(few, node).max_sharers == narrowed(node, few).max_sharers == 2

@@ -14,9 +14,9 @@ from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.extender.verbs.filter import FilterOptions, FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
+from gpushare.wire.claimant import claimant
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
-from gpushare.wire.groups import claimant
 from gpushare.wire.objects import ConfigMap, Metadata
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node, state_of

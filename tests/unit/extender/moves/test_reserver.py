@@ -11,7 +11,7 @@ from gpushare.errors import ApiNotFound
 from gpushare.extender.moves.reserver import EVERY, PATIENCE, Reserver
 from gpushare.extender.verbs.offers import held_places
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.groups import claimant
+from gpushare.wire.claimant import claimant
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
 from tests.unit.core.clusters import node

@@ -78,6 +78,20 @@ def test_devices_are_counted_by_their_pods() -> None:
     assert counts == {"0": 2, "1": 1, "2": 0, "3": 0, "4": 1}
 
 
+def test_the_memory_beside_the_most_pods_is_unavailable() -> None:
+    resources = holding(("ns", "a", Request(1, 1), ((0, 1),)), ("ns", "b", Request(1, 1), None))
+    resources.resources[0].ledger.node_changed(make_node("n", 8, 8, max_sharers=2))
+    text = Metrics(resources, GIB, dict).text().decode()
+    samples = [
+        (sample.name, sample.labels.get("device"), sample.labels.get("state"), sample.value / GIB)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert ("gpushare_device_memory_free_bytes", "0", None, 0.0) in samples
+    assert ("gpushare_device_memory_free_bytes", "1", None, 7.0) in samples
+    assert ("gpushare_memory_unavailable_bytes", None, "closed", 6.0) in samples
+
+
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
     many = [(f"ns-{n}", f"pod-{n}", Request(n, 1), ((0, n),)) for n in range(1, PODS + 11)]
     resources = holding(*many)

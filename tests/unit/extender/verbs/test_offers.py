@@ -34,8 +34,8 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.extender.verbs.wait_budget import WaitBudget
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.extender import NameLists
-from gpushare.wire.groups import Claimant, claimant
 from gpushare.wire.objects import PODS
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
@@ -714,3 +714,50 @@ def seen_by_another_thread(look: Callable[[], Snapshot]) -> Snapshot:
     """The result of another thread, which must not wait for this thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(look).result(timeout=10)
+
+
+APART_FROM_FELLOWS = {"gpushare.io/apart": "required"}
+
+
+def fellow(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """A pod of the workload web that stays apart."""
+    document = pod(name, 4, labels=labels)
+    document["metadata"] |= {
+        "annotations": APART_FROM_FELLOWS,
+        "ownerReferences": [
+            {"kind": "ReplicaSet", "name": "web", "uid": "u-1", "controller": True}
+        ],
+    }
+    return document
+
+
+def test_pods_of_a_workload_are_offered_a_device_each_and_others_share_it() -> None:
+    world = FilterWorld("n", "other")
+    nodes = [world.filter(fellow(name))[0] for name in "abcd"]
+    assert sorted(nodes) == [["n"], ["n"], ["other"], ["other"]]
+    reasons = dict.fromkeys(("n", "other"), Reason.PROMISED.value)
+    assert world.filter(fellow("e")) == ([], reasons)
+    assert world.filter(pod("x", 4))[0] == ["n"]
+    bound_pods = [fellow(name) for name in "abcd"]
+    for number, document in enumerate(bound_pods):
+        document["spec"]["nodeName"] = ("n", "other")[number // 2]
+        document["metadata"]["annotations"] = APART_FROM_FELLOWS | {
+            ALIYUN.idx: str(number % 2),
+            ALIYUN.pod: "4",
+        }
+        world.watch.apply(event(PODS, "MODIFIED", document))
+    reasons = dict.fromkeys(("n", "other"), Reason.APART.value)
+    assert world.filter(fellow("e")) == ([], reasons)
+    world.watch.apply(event(PODS, "DELETED", bound_pods[2]))
+    assert world.filter(fellow("e"))[0] == ["other"]
+
+
+def test_a_group_that_stays_apart_fits_if_each_pod_has_a_device() -> None:
+    world = FilterWorld("n")
+    reasons = {"n": Reason.GROUP_TOO_LARGE.value}
+    assert world.filter(fellow("a", COSCHEDULING)) == ([], reasons)
+    two = {
+        "scheduling.x-k8s.io/pod-group": "two",
+        "pod-group.scheduling.sigs.k8s.io/min-available": "2",
+    }
+    assert [world.filter(fellow(name, two))[0] for name in "bc"] == [["n"], ["n"]]

@@ -12,8 +12,9 @@ from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.claimant import Claimant
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.groups import Claimant, Group
+from gpushare.wire.groups import Group
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import pod_json, read_pod
@@ -103,6 +104,14 @@ def test_what_an_unplaced_pod_has_of_compute_is_in_use_on_each_device() -> None:
     assert [(item["free"], item["cores"]) for item in devices] == [(12, 60), (0, 100)]
 
 
+def test_a_device_with_the_most_pods_has_nothing_free() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16, max_sharers=2))
+    world.ledger.pod_changed(pod("lost", 4, "a"))
+    world.ledger.pod_changed(pod("some", 4, "a", 1))
+    assert [item["free"] for item in part(world)["nodes"][0]["devices"]] == [12, 0]
+
+
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
     world = World()
     world.close(node("a"), Reason.BROKEN_INVENTORY)
@@ -147,7 +156,7 @@ def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
     assert "it would fit on a once it is uncordoned" in result["asked"]["why"]
     world.resources.node_states.put(state_of(spec))
     end = time.monotonic() + 10
-    while part(world)["pending"][0]["why"] != "it fits now on 1 node":  # it is its turn soon
+    while part(world)["pending"][0]["why"] != "it fits now on a":  # it is its turn soon
         assert time.monotonic() < end
 
 

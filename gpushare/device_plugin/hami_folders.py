@@ -1,0 +1,65 @@
+"""The folders on the node for the containers that HAMi-core limits, one for each container.
+
+A container may write anything into its own folder, so `rm` removes it, within a time.
+"""
+
+import logging
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.device_plugin.container import hami_core_folder
+from gpushare.device_plugin.identity import CheckpointEntry
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import RequestRefused
+from gpushare.logline import Line
+
+log = logging.getLogger("gpushare.device_plugin")
+
+_MOST_REMOVALS = 64
+"""Folders removed in one look."""
+_REMOVAL_SECONDS = 5.0
+"""Seconds for the removals of one look; the next look continues."""
+
+
+class ContainerFolders:
+    """Makes and removes the folders. hami_core: the folder on the node that has libvgpu.so."""
+
+    def __init__(self, hami_core: str, pods: Pods) -> None:
+        self._hami_core = hami_core
+        self._pods = pods
+        self._unowned: set[Path] = set()
+
+    def make(self, uid: str, container: str) -> None:
+        """Make the folder of a container. Raises RequestRefused."""
+        folder = Path(hami_core_folder(self._hami_core, uid, container))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)  # any user of a container may write there
+        except OSError as error:
+            raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
+
+    def look(self, record: Sequence[CheckpointEntry]) -> None:
+        """Remove the folders of pods that were unknown to both the watch and the kubelet's record,
+        at this look and at the look before.
+        """
+        parent = Path(hami_core_folder(self._hami_core, "", "")).parent
+        try:
+            # Before the pods are read: a folder is made for a pod that the pods have.
+            folders = [folder for folder in parent.iterdir() if "_" in folder.name]
+        except OSError:
+            return  # no container had one so far
+        uids = {pod.ref.uid for pod in self._pods.now()[0].values()}
+        uids |= {entry.uid for entry in record}
+        before = self._unowned
+        self._unowned = {path for path in folders if path.name.partition("_")[0] not in uids}
+        removals = sorted(self._unowned & before)[:_MOST_REMOVALS]
+        if not removals:
+            return
+        command = ["rm", "-rf", "--one-file-system", "--", *map(str, removals)]
+        try:
+            subprocess.run(  # noqa: S603 -- names of folders, after "--"
+                command, capture_output=True, check=True, timeout=_REMOVAL_SECONDS
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning(Line("folders of pods that are gone are not removed", error=error))

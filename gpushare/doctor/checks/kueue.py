@@ -1,0 +1,64 @@
+"""Checks of Kueue's admission checks that the extender has to answer.
+
+Pure. Tested in `tests/unit/doctor/test_kueue.py`.
+"""
+
+from collections.abc import Iterator
+
+from gpushare.doctor.facts import ExtenderAnswers, Facts, ListedKueue, Right, Unread
+from gpushare.doctor.finding import Finding, fail, ok, some, warn
+from gpushare.wire.kueue import GROUP
+from gpushare.wire.metrics import total
+
+_NAME = "kueue"
+_OK = 200
+
+KUEUE_RIGHTS = (
+    *(
+        Right(verb, of, GROUP)
+        for of in ("workloads", "admissionchecks", "resourceflavors")
+        for verb in ("list", "watch")
+    ),
+    *(Right("patch", f"{of}/status", GROUP) for of in ("workloads", "admissionchecks")),
+)
+"""Rights that the extender needs with --kueue."""
+
+
+def check_kueue(facts: Facts) -> Iterator[Finding]:
+    """Yield findings; none in a cluster without an AdmissionCheck of the extender."""
+    if isinstance(facts.kueue, Unread):
+        yield facts.kueue.finding(_NAME)
+    elif facts.kueue.checks:
+        problems = list(_problems(facts, facts.kueue))
+        names = some(facts.kueue.checks)
+        yield from problems or [ok(_NAME, f"AdmissionChecks for the extender: {names}")]
+
+
+def _problems(facts: Facts, kueue: ListedKueue) -> Iterator[Finding]:
+    answers = facts.extender
+    if (
+        isinstance(answers, ExtenderAnswers)
+        and answers.ready == _OK
+        and total(answers.samples, "gpushare_kueue_ready_total") is None
+    ):
+        yield fail(
+            _NAME,
+            f"the extender runs without --kueue: no job is admitted by {some(kueue.checks)}",
+            "run it with --kueue, or take the check out of the ClusterQueues",
+        )
+    rights = facts.rights
+    if facts.own_account and not isinstance(rights, Unread):
+        lacking = [right for right in KUEUE_RIGHTS if not rights.get(right)]
+        if lacking:
+            yield fail(
+                _NAME,
+                f"the extender's account may not {some(map(str, lacking))}",
+                "apply config/extender/kueue",
+            )
+    if kueue.by_host:
+        yield warn(
+            _NAME,
+            "the lowest level of their Topology is kubernetes.io/hostname, so Kueue chooses nodes"
+            f" by sums, and the same again at each try: {some(kueue.by_host)}",
+            "let the lowest level be above the node, such as a rack: docs/kueue.md, Topologies",
+        )

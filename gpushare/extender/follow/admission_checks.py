@@ -1,0 +1,332 @@
+"""Answers the AdmissionChecks of Kueue: whether all pods of a workload have devices at once.
+
+Kueue reserves quota by sums. For a workload with quota and a pending check of ours this module asks
+the books (explain/admission.py), and writes Ready, or Retry with the reason: then Kueue gives the
+quota back and tries again after a time that grows with each Retry. A Kueue that keeps the quota
+meanwhile gets help. Once the books have room for a refused workload, this module ends that wait.
+
+The watch alone shows what was promised: a workload with our Ready keeps places for its pods that do
+not exist yet, as long as it has quota. Each patch has the resourceVersion that was judged, so after
+an answer to a patch the watch shows another version. A verdict with unknown outcome keeps its
+promise and is sent again as it was.
+
+Tested in `tests/unit/extender/follow/test_admission_checks.py`, and with a real Kueue in
+`tests/e2e/test_kueue.py`.
+"""
+
+import contextlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpushare.core.policy import load_policy
+from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.daemon.loop import Loop
+from gpushare.daemon.part import LoopPart
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.explain.admission import AdmissionJudge
+from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.write_right import REFUSED, WriteRight
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+from gpushare.turns import in_turns
+from gpushare.wire.kueue import (
+    API,
+    READY,
+    RETRY,
+    AdmittedPod,
+    CheckRecord,
+    Flavor,
+    WorkloadPods,
+    WorkloadRecord,
+    active_patch,
+    is_pending,
+    release_patch,
+    requeue_patch,
+    verdict_patch,
+    with_flavors,
+)
+
+log = logging.getLogger("gpushare.kueue")
+
+FIRST_WAIT = 5
+"""Seconds until Kueue tries a workload again after the first Retry; each time twice as long."""
+LONGEST_WAIT = 300
+_MOST_DOUBLINGS = 6
+
+_EVERY = 1.0
+_ROUND = 1.0
+"""Seconds after which a round ends: the next one judges by newer books."""
+_REST = 9.0
+"""A rest is this many times as long as the CPU time of the last judgement."""
+_MAX_REST = 1.0
+_TIMEOUT = 5.0
+_MOST_TEXT = 1000
+"""Characters of the reason in a message."""
+_MERGE_PATCH = "application/merge-patch+json"
+_ON_HOSTS = (
+    "Kueue has chosen nodes by sums, and chooses the same again: let the lowest level of the"
+    " Topology be above kubernetes.io/hostname, such as a rack"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KueueObjects:
+    """The objects of Kueue that the watch shows."""
+
+    workloads: Shown[WorkloadRecord] = field(default_factory=Shown)
+    checks: Shown[CheckRecord] = field(default_factory=Shown)
+    flavors: Shown[Flavor] = field(default_factory=Shown)
+    pods: Shown[AdmittedPod] = field(default_factory=Shown)
+    """By uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SentVerdict:
+    """A verdict that was sent. version: the resourceVersion of the workload that was judged."""
+
+    version: str
+    state: str
+    body: bytes
+    is_settled: bool = False
+    """Whether the API server has answered: then the watch shows another version soon."""
+
+
+class AdmissionChecks(LoopPart):
+    """Answers the checks: `round` once, a started part again and again.
+
+    unit: the memory unit of the cluster. not_ready: why not to act now, or "". is_synced: whether
+    the watch has shown all objects of Kueue. wall: seconds since the epoch. rest: leaves the
+    interpreter to the verbs for some seconds.
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        resources: ManagedResources,
+        seen: KueueObjects,
+        unit: str,
+        *,
+        not_ready: Callable[[], str],
+        is_synced: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        rest: Callable[[float], object] | None = None,
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._seen = seen
+        self._unit = unit
+        self._not_ready = not_ready
+        self._is_synced = is_synced
+        self._clock = clock
+        self._wall = wall
+        self._policy = load_policy(FALLBACK_POLICY)
+        self._right = WriteRight(clock)
+        # By uid, while the watch shows the version that was judged.
+        self._sent: dict[str, _SentVerdict] = {}
+        # By uid: the pods of the workloads whose check has got Retry.
+        self._refused: dict[str, tuple[WorkloadPods, ...]] = {}
+        self._looked_at: object = None
+        # By uid: the version of a workload that waits and has quota still.
+        self._kept: dict[str, str] = {}
+        # By name of the AdmissionCheck: the version that was patched.
+        self._activated: dict[str, str] = {}
+        self._verdicts = Counter({READY: 0, RETRY: 0})
+        self._failed_writes = 0
+        self.loop = Loop("kueue", self.round, _EVERY, log=log, failed="admission checks failed")
+        self._rest = self.loop.rest if rest is None else rest
+
+    def state(self) -> dict[str, float]:
+        """Return the values for metrics."""
+        return {
+            "kueue_ready_total": self._verdicts[READY],
+            "kueue_retry_total": self._verdicts[RETRY],
+            "kueue_failed_writes_total": self._failed_writes,
+        }
+
+    def round(self) -> None:
+        """Answer the pending checks, and end the wait of refused workloads that fit now."""
+        if self._not_ready() or not self._is_synced() or self._right.missing:
+            return
+        checks = self._seen.checks.all()
+        self._activate(checks.values())
+        workloads = {item.ref.uid: item for item in self._seen.workloads.all().values()}
+        self._sent = {
+            uid: sent
+            for uid, sent in self._sent.items()
+            if uid in workloads and workloads[uid].version == sent.version
+        }
+        self._refused = {uid: pods for uid, pods in self._refused.items() if uid in workloads}
+        for uid, sent in list(self._sent.items()):
+            if not sent.is_settled:
+                self._send(workloads[uid], sent)
+        names = checks.keys()
+        self._release(workloads.values(), names)
+        pending = [
+            workload
+            for uid, workload in workloads.items()
+            if workload.is_reserved
+            and uid not in self._sent
+            and not self._right.rests(uid)
+            and any(is_pending(check, names) for check in workload.checks)
+        ]
+        waiting = [
+            workload
+            for uid in self._refused
+            if (workload := workloads[uid]).waits and not workload.is_reserved
+        ]
+        books = tuple(resource.ledger.version() for resource in self._resources)
+        state = books, self._resources.node_states.version, {item.version for item in waiting}
+        if not pending and (not waiting or state == self._looked_at):
+            return
+        until, began = self._clock() + _ROUND, time.thread_time()
+        promised = [*self._promised(workloads.values(), names)]
+        judge = AdmissionJudge(self._resources.resources, self._unit, self._policy, promised)
+        for workload in [*_in_order(pending), *_in_order(waiting)]:
+            if self._not_ready() or self._right.missing or self._clock() > until:
+                return
+            if workload.is_reserved:
+                self._answer(judge, workload, names)
+            elif judge.admit(self._refused[workload.ref.uid]):
+                self._requeue(workload)
+            self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
+            began = time.thread_time()
+        self._looked_at = state
+
+    def _activate(self, checks: Iterable[CheckRecord]) -> None:
+        """Say of each AdmissionCheck of ours whether it is answered."""
+        for check in checks:
+            body = active_patch(check, self._now())
+            if body is not None and self._activated.get(check.name) != check.version:
+                with contextlib.suppress(ApiError):
+                    self._write(f"{API}/admissionchecks/{check.name}/status", body, check.name)
+                    self._activated[check.name] = check.version
+
+    def _release(self, workloads: Iterable[WorkloadRecord], names: Collection[str]) -> None:
+        """Evict the workloads that wait after a Retry and have kept their quota since last time."""
+        kept = {
+            workload.ref.uid: workload
+            for workload in workloads
+            if workload.is_reserved
+            and workload.waits
+            and any(
+                check.get("name") in names and check.get("state") == RETRY
+                for check in workload.checks
+            )
+        }
+        for uid, workload in kept.items():
+            if self._kept.get(uid) == workload.version:
+                with contextlib.suppress(ApiError):
+                    self._write(_status_path(workload), release_patch(workload, self._now()), uid)
+        self._kept = {uid: workload.version for uid, workload in kept.items()}
+
+    def _promised(
+        self, workloads: Iterable[WorkloadRecord], names: Collection[str]
+    ) -> Iterator[WorkloadPods]:
+        """Yield the pods of workloads with our Ready that do not exist yet."""
+        existing = defaultdict[str, list[AdmittedPod]](list)
+        for pod in self._seen.pods.all().values():
+            existing[pod.workload].append(pod)
+        for workload in workloads:
+            sent = self._sent.get(workload.ref.uid)
+            check = workload.check(names)
+            state = sent.state if sent is not None else check and check.get("state")
+            if state != READY or not workload.is_reserved:
+                continue
+            own_pods = existing[workload.key]
+            for part in self._with_flavors(workload) or ():
+                selector = {*part.demands.node_selector}
+                there = sum(
+                    pod.pod_set == part.pod_set and selector <= pod.node_selector
+                    for pod in own_pods
+                )
+                if there < part.count:
+                    yield replace(part, count=part.count - there)
+
+    def _with_flavors(self, workload: WorkloadRecord) -> tuple[WorkloadPods, ...] | None:
+        """Return the pods with the demands of their flavors; None while a flavor is unknown."""
+        flavors = self._seen.flavors.all()
+        try:
+            return tuple(with_flavors(pods, flavors) for pods in workload.pods)
+        except KeyError:
+            return None
+
+    def _answer(
+        self, judge: AdmissionJudge, workload: WorkloadRecord, names: Collection[str]
+    ) -> None:
+        """Judge a workload with quota, and write the verdict."""
+        uid, pods = workload.ref.uid, self._with_flavors(workload)
+        if pods is None:
+            return
+        reason = workload.mistake
+        if not reason and not judge.admit(pods):
+            reason = judge.reason(pods, workload.ref.namespace)
+            self._refused[uid] = pods
+        verdict: dict[str, Any] = {"state": READY, "message": "all its pods have devices"}
+        if reason:
+            check = workload.check(names) or {}
+            seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+            verdict = {
+                "state": RETRY,
+                "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
+                "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
+            }
+        elif not pods:
+            verdict["message"] = "none of its pods asks for a shared device"
+        body = verdict_patch(workload, names, verdict, self._now())
+        self._send(workload, _SentVerdict(workload.version, verdict["state"], body))
+
+    def _send(self, workload: WorkloadRecord, sent: _SentVerdict) -> None:
+        """Send a verdict, and keep it until the watch shows another version of the workload."""
+        uid = workload.ref.uid
+        self._sent[uid] = sent
+        try:
+            self._write(_status_path(workload), sent.body, uid)
+        except ApiError as error:
+            if error.refusal in REFUSED:
+                del self._sent[uid]
+            return
+        self._sent[uid] = replace(sent, is_settled=True)
+        self._verdicts[sent.state] += 1
+        log.info(Line("workload judged", workload=workload.key, verdict=sent.state))
+
+    def _requeue(self, workload: WorkloadRecord) -> None:
+        """End the wait of a refused workload."""
+        del self._refused[workload.ref.uid]
+        with contextlib.suppress(ApiError):
+            self._write(_status_path(workload), requeue_patch(workload), workload.ref.uid)
+            log.info(Line("workload tried again: it may fit", workload=workload.key))
+
+    def _write(self, path: str, body: bytes, key: str) -> None:
+        """Send a patch. Raises ApiError, but not if the object has changed or is gone: then the
+        watch will show it.
+        """
+        try:
+            self._api.request("PATCH", path, body=body, content_type=_MERGE_PATCH, timeout=_TIMEOUT)
+        except (ApiConflict, ApiNotFound):
+            return
+        except ApiError as error:
+            self._failed_writes += 1
+            self._right.failed(error, key)
+            log.warning(Line("not written", path=path, error=str(error)))
+            raise
+        self._right.taken(key)
+
+    def _now(self) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
+
+
+def _status_path(workload: WorkloadRecord) -> str:
+    ref = workload.ref
+    return f"{API}/namespaces/{ref.namespace}/workloads/{ref.name}/status"
+
+
+def _in_order(workloads: Iterable[WorkloadRecord]) -> list[WorkloadRecord]:
+    """Return the workloads in turns of namespaces, in each by priority, then the oldest first."""
+    ordered = sorted(workloads, key=lambda item: (-item.priority, item.created, item.key))
+    return in_turns(ordered, lambda item: item.ref.namespace)

@@ -1,0 +1,231 @@
+"""The GPU-seconds of namespaces, workloads and models: the integral of the books over time.
+
+A device that a pod has a quarter of counts a quarter of a GPU-second each second. Of several
+processes the one that answers calls counts, so the counters of all processes add up. Nothing is
+stored: a counter begins at 0 with its process, as Prometheus' `increase` expects.
+
+Names of tenants and the number of series are limited as in `written_metrics.py`: at each step the
+largest holders count for themselves and the others together. So a counter never falls.
+
+Tested in `tests/unit/extender/tell/test_gpu_seconds.py` and
+`tests/integration/test_gpu_seconds.py`.
+"""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
+from gpushare.core.states.entry import Entry, NodeBooks
+from gpushare.core.workload_names import workload_name
+from gpushare.daemon.part import Part
+from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.tell.written_metrics import OTHERS, Labels, family_text
+
+MOST_SERIES = 500
+"""Upper bound of the series of a family that count at a time, besides those of the others."""
+_KEPT = 2 * MOST_SERIES
+"""Upper bound of the series of a family; those go first that have not counted for longest."""
+MOST_GAP = 3600.0
+"""Upper bound of the seconds without a leader that the next leader counts."""
+_ZERO = 1e-9
+"""A share below this is the rounding error of a sum."""
+_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
+
+_MODELS = "gpushare_gpu_seconds_total"
+_NAMESPACES = "gpushare_namespace_gpu_seconds_total"
+_WORKLOADS = "gpushare_workload_gpu_seconds_total"
+_NAMESPACES_COMPUTE = "gpushare_namespace_gpu_compute_seconds_total"
+_WORKLOADS_COMPUTE = "gpushare_workload_gpu_compute_seconds_total"
+_MEMORY_SHARE = "Share of the memory of GPUs promised to the pods of a {} x seconds, by GPU model"
+_COMPUTE_SHARE = "Share of the compute of GPUs promised to pods of a {} that ask for it x seconds"
+_HELP = {
+    _MODELS: "Seconds x GPUs by model: promised to pods by share of memory, or idle",
+    _NAMESPACES: _MEMORY_SHARE.format("namespace"),
+    _NAMESPACES_COMPUTE: _COMPUTE_SHARE.format("namespace"),
+    _WORKLOADS: _MEMORY_SHARE.format("workload"),
+    _WORKLOADS_COMPUTE: _COMPUTE_SHARE.format("workload"),
+}
+_TENANTS = ("namespace", "workload")
+
+Series = tuple[str, Labels]
+"""The name of a family, and the labels of a series."""
+
+
+class GpuSeconds(Part):
+    """The counters of one process. The thread that calls `tick` counts; any thread may read.
+
+    resources: returns the resources to count. detail: as of `Metrics`. earlier_renewal: as of
+    `Readiness`.
+    """
+
+    def __init__(
+        self,
+        resources: Callable[[], Iterable[ManagedResource]],
+        detail: str,
+        earlier_renewal: Callable[[], float] = lambda: math.nan,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._resources = resources
+        self._detail = detail
+        self._earlier_renewal = earlier_renewal
+        self._clock = clock
+        self._wall = wall
+        self._was_ready = False
+        self._counted_until: float | None = None
+        self._last_renewal = math.nan
+        """The renewal of the leader before, when this process last began to count."""
+        self._counters: dict[str, _ResourceCounters] = {}
+        """By the name of the resource."""
+
+    def tick(self, is_ready: bool, /) -> None:
+        """Count the time since the last tick, if this process answered calls then.
+
+        When the process begins to answer calls, the time without a leader before counts too: nobody
+        could bind a pod meanwhile.
+        """
+        now, elapsed, gap = self._clock(), 0.0, 0.0
+        if self._was_ready and self._counted_until is not None:
+            elapsed = now - self._counted_until
+        elif is_ready:
+            gap = min(max(0.0, self._gap(now)), MOST_GAP)
+        if is_ready or self._was_ready:
+            self._counted_until = now
+        self._was_ready = is_ready
+        for resource in self._resources():
+            name = resource.names.resource
+            if name not in self._counters:
+                self._counters[name] = _ResourceCounters(resource, self._detail)
+            counters = self._counters[name]
+            counters.count(elapsed)
+            counters.update_shares()
+            # Prometheus sees no increase in the first sample of a series: it begins at 0.
+            counters.count(gap)
+
+    def _gap(self, now: float) -> float:
+        """Return the seconds since the last count of any process, 0 if unknown."""
+        renewal, last = self._earlier_renewal(), self._last_renewal
+        self._last_renewal = renewal
+        if not math.isnan(renewal) and renewal != last:
+            return self._wall() - renewal
+        return now - self._counted_until if self._counted_until is not None else 0.0
+
+    def text(self) -> bytes:
+        """Return the counters in Prometheus' text format."""
+        samples: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
+        for counters in [*self._counters.values()]:
+            for (family, labels), seconds in counters.seconds.copy().items():
+                samples[family][labels] = seconds
+        texts = (family_text(family, _HELP[family], of) for family, of in samples.items() if of)
+        return "".join(texts).encode()
+
+
+class _ResourceCounters:
+    """The counters of one resource; only nodes that have changed are read again."""
+
+    def __init__(self, resource: ManagedResource, detail: str) -> None:
+        self._resource = resource
+        self._detail = detail
+        self._version: tuple[int, int] | None = None
+        self._by_node: dict[str, tuple[int, dict[Series, float]]] = {}
+        self._shares = defaultdict[Series, float](float)
+        """The GPUs that each series has now: the sum of all nodes."""
+        self.seconds: dict[Series, float] = {}
+        """In the order of the last count."""
+
+    def count(self, elapsed: float) -> None:
+        """Add so many seconds of the shares."""
+        by_family: dict[str, dict[Labels, float]] = defaultdict(dict)
+        for (family, labels), share in self._shares.items():
+            by_family[family][labels] = share
+        for family, of_family in by_family.items():
+            for labels, share in _limited(of_family):
+                seconds = self.seconds.pop((family, labels), 0.0)
+                self.seconds[family, labels] = seconds + share * elapsed
+        numbers = Counter(family for family, _ in self.seconds)
+        for series in [*self.seconds] if max(numbers.values(), default=0) > _KEPT else []:
+            family, _ = series
+            if numbers[family] > _KEPT:
+                numbers[family] -= 1
+                del self.seconds[series]
+
+    def update_shares(self) -> None:
+        """Read the nodes that have changed since the last call."""
+        ledger = self._resource.ledger
+        version = ledger.version()
+        if version == self._version:
+            return
+        self._version = version
+        versions = ledger.node_versions()
+        for name in self._by_node.keys() - versions.keys():
+            self._replace(name, 0, {})
+            del self._by_node[name]
+        for name, node_version in versions.items():
+            if name in self._by_node and self._by_node[name][0] == node_version:
+                continue
+            # The books may be newer than the version: then the next call reads them again.
+            books = ledger.node_books(name)
+            if books is not None:
+                # Labels are known of pods that the watch has shown on a node.
+                is_final = all(entry.assumption is None for entry in books.entries)
+                self._replace(name, node_version if is_final else -1, self._shares_on(books))
+
+    def _replace(self, name: str, version: int, shares: dict[Series, float]) -> None:
+        _, before = self._by_node.get(name, (0, dict[Series, float]()))
+        self._by_node[name] = version, shares
+        for series in before.keys() | shares.keys():
+            self._shares[series] += shares.get(series, 0.0) - before.get(series, 0.0)
+            if self._shares[series] < _ZERO:
+                del self._shares[series]
+
+    def _shares_on(self, books: NodeBooks) -> dict[Series, float]:
+        """Return the share of each series in the node's devices."""
+        shares = defaultdict[Series, float](float)
+        spec, resource = books.spec, ("resource", self._resource.names.resource)
+        models = [("model", model or "unknown") for model in spec.models]
+        models = models or [("model", "unknown")] * len(spec.capacity)
+        promised = [0.0] * len(spec.capacity)
+        for entry in books.entries:
+            namespace = ("namespace", entry.ref.namespace)
+            workload = ("workload", workload_name(entry.ref.name, dict(entry.labels)))
+            for device, memory, compute in _devices(entry, spec.capacity):
+                promised[device] += memory
+                model = (models[device], resource)
+                if self._detail != "devices":
+                    shares[_NAMESPACES, (namespace, *model)] += memory
+                    shares[_NAMESPACES_COMPUTE, (namespace, *model)] += compute
+                if self._detail == "pods" and entry.assumption is None:
+                    shares[_WORKLOADS, (namespace, workload, *model)] += memory
+                    shares[_WORKLOADS_COMPUTE, (namespace, workload, *model)] += compute
+        for device, share in enumerate(promised):
+            model = (models[device], resource)
+            shares[_MODELS, (*model, ("state", "promised"))] += share
+            shares[_MODELS, (*model, ("state", "idle"))] += max(0.0, 1.0 - share)
+        return shares
+
+
+def _limited(shares: dict[Labels, float]) -> Iterable[tuple[Labels, float]]:
+    """Return the largest shares of a family, and the sums of the other shares, by model."""
+    if len(shares) <= MOST_SERIES:
+        return shares.items()
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    others = defaultdict[Labels, float](float)
+    for labels, share in ordered[MOST_SERIES:]:
+        names = tuple((key, OTHERS if key in _TENANTS else value) for key, value in labels)
+        others[names] += share
+    return [*ordered[:MOST_SERIES], *others.items()]
+
+
+def _devices(entry: Entry, capacity: tuple[int, ...]) -> Iterator[tuple[int, float, float]]:
+    """Yield (device, share of its memory, share of its compute) of a pod; of an unplaced pod as if
+    all of it were on the first device.
+    """
+    shares, percents = entry.placement, entry.percents
+    if shares is None:
+        shares, percents = ((0, entry.request.total),), (entry.request.all_percents,)
+    for (device, units), of_device in zip(shares, percents, strict=True):
+        if capacity[device]:
+            compute = of_device[_COMPUTE] / COMPUTE.whole if of_device else 0.0
+            yield device, units / capacity[device], compute

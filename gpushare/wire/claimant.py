@@ -1,0 +1,53 @@
+"""A pod as the rules of holds and groups see it.
+
+Tested in `tests/unit/wire/test_groups.py` and `tests/unit/extender/verbs/test_offers.py`.
+"""
+
+from dataclasses import dataclass
+
+from gpushare.core.model import PodRef, Request
+from gpushare.wire.groups import NO_GROUP, Group, group_of
+from gpushare.wire.objects import Metadata, Pod, PodSpec, controller_of, seconds_of
+from gpushare.wire.pods import pod_ref, priority_of
+
+
+def may_wait(pod: Pod) -> bool:
+    """Return whether volumes or claims of the pod may have to be made after filter (PreBind)."""
+    spec = pod.spec or PodSpec()
+    return bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None
+        for volume in spec.volumes or ()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A pod that asks for devices, with the request and the fields that the rules of holds read."""
+
+    ref: PodRef
+    request: Request
+    priority: int = 0
+    group: Group = NO_GROUP
+    waits: bool = False
+    """Whether the pod may have to wait for a volume or a claim."""
+    owner: str = ""
+    """The uid of the pod's controller, or ""."""
+    created: float = 0.0
+    """Seconds since the epoch, 0 if unknown."""
+    deadline: int = 0
+    """The pod's activeDeadlineSeconds; 0: none."""
+
+
+def claimant(pod: Pod, request: Request) -> Claimant:
+    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
+    owner, metadata, spec = controller_of(pod), pod.metadata or Metadata(), pod.spec or PodSpec()
+    return Claimant(
+        ref=pod_ref(pod),
+        request=request,
+        priority=priority_of(pod),
+        group=group_of(pod),
+        waits=may_wait(pod),
+        owner=(owner and owner.uid) or "",
+        created=seconds_of(metadata.creation_timestamp),
+        deadline=spec.active_deadline_seconds or 0,
+    )

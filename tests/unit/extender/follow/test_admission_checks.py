@@ -1,0 +1,338 @@
+"""Kueue admits a workload once all its pods have devices, and what was promised stays promised."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ApiUnavailable
+from gpushare.extender.follow.admission_checks import LONGEST_WAIT
+from tests.unit.extender.follow.kueue_world import CHECK, World
+from tests.unit.extender.kit import NO_RIGHT, refusal
+
+CUT = ApiUnavailable("cut", 0)
+_AGAIN = "above kubernetes.io/hostname"
+
+
+def on_host(node: str) -> dict[str, Any]:
+    values = {"domainCount": 1, "valuesPerLevel": [{"universal": node}]}
+    part = {**values, "podCounts": {"universal": 1}}
+    return {"topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": [part]}}
+
+
+def test_a_workload_whose_pods_all_have_devices_is_ready() -> None:
+    world = World()
+    world.comes("job", 12, 2)
+    world.round()
+    assert world.state("job") == "Ready"
+    assert world.check["status"]["conditions"][0]["type"] == "Active"
+    assert world.under_test.state()["kueue_ready_total"] == 1
+    world.calls.clear()
+    world.round()
+    assert world.calls == []
+
+
+def test_one_that_fits_by_sum_and_on_no_device_blocks_nobody() -> None:
+    world = World()
+    world.runs("ten-a", 10, "a")
+    world.runs("ten-b", 10, "b")
+    world.comes("large", 8, priority=9)
+    world.comes("small", 6, 2)
+    world.round()
+    assert (world.state("large"), world.state("small")) == ("Retry", "Ready")
+    message = world.message("large")
+    assert message.startswith("0 of 1 pods main (8 GiB) have a device now; nodes: 2 Insufficient")
+    assert "it would fit on" in message
+    assert "ten-a" in message
+    assert _AGAIN not in message
+
+
+def test_names_of_other_namespaces_are_not_told() -> None:
+    world = World(["a"])
+    world.runs("secret", 10, "a")
+    world.comes("large", 8, namespace="other")
+    world.round()
+    assert "a pod of another namespace" in world.message("large")
+    assert "secret" not in world.message("large")
+
+
+def test_half_a_workload_takes_no_place() -> None:
+    world = World()
+    world.comes("three", 9, 3, priority=1)
+    world.comes("two", 16, 2)
+    world.round()
+    assert (world.state("three"), world.state("two")) == ("Retry", "Ready")
+    assert world.message("three").startswith("2 of 3 pods main (9 GiB) have a device now")
+
+
+def test_two_workloads_are_not_promised_one_device() -> None:
+    world = World(["a"])
+    world.comes("first", 12)
+    world.comes("second", 12)
+    world.round()
+    assert (world.state("first"), world.state("second")) == ("Ready", "Retry")
+
+
+def test_a_promise_counts_until_its_pods_exist_or_it_is_gone() -> None:
+    world = World(["a", "b"])
+    world.comes("job", 12, 2)
+    world.round()
+    world.runs("job-0", 12, "a", workload="job")
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Retry"
+    # The second pod waits for its node: kube-scheduler will place it, so its place counts.
+    world.runs("job-1", 12, workload="job")
+    world.comes("later", 12)
+    world.round()
+    assert world.state("later") == "Retry"
+    world.ends("job-1")
+    del world.workloads["job"]
+    world.comes("last", 12)
+    world.round()
+    assert world.state("last") == "Ready"
+
+
+def test_a_promise_outlives_the_process() -> None:
+    world = World(["a"])
+    world.comes("job", 12)
+    world.round()
+    world.start()
+    world.shown()
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Retry"
+
+
+def test_a_pod_that_its_gate_holds_back_is_still_promised() -> None:
+    world = World(["a"])
+    world.comes("job", 12)
+    world.round()
+    gate = [{"name": "kueue.x-k8s.io/topology"}]
+    world.runs("job-0", 12, workload="job", schedulingGates=gate)
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Retry"
+
+
+def test_a_pod_on_another_domain_does_not_stand_for_a_promised_one() -> None:
+    world = World(["a", "b"])
+    world.comes("job", 12, assignment=on_host("a"))
+    world.round()
+    assert world.state("job") == "Ready"
+    world.runs("job-0", 12, "b", workload="job", nodeSelector={"kubernetes.io/hostname": "b"})
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Retry"
+
+
+def test_each_retry_waits_twice_as_long_up_to_five_minutes() -> None:
+    world = World(["a"])
+    world.comes("large", 20)
+    waits = []
+    for _ in range(9):
+        world.round()
+        (check,) = world.workloads["large"]["status"]["admissionChecks"]
+        waits.append(check["requeueAfterSeconds"])
+        world.evict("large")
+        world.reserve("large")
+    assert waits == [5, 10, 20, 40, 80, 160, *[LONGEST_WAIT] * 3]
+
+
+def test_a_kueue_that_keeps_the_quota_after_a_retry_is_helped() -> None:
+    """As Kueue 0.17.0 does for requeueAfterSeconds."""
+    world = World(["a"])
+    world.comes("large", 20)
+    world.round()
+    world.keep("large")
+    world.calls.clear()
+    world.round()
+    assert world.calls == []
+    world.round()
+    assert world.calls == ["large"]
+    status = world.workloads["large"]["status"]
+    assert status["conditions"][-1]["type"] == "Evicted"
+    (check,) = status["admissionChecks"]
+    assert (check["state"], check["retryCount"]) == ("Pending", 1)
+    assert check["message"].startswith("0 of 1 pods main")
+    world.round()
+    assert world.calls == ["large"]
+
+
+def test_a_refused_workload_is_tried_again_once_the_books_have_room() -> None:
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    world.comes("large", 12)
+    world.round()
+    world.evict("large")
+    world.calls.clear()
+    world.round()
+    world.round()
+    assert world.calls == []
+    world.ends("ten")
+    world.round()
+    assert world.calls == ["large"]
+    assert world.workloads["large"]["status"]["requeueState"] == {"requeueAt": None}
+    world.reserve("large")
+    world.round()
+    assert world.state("large") == "Ready"
+
+
+def test_room_for_one_wakes_one() -> None:
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    for name in ("first", "second"):
+        world.comes(name, 12)
+    world.round()
+    for name in ("first", "second"):
+        world.evict(name)
+    world.ends("ten")
+    world.calls.clear()
+    world.round()
+    assert world.calls == ["first"]
+
+
+def test_a_node_that_kueue_chose_by_name_is_named_with_the_way_out() -> None:
+    world = World(["a", "b"])
+    world.runs("ten", 10, "a")
+    world.comes("job", 12, assignment=on_host("a"))
+    world.round()
+    assert world.state("job") == "Retry"
+    assert _AGAIN in world.message("job")
+
+
+def test_nodes_of_another_flavor_do_not_count() -> None:
+    world = World([])
+    world.node("other", gpu="t4")
+    world.comes("job", 12)
+    world.round()
+    assert world.state("job") == "Retry"
+    world.flavor = {"metadata": {"name": "unknown"}}
+    world.comes("of-unknown", 12)
+    world.round()
+    assert world.state("of-unknown") == "Pending"
+
+
+def test_pods_without_devices_are_no_matter_of_this_check() -> None:
+    world = World([])
+    world.comes("cpu", 0, 5)
+    world.round()
+    assert world.state("cpu") == "Ready"
+
+
+def test_a_request_that_makes_no_sense_is_never_ready() -> None:
+    world = World()
+    world.comes("odd", "a lot")  # type: ignore[arg-type]
+    world.round()
+    assert world.state("odd") == "Retry"
+    world.evict("odd")
+    world.calls.clear()
+    world.round()
+    assert world.calls == []
+
+
+@pytest.mark.parametrize(("why_not", "synced"), [("another process leads", True), ("", False)])
+def test_only_a_leader_with_all_lists_answers(why_not: str, synced: bool) -> None:
+    world = World()
+    world.why_not, world.synced = why_not, synced
+    world.comes("job", 1)
+    world.round()
+    assert world.calls == []
+    assert world.state("job") == "Pending"
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_verdict_without_an_answer_keeps_its_promise_and_is_sent_again(landed: bool) -> None:
+    world = World(["a"])
+    world.round()
+    world.comes("job", 12)
+    world.faults = [(landed, CUT)]
+    world.under_test.round()  # the watch is behind
+    world.under_test.round()
+    assert world.calls[-2:] == ["job", "job"]
+    world.under_test.round()
+    assert world.calls[-2:] == ["job", "job"]
+    assert world.state("job") == "Ready"
+    assert world.under_test.state()["kueue_failed_writes_total"] == 1
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Retry"
+
+
+def test_after_a_conflict_the_newer_workload_is_judged() -> None:
+    world = World(["a"])
+    world.round()
+    world.comes("job", 12)
+    world.workloads["job"]["metadata"]["resourceVersion"] = "changed"
+    world.under_test.round()
+    world.under_test.round()
+    assert world.state("job") == "Pending"
+    assert world.calls[-1:] == ["job"]
+    world.shown()
+    world.round()
+    assert world.state("job") == "Ready"
+
+
+def test_a_refused_write_is_no_promise_and_rests() -> None:
+    world = World(["a"])
+    world.round()
+    world.comes("job", 12)
+    world.faults = [(False, refusal("denied by a webhook"))]
+    world.round()
+    world.comes("late", 12)
+    world.round()
+    assert world.state("late") == "Ready"
+    assert world.state("job") == "Pending"
+    world.now += 60
+    world.round()
+    assert world.state("job") == "Retry"
+
+
+def test_without_the_right_nothing_is_tried_for_a_while() -> None:
+    world = World()
+    world.round()
+    world.comes("job", 1)
+    world.comes("other", 1)
+    world.calls.clear()
+    world.faults = [(False, NO_RIGHT)]
+    world.round()
+    world.round()
+    assert world.calls == ["job"]
+
+
+def test_namespaces_take_turns() -> None:
+    world = World(["a"])
+    world.comes("first", 12)
+    for number in range(3):
+        world.comes(f"more-{number}", 1)
+    world.comes("other", 12, namespace="other")
+    world.calls.clear()
+    world.round()
+    assert world.calls[1:4] == ["first", "other", "more-0"]
+
+
+def test_a_round_that_takes_long_goes_on_with_newer_books() -> None:
+    world = World()
+    for name in ("first", "second"):
+        world.comes(name, 1)
+    world.rest_seconds = 2.0
+    world.round()
+    assert [world.state(name) for name in ("first", "second")] == ["Ready", "Pending"]
+    world.round()
+    assert world.state("second") == "Ready"
+
+
+def test_a_check_of_another_controller_is_left_alone() -> None:
+    world = World()
+    world.check["spec"]["controllerName"] = "kueue.x-k8s.io/multikueue"
+    world.comes("job", 1)
+    world.round()
+    assert world.calls == []
+
+
+def test_a_failed_condition_is_written_again() -> None:
+    world = World()
+    world.faults = [(False, CUT)]
+    world.round()
+    world.round()
+    world.round()
+    assert world.calls == [CHECK, CHECK]
