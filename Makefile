@@ -118,7 +118,7 @@ controlplane: ## build Kubernetes' own programs from their Go modules (VERSION),
 helm: ## build helm from its Go module, print its folder
 	@$(TOOL) helm
 
-promtool: ## build Prometheus' promtool from its Go module, print its folder
+promtool: ## build Prometheus and its promtool from their Go module, print their folder
 	@$(TOOL) promtool
 
 firstfit: ## build the allocator of kube-scheduler, to compare ours with it; print its folder

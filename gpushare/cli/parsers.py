@@ -60,6 +60,8 @@ docs/defrag.md tells which pods may be moved, what a plan promises, and when --a
 _REPORT_EPILOG = """\
 prices: --prices NVIDIA-A100=2.5 --prices '*T4*=0.4', of a GPU-hour; or a file of YAML with a line
         `NVIDIA-A100: 2.5` for each model
+sizes:  --rightsize says of each container what it was given, the most that it used, what is enough
+        with --margin in whole units, and what that frees now
 exit codes: 0 shown, 1 Prometheus does not answer or lacks the metrics, 2 wrong usage (one line on
 stderr), 130 ended by Ctrl-C.
 docs/cost.md tells what is counted, and what the figures cannot know.
@@ -223,6 +225,9 @@ def report_parser(prog: str) -> Parser:
         help="namespace|workload|model: what a line is for (default: %(default)s)",
     )
     add("--prices", action="append", default=[], metavar="PRICE", help="see below; repeatable")
+    add("--rightsize", action="store_true", help="what containers could ask for: see below")
+    add("--margin", default="20%", metavar="20%", help="above the most used (default: 20%%)")
+    add("--unit", default="GiB", metavar="UNIT", help="as of `gpushare serve` (default: GiB)")
     add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
     add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     return parser

@@ -59,7 +59,7 @@ class Prometheus:
     url: str
     token: str = ""
     warnings: list[str] = field(default_factory=list)
-    """Warnings of the answers so far, each once."""
+    """Warnings so far, each once."""
 
     def __post_init__(self) -> None:
         try:
@@ -77,12 +77,16 @@ class Prometheus:
         """
         document = self._post("/api/v1/query", {"query": expression})
         for warning in map(text, elements(document.get("warnings"))):
-            if warning not in self.warnings:
-                self.warnings.append(warning)
+            self.warn(warning)
         answer = mapping(document.get("data"))
         if document.get("status") != "success" or answer.get("resultType") != "vector":
             self._fail("is no answer of Prometheus' API: is it the address of a Prometheus?")
         return [*_samples(answer)]
+
+    def warn(self, warning: str) -> None:
+        """Keep a warning for the user."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def _post(self, path: str, fields: Mapping[str, str]) -> Mapping[str, object]:
         request = urllib.request.Request(  # noqa: S310 -- the scheme was checked

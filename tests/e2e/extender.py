@@ -5,8 +5,10 @@ Knows the command line and the two listeners; tests/integration/verbs.py has the
 
 import contextlib
 import http.client
+import json
 import signal
 import ssl
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,17 @@ from tests.integration.verbs import Reply, Verbs
 GPUSHARE = (sys.executable, "-P", "-m", "gpushare.cli.main")
 _PREFIX = "/gpushare-scheduler"
 _TIMEOUT = 15.0
+
+
+def doctor_findings(kubeconfig: Path, *flags: str) -> dict[str, dict[str, str]]:
+    """Return the findings of `gpushare doctor`, by check."""
+    finished = subprocess.run(
+        [*GPUSHARE, "doctor", "--kubeconfig", kubeconfig, "-o", "json", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {finding["check"]: finding for finding in json.loads(finished.stdout)["findings"]}
 
 
 class RealExtender(Verbs):

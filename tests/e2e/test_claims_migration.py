@@ -4,9 +4,7 @@ Before them the extender allocated claims: the class selected no device, and a p
 allocation by others.
 """
 
-import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from tests.contract.apiserver.client import MERGE, Json
 from tests.e2e.binaries import needed
 from tests.e2e.claims import ALONE, CLAIMS, DRIVER, HAS_CLAIMS, ClaimWorld, memory_request
+from tests.e2e.extender import doctor_findings
 from tests.e2e.plane import ADMIN, Plane
 from tests.e2e.processes import until
 
@@ -54,15 +53,7 @@ class MigrationKubectl:
 
     def findings(self) -> dict[str, Json]:
         """The findings of `gpushare doctor`, by check."""
-        words = ["doctor", "--kubeconfig", str(self._file), "-o", "json"]
-        finished = subprocess.run(
-            [sys.executable, "-P", "-m", "gpushare.cli.main", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        result = json.loads(finished.stdout)["findings"]
-        return {item["check"]: item for item in result}
+        return doctor_findings(self._file)
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import pytest
 from gpushare.wire.kueue import API
 from tests.e2e.binaries import needed
 from tests.e2e.conftest import MakePlane
+from tests.e2e.extender import doctor_findings
 from tests.e2e.kueue import CHECK, POOL, RACK, Kueue, Queue, create
 from tests.e2e.objects import fresh
+from tests.e2e.plane import ADMIN
 from tests.e2e.processes import Process, until
 from tests.e2e.world import World, apply
 
@@ -138,6 +140,11 @@ def test_a_topology_must_end_above_the_node(kueue: KueueWorld, level: str) -> No
         until(lambda: queue.check(job).get("retryCount", 0) >= 2, kueue.told)
         assert "above kubernetes.io/hostname" in queue.check(job)["message"]
         assert not queue.condition(job, "Admitted")
+        extender = kueue.world.extender
+        kubeconfig = kueue.world.plane.kubeconfig(ADMIN)
+        finding = doctor_findings(kubeconfig, "--extender", extender.health_url)["kueue"]
+        assert finding["level"] == "warn"
+        assert queue.name in finding["what"]
 
 
 def test_a_group_of_plain_pods_is_admitted_whole(kueue: KueueWorld) -> None:

@@ -288,6 +288,13 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
     assert world.extender.probe("/nosuch").status == 404
 
 
+def test_a_cluster_without_kueue_keeps_nobody_waiting(start_extender: StartExtender) -> None:
+    extender = start_extender("--kueue")
+    extender.wait_ready()
+    metrics = extender.probe("/metrics").body.decode()
+    assert "gpushare_kueue_ready_total 0.0" in metrics
+
+
 def test_a_running_extender_is_alive(world: World) -> None:
     assert world.extender.probe("/livez").body == b"ok\n"
     assert world.extender.probe("/healthz").status == 200

@@ -21,6 +21,7 @@ SCRAPE = 15
 UNITS = 80
 NODES = [f"n{number}" for number in range(4)]
 MODELS = ("A100", "A100", "T4", "T4")
+DEVICES = len(NODES) * len(MODELS)
 RESTARTS = ((0.2, 40, "a"), (0.5, 3, "a"), (0.8, 25, "b"))
 """When a process ends, as a part of all time; the seconds until the next one leads; its name."""
 
@@ -161,7 +162,7 @@ def test_the_counters_add_up_to_the_integral_of_the_books_over_three_restarts() 
     end = history.begin + history.seconds
     assert len(history.truth) == 3
     all_seconds = sum(history.truth.values())
-    assert all_seconds > 0.3 * history.seconds * len(NODES) * len(MODELS)
+    assert all_seconds > 0.3 * history.seconds * DEVICES
     for family in families():
         sums = increases(history.samples, family, history.begin, end)
         assert abs(sum(sums.values()) - all_seconds) < 0.001 * all_seconds
@@ -169,5 +170,5 @@ def test_the_counters_add_up_to_the_integral_of_the_books_over_three_restarts() 
             assert abs(sums[namespace] - seconds) < 0.003 * seconds
     # Promised and idle are all devices, all the time.
     models = increases(history.samples, "gpushare_gpu_seconds_total", history.begin, end)
-    devices = history.seconds * len(NODES) * len(MODELS)
+    devices = history.seconds * DEVICES
     assert abs(sum(models.values()) - devices) < 0.001 * devices

@@ -63,7 +63,7 @@ _ROUND = 1.0
 """Seconds after which a round ends: the next one judges by newer books."""
 _REST = 9.0
 """A rest is this many times as long as the CPU time of the last judgement."""
-_MAX_REST = 1.0
+_MAX_REST = 5.0
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""

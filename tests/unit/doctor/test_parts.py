@@ -23,6 +23,7 @@ from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_document, as_text
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_list import DEVICE_LIST, DeviceList
+from tests.support.documents import check
 from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
 
@@ -218,6 +219,7 @@ def test_colours_are_around_the_level_alone() -> None:
 
 def test_the_document_has_its_keys() -> None:
     document = json.loads(as_document(FINDINGS))
+    check(document)
     assert yaml.safe_load(as_document(FINDINGS, "yaml")) == document
     assert document["apiVersion"] == "gpushare.io/v1"
     assert document["kind"] == "DoctorReport"

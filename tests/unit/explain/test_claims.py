@@ -34,7 +34,8 @@ from gpushare.explain.claims import (
     explain_claims,
     request_texts,
 )
-from gpushare.explain.document import document
+from gpushare.explain.document import document as document_of
+from gpushare.explain.pod import PodExplanation
 from tests.support.claim_values import (
     DRIVER,
     GIB,
@@ -46,9 +47,17 @@ from tests.support.claim_values import (
     pod_with,
     slice_of,
 )
+from tests.support.documents import check
 
 CLASS = ClassRecord("gpu", ())
 TAINTED = (Taint("broken", "", "NoSchedule"),)
+
+
+def document(pod: PodExplanation) -> dict[str, Any]:
+    """The document, which its schema describes."""
+    answer = document_of(pod)
+    check(answer)
+    return answer
 
 
 def use_of(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Use:

@@ -10,17 +10,25 @@ from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.selectors import Taint
 from gpushare.errors import MessageError
-from gpushare.explain.document import document
-from gpushare.explain.pod import explain_pod
+from gpushare.explain.document import document as document_of
+from gpushare.explain.pod import PodExplanation, explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import APART, NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
+from tests.support.documents import check
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
+
+
+def document(pod: PodExplanation) -> dict[str, Any]:
+    """The document, which its schema describes."""
+    answer = document_of(pod)
+    check(answer)
+    return answer
 
 
 def placed(name: str, units: int, place: str, idx: str, **annotations: str) -> dict[str, Any]:

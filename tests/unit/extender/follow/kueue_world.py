@@ -71,7 +71,7 @@ class World:
         )
 
     def _rest(self, seconds: float) -> None:
-        assert seconds <= 1.0
+        assert seconds <= 5.0
         self.now += self.rest_seconds
 
     def node(self, name: str, **labels: str) -> None:

@@ -36,6 +36,7 @@ from tests.support.claim_values import (
     open_claim,
     slice_of,
 )
+from tests.support.documents import check
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -71,7 +72,10 @@ class World:
         inputs = answer if isinstance(answer, ApiError) else json.dumps(answer).encode()
         self.api.answers = [inputs]
         status, body = self.explainer.answer("team", name)
-        return status, json.loads(body)
+        document = json.loads(body)
+        if status == 200:
+            check(document)
+        return status, document
 
 
 def test_a_pod_is_read_and_explained() -> None:

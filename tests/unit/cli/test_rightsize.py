@@ -1,0 +1,103 @@
+"""Right-sizing names the request that is enough, and never guesses where nothing was measured."""
+
+import json
+
+import pytest
+
+from gpushare.cli.cost_report import main
+from tests.unit.cli.prometheus_server import Samples, prometheus_server
+
+GIB = 2**30
+
+
+def _of(pod: str, size: float, container: str = "main") -> tuple[dict[str, str], float]:
+    return {"pod": pod, "container": container}, size
+
+
+ANSWERS: dict[str, Samples] = {
+    "group by (namespace)": [({"namespace": "red"}, 1)],
+    "max_over_time(gpushare_device_plugin_container_memory_given": [
+        _of("web-a", 20 * GIB),
+        _of("web-b", 20 * GIB),
+        _of("idle", 8 * GIB),
+        _of("full", 8 * GIB),
+        _of("dark", 4 * GIB),
+    ],
+    "max_over_time(gpushare_device_plugin_container_memory_used": [
+        _of("web-a", 6 * GIB),
+        _of("web-b", 7.1 * GIB),
+        _of("idle", 0),
+        _of("full", 8 * GIB),
+    ],
+    "count by": [_of("web-b", 2), _of("idle", 1), _of("full", 1), _of("dark", 1)],
+    "gpushare_pod_memory_allocated_bytes": [
+        ({"pod": "web-a", "workload": "Deployment/web"}, 1),
+        ({"pod": "web-b", "workload": "Deployment/web"}, 1),
+        ({"pod": "far-a", "workload": "Deployment/far"}, 1),
+    ],
+}
+
+
+def _run(capsys: pytest.CaptureFixture[str], answers: dict[str, Samples], *words: str) -> str:
+    with prometheus_server(answers) as server:
+        assert main(["--prometheus", server.url, "--rightsize", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_workload_could_ask_for_the_most_that_its_pods_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = _run(capsys, ANSWERS, "--margin", "10%")
+    # 7.1 GiB and a tenth are 7.81 GiB, so 8 GiB do. web-b runs now, on two cards.
+    assert [line.split() for line in out.splitlines()][1:] == [
+        ["red", "Deployment/web", "main", "2", "20480", "7271", "8192", "24576"],
+        ["red", "Pod/idle", "main", "1", "8192", "0", "1024", "7168"],
+        ["red", "Pod/full", "main", "1", "8192", "8192", "9216", "-1024"],
+        ["red", "Deployment/far", "-", "1", "-", "-", "-", "-"],
+        ["red", "Pod/dark", "main", "1", "4096", "-", "-", "-"],
+    ]
+
+
+def test_the_unit_rounds_and_the_margin_may_be_none(capsys: pytest.CaptureFixture[str]) -> None:
+    out = _run(capsys, ANSWERS, "--margin", "0%", "--unit", "256MiB", "-o", "json")
+    sizes = {entry["workload"]: entry for entry in json.loads(out)["containers"]}
+    assert sizes["Deployment/web"]["enoughMiB"] == 29 * 256
+    assert sizes["Pod/full"]["enoughMiB"] == 8192
+    assert sizes["Pod/full"]["freesMiB"] == 0
+    assert sizes["Pod/dark"] == {
+        "namespace": "red",
+        "workload": "Pod/dark",
+        "container": "main",
+        "pods": 1,
+        "givenMiB": 4096,
+        "mostUsedMiB": None,
+        "enoughMiB": None,
+        "freesMiB": None,
+    }
+
+
+def test_without_names_of_workloads_each_pod_stands_for_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = ANSWERS | {"gpushare_pod_memory_allocated_bytes": ()}
+    with prometheus_server(answers) as server:
+        assert main(["--prometheus", server.url, "--rightsize", "-n", "red"]) == 0
+    printed = capsys.readouterr()
+    assert "Pod/web-b" in printed.out
+    assert "--metrics-detail pods" in printed.err
+
+
+def test_without_figures_of_containers_it_says_what_to_set_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with prometheus_server({}) as server:
+        assert main(["--prometheus", server.url, "--rightsize"]) == 1
+    assert "port health of the device plug-ins" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--margin", "much"], ["--margin", "1000%"], ["--unit", "GB"]])
+def test_a_wrong_margin_or_unit_is_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["--prometheus", "http://127.0.0.1:1", "--rightsize", *words]) == 2
+    assert words[0] in capsys.readouterr().err
