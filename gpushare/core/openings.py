@@ -20,7 +20,7 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
-MOST_PART = 0.1
+MOST_PART = 0.2
 """Part of the memory that reservations have at most; one pod may have more."""
 
 _MOST_TRIES = 20
@@ -94,7 +94,7 @@ class Outlook:
         return first
 
     def _least_ends(self, request: Request, row: int) -> list[Resident]:
-        """Return the pods whose ends free enough memory first; [] where no ends do."""
+        """Return the pods to end so that enough memory is free first; [] where no ends do."""
         on_device: dict[int, list[tuple[int, Resident]]] = defaultdict(list)
         for resident in sorted(self.residents.get(row, ()), key=_known_first):
             for device, units in resident.placement.shares:

@@ -304,7 +304,7 @@ class Flow:
             self._first_waiting_has(kind, placement)
 
     def _reserve(self, reservations: Reservations) -> None:
-        """End and make reservations for the kinds whose oldest pod has waited for long."""
+        """End and make reservations for the kinds with a pod that has waited for long."""
         last = self._now - reservations.after
         heads = [
             (queue[0].order, kind) for kind, queue in self._queues.items() if queue[0].came <= last

@@ -70,12 +70,14 @@ class Reservations:
     ) -> None:
         """End the reservations that have lost their reason, and make others.
 
-        late: the kinds whose oldest pod has waited for long, the oldest pod first. running:
-        (place, start) of pods.
+        late: the kinds with a pod that has waited for long, the oldest pod first. running: (place,
+        start) of pods. Of the other reservations the one of the oldest choice is chosen anew.
         """
-        for kind in list(self._reserved):
-            if kind not in late or self._reserved[kind].opening.at <= now:
-                self.end(kind)
+        rows = {kind: one.opening.placement.row for kind, one in self._reserved.items()}
+        for kind in [kind for kind in self._reserved if kind not in late]:
+            self.end(kind)
+        for kind in list(self._reserved)[:1]:
+            self.end(kind)
         missing = {kind: request for kind, request in late.items() if kind not in self._reserved}
         totals = [one.opening.placement.request.total for one in self._reserved.values()]
         room = MOST_PART * self._cluster.capacity - sum(totals)
@@ -91,17 +93,17 @@ class Reservations:
         for kind, request in missing.items():
             if self._reserved and request.total > room:
                 return
-            opening = self._opening(request, outlook)
+            opening = self._opening(request, outlook, rows.get(kind, -1))
             if opening is not None:
                 room -= request.total
                 self._reserved[kind] = _Reservation(opening)
                 self.hold(kind)
 
-    def _opening(self, request: Request, outlook: Outlook) -> Opening | None:
+    def _opening(self, request: Request, outlook: Outlook, preferred: int) -> Opening | None:
         """Return the first place that opens besides the reserved places."""
         with ExitStack() as undo:
             for kind, one in self._reserved.items():
                 self.lift(kind)
                 undo.callback(self.hold, kind)
                 undo.callback(self._cluster.release, self._cluster.put(*one.opening.placement))
-            return outlook.first_opening(request)
+            return outlook.first_opening(request, preferred=preferred)

@@ -136,26 +136,28 @@ class Reserver(LoopPart):
 
     def _renew(self, resource: ManagedResource, waiting: dict[str, Waiting]) -> None:
         """End the reservations of a resource that have lost their reason, and make others."""
-        snapshot, now = resource.ledger.snapshot(), self._clock()
+        snapshot = resource.ledger.snapshot()
         kept: list[Hold] = []
-        late: list[Hold] = []
+        closed: list[Hold] = []
         for hold in resource.holds.reservations():
             if why := self._why_ended(resource, hold, waiting, snapshot):
                 self._end(resource, hold, why)
-            elif (hold.opens_at or 0.0) <= now and hold.pod.ref.uid not in self._free_since:
-                late.append(hold)
-            else:
+            elif hold.pod.ref.uid in self._free_since:
                 kept.append(hold)
-        candidates = self._candidates(waiting.values(), {hold.pod.ref.uid for hold in kept + late})
-        if not (late or candidates):
+            else:
+                closed.append(hold)
+        having = {hold.pod.ref.uid for hold in kept + closed}
+        candidates = self._candidates(waiting.values(), having)
+        if not (closed or candidates):
             return
-        outlook = _outlook(resource, now, self._wall())
+        # One a round is chosen anew: another node may open earlier by now.
+        reviewed, kept = closed[:1], kept + closed[1:]
+        outlook = _outlook(resource, self._clock(), self._wall())
         names, row_of = outlook.cluster.view.names, outlook.cluster.view.row
         for hold in kept:
             if hold.reserved is not None and hold.node in row_of:
                 _take(outlook, Placement(row_of[hold.node], hold.reserved.shares, hold.pod.request))
-        for hold in late:
-            # Its pods run for longer than expected: another node may be faster now.
+        for hold in reviewed:
             pod = waiting[hold.pod.ref.uid]
             row = row_of.get(hold.node, -1)
             opening = outlook.first_opening(pod.request, pod.demands, preferred=row)

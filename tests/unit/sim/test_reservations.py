@@ -50,22 +50,24 @@ def test_what_opens_of_the_place_is_held_and_counts_as_nobodys() -> None:
     assert reservations.on(0) == []
 
 
-def test_a_reservation_ends_when_no_pod_is_late_and_moves_when_it_is_overdue() -> None:
+def test_a_reservation_ends_when_no_pod_is_late_and_moves_to_a_node_that_opens_earlier() -> None:
     cluster, pods = filled(2)
     reservations = Reservations(cluster, 1.0)
-    reservations.renew(late(BOTH), pods, 5.0)
-    reservations.renew(late(BOTH), pods[1:], 12.0)
-    assert reservations.on(0) == [BOTH.kind]
-    reservations.renew(late(BOTH), pods[2:], 12.6)
+    for _ in range(2):
+        reservations.renew(late(BOTH), pods, 5.0)
+        assert reservations.on(0) == [BOTH.kind]
+    cluster.release(pods.pop()[0])
+    reservations.renew(late(BOTH), pods, 6.0)
     assert reservations.on(1) == [BOTH.kind]
-    reservations.renew({}, pods, 13.0)
-    assert reservations.on(1) == []
     assert cluster.view.used.sum() == 32
+    reservations.renew({}, pods, 7.0)
+    assert reservations.on(1) == []
+    assert cluster.view.used.sum() == 24
 
 
 def test_the_reserved_part_is_bounded_but_one_pod_has_a_reservation() -> None:
     less = Request(7, 2)
-    for rows, count in ((2, 1), (18, 1), (20, 2)):
+    for rows, count in ((2, 1), (9, 1), (10, 2)):
         cluster, pods = filled(rows)
         reservations = Reservations(cluster, 1.0)
         for _ in range(2):
