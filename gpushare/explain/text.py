@@ -412,6 +412,11 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
         return "Would fit", f"{text} once its scheduling gates are removed"
     if verdict is PodVerdict.FITS_NOW and pod.scheduler.by_extender:
         text += "; kube-scheduler tries a pod that it has refused again within 5 minutes"
+    elif verdict is PodVerdict.FITS_NOW and pod.scheduler.left_none:
+        text += (
+            ", as nodes and devices are now; kube-scheduler refused it before, or for what they do"
+            " not show: ports, volumes, affinity to pods"
+        )
     return verdict.capitalize(), text
 
 
@@ -553,8 +558,7 @@ def _scheduler(pod: PodExplanation) -> str:
     if view.by_extender or pod.was_called:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
-        all_removed = sum(view.by_scheduler.values()) >= view.nodes
-        return f"{text}, and did not ask gpushare" if all_removed else text
+        return f"{text}, and did not ask gpushare" if view.left_none else text
     return f"{view.name} has not asked gpushare: {view.message}"
 
 

@@ -36,6 +36,11 @@ class SchedulerView:
     by_extender: Mapping[str, int] = field(default_factory=dict)
     """By reason, the nodes that this extender refused."""
 
+    @property
+    def left_none(self) -> bool:
+        """Whether kube-scheduler's own filters removed all nodes."""
+        return bool(self.by_scheduler) and sum(self.by_scheduler.values()) >= self.nodes
+
 
 def scheduler_view(pod: Pod) -> SchedulerView:
     """Return the pod's scheduler, and that scheduler's last message about the pod."""

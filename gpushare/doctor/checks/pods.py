@@ -161,7 +161,9 @@ def _placed(pod: ListedPod, devices: dict[str, int]) -> bool:
 
 
 def check_pending(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each group of pending pods with the same verdict.
+    """Yield a finding for each group of pending pods with the same answer of schedulers.
+
+    What would help is for `gpushare explain` to say: the doctor keeps no books.
 
     Pods with a mistake in their request have a finding of their own (`check_pods`).
     """
@@ -199,12 +201,7 @@ def _verdict(pod: ListedPod, facts: Facts) -> Finding:
     if any(reason.value in pod.message for reason in Reason if reason.resolvable):
         return ok(_PENDING, f"waits for room, as the extender has said: {message}")
     if _is_ours(pod, facts):
-        # Nodes that kube-scheduler itself removed may take the pod later, for example full ones.
-        removed_nodes = counted(" ".join(pod.message.split()))[1]
-        if removed_nodes:
-            todo = f"gpushare explain {pod.name} says what opens a node for it"
-            return warn(_PENDING, f"refused by the extender and kube-scheduler: {message}", todo)
-        todo = "change what the pod asks for, or the nodes: other pods that end do not help"
+        todo = "gpushare explain POD says what would help"
         return warn(_PENDING, f"refused by the extender: {message}", todo)
     if is_left_out(pod):
         return ok(_PENDING, f"waits, as kube-scheduler's own filters leave no node: {message}")

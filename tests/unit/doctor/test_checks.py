@@ -642,7 +642,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "pending-pods",
         "warn",
-        "refused by the extender and kube-scheduler: 0/3",
+        "refused by the extender: 0/3",
         pods(waiting(message=f"0/3 nodes are available: {TOO_LARGE}, 2 Insufficient {MEM}.")),
     ),
     *[

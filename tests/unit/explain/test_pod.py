@@ -313,6 +313,13 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
         "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
+    by_ports = said_by_scheduler(
+        pod_json("late", 8), FITS_NOT.format(1, "1 node(s) didn't have free ports")
+    )
+    assert told(by_ports, resource)[3] == (
+        "Fits now:   on a, as nodes and devices are now; kube-scheduler refused it before, or for"
+        " what they do not show: ports, volumes, affinity to pods"
+    )
 
 
 @pytest.mark.parametrize(

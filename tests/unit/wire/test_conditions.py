@@ -40,6 +40,8 @@ def test_reasons_with_commas_are_read_whole() -> None:
     view = view_of(OLD)
     assert list(view.by_scheduler) == ["node(s) had taint {a: b}, that the pod didn't tolerate"]
     assert list(view.by_extender.values()) == [1]
+    assert not view.left_none
+    assert view_of("0/2 nodes are available: 2 Insufficient cpu.").left_none
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_reasons_with_commas_are_read_whole() -> None:
 )  # fmt: skip
 def test_a_text_that_counts_nothing_is_kept_as_it_is(message: str | None) -> None:
     view = view_of(message)
-    assert (view.by_scheduler, view.by_extender) == ({}, {})
+    assert (view.by_scheduler, view.by_extender, view.left_none) == ({}, {}, False)
     assert view.message == (message or "Unschedulable")
 
 
