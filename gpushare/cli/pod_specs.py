@@ -45,6 +45,7 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.inventory import units_of
 from gpushare.wire.near_misses import near_miss
+from gpushare.wire.objects import Owner, own
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
 from gpushare.wire.request_mistakes import foreign_name, misplaced, resources_of
@@ -324,13 +325,10 @@ def _wanted(
     for template in templates:
         part = f" {template.part}"[:80] if len(templates) > 1 else ""
         label = f"{kind.lower()}/{name}{part}"
-        pod = template.pod
-        if kind != "Pod":
-            # The controller names itself on each pod; core/apart.py counts pods by controller.
-            owner = {"controller": True, "kind": kind, "name": name, "uid": label}
-            pod = {**pod, "metadata": {**mapping(pod.get("metadata")), "ownerReferences": [owner]}}
         try:
-            decoded = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
+            decoded = CLAIMS_PODS.decode(json.dumps(template.pod, default=str).encode())
+            if kind != "Pod":
+                own(decoded, Owner(kind=kind, name=name, uid=label, controller=True))
             names_and_request = request_among(decoded, resource_names)
         except WireError as error:
             raise SettingsError(f"{source}: {error}") from error

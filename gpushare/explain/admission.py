@@ -7,7 +7,7 @@ No I/O.
 Tested in `tests/unit/explain/test_admission.py`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from gpushare.core.mutable_cluster import Placement
@@ -35,6 +35,7 @@ class AdmissionJudge:
         self._sources = {source.names.resource: source for source in sources}
         self._unit = unit
         self._placers: dict[str, Placer] = {}
+        self._promised = Counter[str]()
         promised_pods = _by_resource(promised)
         for resource, source in self._sources.items():
             view = source.ledger.view()
@@ -42,6 +43,7 @@ class AdmissionJudge:
             for batch in [*map(batch_of, first_pending(view)), *promised_pods[resource]]:
                 placer.put(batch)
             self._placers[resource] = placer
+            self._promised[resource] = _count(promised_pods[resource])
 
     def admit(self, pods: Sequence[WorkloadPods]) -> bool:
         """Return whether all pods have devices at once; if so, keep their places."""
@@ -54,6 +56,8 @@ class AdmissionJudge:
                     other.take_back(other_places)
                 return False
             kept.append((placer, places))
+        for resource, batches in _by_resource(pods).items():
+            self._promised[resource] += _count(batches)
         return True
 
     def reason(self, pods: Sequence[WorkloadPods], reader: str) -> str:
@@ -83,11 +87,19 @@ class AdmissionJudge:
         reasons = ", ".join(f"{count} {reason}" for reason, count in result.reasons.items())
         size = units_text(batch.request, self._unit)
         text = f"{result.fit} of {batch.count} pods {batch.name} ({size}) have a device now"
-        text += f"; nodes: {reasons}" if reasons else ""
-        if result.fit:
-            return text
-        explanation = explanation_of(source, batch.request, batch.demands, snapshot=placer.view)
-        return "; ".join(filter(None, (text, sentence(explanation, self._unit, reader))))
+        parts = [text, f"nodes: {reasons}"] if reasons else [text]
+        promised = self._promised[source.names.resource]
+        if promised:
+            parts.append(f"{promised} pods of other workloads are promised devices")
+        if not result.fit:
+            explanation = explanation_of(source, batch.request, batch.demands, snapshot=placer.view)
+            if explanation.remedies or explanation.never or not promised:
+                parts += filter(None, [sentence(explanation, self._unit, reader)])
+        return "; ".join(parts)
+
+
+def _count(batches: Iterable[PodBatch]) -> int:
+    return sum(batch.count or 0 for batch in batches)
 
 
 def _by_resource(pods: Iterable[WorkloadPods]) -> defaultdict[str, list[PodBatch]]:

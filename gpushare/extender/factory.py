@@ -307,7 +307,7 @@ def kueue_sources(
     sources = {}
     for name, codec, read, shown in collections:
         handler = ObjectHandler[Any, Any](read, partial(shown.replace, keep=()), shown.put, key_of)
-        machine = ListWatch(f"{API}/{name}", codec, timing=_OF_SIZES)
+        machine = ListWatch(f"{API}/{name}", codec)
         sources[name] = Source(Reflector(client, machine, handler, optional=True), optional=True)
     return sources
 

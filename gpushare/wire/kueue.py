@@ -21,7 +21,7 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of, read_toleration
-from gpushare.wire.objects import Metadata, Pod, seconds_of
+from gpushare.wire.objects import Metadata, Owner, Pod, own, seconds_of
 from gpushare.wire.placeholders import HOSTNAME
 from gpushare.wire.pods import has_ended, request_among
 
@@ -321,21 +321,23 @@ def read_workload(item: QueuedWorkload, managed_names: Sequence[Names]) -> Workl
     assignments = (status.admission and status.admission.pod_set_assignments) or ()
     on_hosts = any(HOSTNAME in _levels(assignment) for assignment in assignments)
     try:
-        pods = tuple(_pods(spec, status, managed_names))
+        pods = tuple(_pods(metadata, spec, status, managed_names))
     except WireError as error:
         return replace(record, mistake=str(error))
     return replace(record, pods=pods, on_hosts=on_hosts)
 
 
 def _pods(
-    spec: WorkloadSpec, status: WorkloadStatus, managed_names: Sequence[Names]
+    metadata: Metadata, spec: WorkloadSpec, status: WorkloadStatus, managed_names: Sequence[Names]
 ) -> Iterator[WorkloadPods]:
     """Yield the pods that ask for managed resources. Raises WireError."""
+    owner = Owner(kind="Workload", name=metadata.name, uid=metadata.uid, controller=True)
     assignments = (status.admission and status.admission.pod_set_assignments) or ()
     by_name = {assignment.name: assignment for assignment in assignments}
     reclaimable = {pods.name: pods.count or 0 for pods in status.reclaimable_pods or ()}
     for pod_set in spec.pod_sets or ():
         template = pod_set.template or Pod()
+        own(template, owner)
         names_and_request = request_among(template, managed_names)
         if names_and_request is None:
             continue
@@ -403,7 +405,10 @@ def _selecting(
 
 
 def with_flavors(pods: WorkloadPods, flavors: Mapping[str, Flavor]) -> WorkloadPods:
-    """Return the pods with the demands of their flavors. Raises KeyError for an unknown flavor."""
+    """Return the pods with the demands of their flavors.
+
+    Raises KeyError for an unknown flavor.
+    """
     demands = pods.demands
     for name in pods.flavors:
         demands = _selecting(demands, flavors[name].labels, flavors[name].tolerations)

@@ -114,7 +114,7 @@ class Toleration(Struct, gc=False):
 
 
 class Present(Struct, gc=False):
-    """An object whose presence alone counts."""
+    """An object that counts by the presence alone."""
 
 
 class Volume(Struct, gc=False, rename="camel"):
@@ -454,3 +454,9 @@ def controller_of(pod: Pod) -> Owner | None:
     """Return the owner reference of the pod's controller; None without one."""
     owners = (pod.metadata and pod.metadata.owner_references) or ()
     return next((owner for owner in owners if owner.controller), None)
+
+
+def own(pod: Pod, controller: Owner) -> None:
+    """Make the controller the only owner of a pod from a template, as the controller will do."""
+    pod.metadata = pod.metadata or Metadata()
+    pod.metadata.owner_references = [controller]

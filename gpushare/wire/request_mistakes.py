@@ -17,6 +17,7 @@ from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.device_request import APART
+from gpushare.wire.groups import workload_of
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.near_misses import near_miss
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
@@ -119,7 +120,7 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
         resources, annotations, names
     ):
         return mistake
-    if APART in annotations and request.apart is None:
+    if APART in annotations and not workload_of(pod):
         return (
             f"{APART} has no effect: the pod has no controller and is in no group, so it has no"
             " other pods to stay apart from"

@@ -11,6 +11,7 @@ from itertools import chain
 
 from tests.simulation.mutants import (
     answers,
+    apart,
     auditing,
     binding,
     cards,
@@ -29,7 +30,7 @@ from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
 HALLS = (
-    *(answers, auditing, binding, cards, compute, costs, input, leading),
+    *(answers, apart, auditing, binding, cards, compute, costs, input, leading),
     *(moving, nodes, preempting, serving, tenants, watching),
 )
 """Each module registers its mutants at import."""

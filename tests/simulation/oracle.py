@@ -7,8 +7,9 @@ may still land stays charged. S8 no number is negative. S9 no Binding is sent fo
 not be bound. S10 pods that nobody schedules do not count among those that come. S11 the word of a
 node about itself counts within bounds. S12 an evicted pod has a lower priority, and the preemptor
 then fits. S13 no more than all compute of a device is promised, and a pod that asks for all of it
-is alone there. "Held" are the units of pods that we bound, and of others that the process has
-been shown: nobody can know more than that.
+is alone there. S14 no two pods of a workload that stay apart are put on one device. "Held" are the
+units of pods that we bound, and of others that the process has been shown: nobody can know more
+than that.
 """
 
 import json
@@ -198,6 +199,9 @@ class Oracle:
             alone = holder_cores and _ALL_CORES in (pod.asked.cores, *holder_cores)
             # The last decision had to see that no room was left.
             full = last is decision and sum(holder_cores) >= _ALL_CORES
+            fellows = [uid for uid in holders if self.pods[uid].stays_apart]
+            if fellows and pod.stays_apart and last is decision:
+                raise Violation(f"S14 {pod.uid} is given {node}'s {card} beside {fellows}")
             if alone or full or sum(holder_cores) + pod.asked.cores > _ALL_CORES:
                 raise Violation(
                     f"S13 {pod.uid} is given {pod.asked.cores} % of {node}'s {card}, beside"

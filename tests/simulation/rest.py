@@ -260,7 +260,7 @@ def fits(
     room = [
         0 if device in closed_devices else cards.room(device) for device in range(len(cards.units))
     ]
-    taken_devices, cores = set[int](), [0] * len(room)
+    taken_devices, cores, fellows = set[int](), [0] * len(room), set[int]()
     knowledge = world.oracle.known[replica.identity]
     for holder in world.oracle.pods.values():
         if holder.node != node or holder.ended or without(holder) or not holder.asked.devices:
@@ -273,7 +273,9 @@ def fits(
             room = [units - holder.asked.total for units in room]
             cores = [percent + holder.asked.all_cores for percent in cores]
             taken_devices.update(range(len(room)))
+            fellows.update(range(len(room)) if holder.stays_apart else ())
             continue
+        fellows.update(dict(holder.claim) if holder.stays_apart else ())
         for device, units in holder.claim:
             room[device] -= units
             cores[device] += holder.asked.cores_on(units)
@@ -283,6 +285,7 @@ def fits(
         units >= request.units
         and cores[device] + max(request.cores, 1) <= 100
         and not (request.cores == 100 and device in taken_devices)
+        and not (pod.stays_apart and device in fellows)
         for device, units in enumerate(room)
     ]
     return sum(fitting) >= request.devices

@@ -13,6 +13,7 @@ from typing import Any
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 CORES = "aliyun.com/gpu-core.percentage"
+APART = "gpushare.io/apart"
 IDX, POD, DEV, ASSIGNED, ASSUMED = (
     f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME")
 )
@@ -115,7 +116,7 @@ class PodTruth:
     namespace: of the owner. refused: the reason why none of ours may ever bind the pod, "" if
     allowed. unseen: no scheduler calls us for the pod. priority: by the class. lasts: the
     containers continue when told to end. ends_by: the time when a terminating pod must be gone, by
-    the clock of the server.
+    the clock of the server. stays_apart: no two such pods may come to one device.
     """
 
     uid: str
@@ -143,6 +144,7 @@ class PodTruth:
     namespace: str = HONEST
     refused: str = ""
     unseen: bool = False
+    stays_apart: bool = False
     priority: int = 0
     lasts: bool = False
     ends_by: float = math.inf

@@ -21,6 +21,7 @@ from tests.simulation.server import Server
 from tests.simulation.truth import (
     AGES,
     ALLOCATION,
+    APART,
     ASSIGNED,
     ASSUMED,
     CORES,
@@ -41,6 +42,9 @@ PRIORITIES = {"": 0, URGENT: 1000, "system-cluster-critical": 2_000_000_000}
 
 _LASTING = 0.25
 """One in so many ranked pods does not end when told to."""
+
+_WEB = {"apiVersion": "v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
+"""The owner of the pods that stay apart."""
 
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 
@@ -103,7 +107,12 @@ class Users:
             self.kubelets.forged.add(node)
         name, cpu = chance.pick(free), chance.pick((0, 0, 100, 2000))
         rank, lasts = self._rank(chance.apart())
-        return self.add(PodTruth("", name, request, cpu=cpu, lasts=lasts), rank, annotations, node)
+        pod = PodTruth("", name, request, cpu=cpu, lasts=lasts)
+        if request.devices and chance.apart().getrandbits(64) % 8 == 0:
+            annotations[APART] = "required"
+            # An invalid pod that somebody else binds counts without the wish.
+            pod.stays_apart = COUNT not in annotations
+        return self.add(pod, rank, annotations, node)
 
     def add(
         self,
@@ -116,6 +125,8 @@ class Users:
         count = {COUNT: str(pod.asked.devices)} if pod.asked.devices > 1 else {}
         annotations = {**count, **annotations}
         body = pod_body(pod.name, pod.asked, annotations, pod.cpu)
+        if APART in annotations:
+            body["metadata"]["ownerReferences"] = [_WEB]
         body["spec"] |= {"nodeName": node} if node else {}
         body["spec"] |= {"priorityClassName": rank} if rank else {}
         body["spec"] |= {"terminationGracePeriodSeconds": AGES} if pod.lasts else {}

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -181,22 +181,67 @@ class AdmissionChecks(LoopPart):
             if (workload := workloads[uid]).waits and not workload.is_reserved
         ]
         books = tuple(resource.ledger.version() for resource in self._resources)
-        state = books, self._resources.node_states.version, {item.version for item in waiting}
+        versions = {workload.version for workload in workloads.values()}
+        state = books, self._resources.node_states.version, versions
         if not pending and (not waiting or state == self._looked_at):
             return
+        if self._judge(workloads.values(), names, _in_order(pending), _in_order(waiting)):
+            self._looked_at = state
+
+    def _judge(
+        self,
+        workloads: Iterable[WorkloadRecord],
+        names: Collection[str],
+        pending: Sequence[WorkloadRecord],
+        waiting: Sequence[WorkloadRecord],
+    ) -> bool:
+        """Judge these workloads; return whether there was time for all.
+
+        Reasons come last: one takes as long as hundreds of workloads that fit.
+        """
         until, began = self._clock() + _ROUND, time.thread_time()
-        promised = [*self._promised(workloads.values(), names)]
+        existing = defaultdict[str, list[AdmittedPod]](list)
+        for pod in self._seen.pods.all().values():
+            existing[pod.workload].append(pod)
+        promised = [
+            pods
+            for workload in workloads
+            if self._is_promised(workload, names)
+            for pods in self._missing_pods(workload, existing[workload.key]) or ()
+        ]
         judge = AdmissionJudge(self._resources.resources, self._unit, self._policy, promised)
-        for workload in [*_in_order(pending), *_in_order(waiting)]:
-            if self._not_ready() or self._right.missing or self._clock() > until:
-                return
-            if workload.is_reserved:
-                self._answer(judge, workload, names)
-            elif judge.admit(self._refused[workload.ref.uid]):
+        refused = list[tuple[WorkloadRecord, tuple[WorkloadPods, ...]]]()
+        for workload in pending:
+            pods = self._missing_pods(workload, existing[workload.key])
+            if pods is None:
+                continue
+            if workload.mistake or not judge.admit(pods):
+                refused.append((workload, pods))
+            elif not self._goes_on(until):
+                return False
+            else:
+                text = "all its pods have devices" if pods else "none of its pods needs a device"
+                self._answer(workload, names, {"state": READY, "message": text})
+            began = self._have_rest(began)
+        for workload in waiting:
+            if not self._goes_on(until):
+                return False
+            if judge.admit(self._refused[workload.ref.uid]):
                 self._requeue(workload)
-            self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
-            began = time.thread_time()
-        self._looked_at = state
+        for workload, pods in refused:
+            if not self._goes_on(until):
+                return False
+            self._refuse(judge, workload, pods, names)
+            began = self._have_rest(began)
+        return True
+
+    def _goes_on(self, until: float) -> bool:
+        return not (self._not_ready() or self._right.missing) and self._clock() <= until
+
+    def _have_rest(self, began: float) -> float:
+        """Rest after work since `began`, a time of this thread; return the time of the thread."""
+        self._rest(min(_MAX_REST, _REST * (time.thread_time() - began)))
+        return time.thread_time()
 
     def _activate(self, checks: Iterable[CheckRecord]) -> None:
         """Say of each AdmissionCheck of ours whether it is answered."""
@@ -225,59 +270,56 @@ class AdmissionChecks(LoopPart):
                     self._write(_status_path(workload), release_patch(workload, self._now()), uid)
         self._kept = {uid: workload.version for uid, workload in kept.items()}
 
-    def _promised(
-        self, workloads: Iterable[WorkloadRecord], names: Collection[str]
-    ) -> Iterator[WorkloadPods]:
-        """Yield the pods of workloads with our Ready that do not exist yet."""
-        existing = defaultdict[str, list[AdmittedPod]](list)
-        for pod in self._seen.pods.all().values():
-            existing[pod.workload].append(pod)
-        for workload in workloads:
-            sent = self._sent.get(workload.ref.uid)
-            check = workload.check(names)
-            state = sent.state if sent is not None else check and check.get("state")
-            if state != READY or not workload.is_reserved:
-                continue
-            own_pods = existing[workload.key]
-            for part in self._with_flavors(workload) or ():
-                selector = {*part.demands.node_selector}
-                there = sum(
-                    pod.pod_set == part.pod_set and selector <= pod.node_selector
-                    for pod in own_pods
-                )
-                if there < part.count:
-                    yield replace(part, count=part.count - there)
+    def _is_promised(self, workload: WorkloadRecord, names: Collection[str]) -> bool:
+        sent, check = self._sent.get(workload.ref.uid), workload.check(names) or {}
+        state = check.get("state") if sent is None else sent.state
+        return state == READY and workload.is_reserved
 
-    def _with_flavors(self, workload: WorkloadRecord) -> tuple[WorkloadPods, ...] | None:
-        """Return the pods with the demands of their flavors; None while a flavor is unknown."""
-        flavors = self._seen.flavors.all()
-        try:
-            return tuple(with_flavors(pods, flavors) for pods in workload.pods)
-        except KeyError:
-            return None
+    def _missing_pods(
+        self, workload: WorkloadRecord, own_pods: Iterable[AdmittedPod]
+    ) -> tuple[WorkloadPods, ...] | None:
+        """Return the pods that do not exist yet, with the demands of their flavors.
+
+        own_pods: the pods of the workload. None while a flavor is unknown.
+        """
+        flavors, missing = self._seen.flavors.all(), []
+        for pods in workload.pods:
+            if not flavors.keys() >= {*pods.flavors}:
+                return None
+            part = with_flavors(pods, flavors)
+            selector = {*part.demands.node_selector}
+            there = sum(
+                pod.pod_set == part.pod_set and selector <= pod.node_selector for pod in own_pods
+            )
+            if there < part.count:
+                missing.append(replace(part, count=part.count - there))
+        return tuple(missing)
+
+    def _refuse(
+        self,
+        judge: AdmissionJudge,
+        workload: WorkloadRecord,
+        pods: tuple[WorkloadPods, ...],
+        names: Collection[str],
+    ) -> None:
+        """Write Retry, with the reason and a wait that grows."""
+        reason = workload.mistake
+        if not reason:
+            reason = judge.reason(pods, workload.ref.namespace) or "its devices are just taken"
+            self._refused[workload.ref.uid] = pods
+        check = workload.check(names) or {}
+        seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
+        verdict = {
+            "state": RETRY,
+            "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
+            "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
+        }
+        self._answer(workload, names, verdict)
 
     def _answer(
-        self, judge: AdmissionJudge, workload: WorkloadRecord, names: Collection[str]
+        self, workload: WorkloadRecord, names: Collection[str], verdict: Mapping[str, Any]
     ) -> None:
-        """Judge a workload with quota, and write the verdict."""
-        uid, pods = workload.ref.uid, self._with_flavors(workload)
-        if pods is None:
-            return
-        reason = workload.mistake
-        if not reason and not judge.admit(pods):
-            reason = judge.reason(pods, workload.ref.namespace)
-            self._refused[uid] = pods
-        verdict: dict[str, Any] = {"state": READY, "message": "all its pods have devices"}
-        if reason:
-            check = workload.check(names) or {}
-            seconds = FIRST_WAIT << min(int(check.get("retryCount") or 0), _MOST_DOUBLINGS)
-            verdict = {
-                "state": RETRY,
-                "message": "; ".join([reason[:_MOST_TEXT], *[_ON_HOSTS] * workload.on_hosts]),
-                "requeueAfterSeconds": min(seconds, LONGEST_WAIT),
-            }
-        elif not pods:
-            verdict["message"] = "none of its pods asks for a shared device"
+        """Write a verdict."""
         body = verdict_patch(workload, names, verdict, self._now())
         self._send(workload, _SentVerdict(workload.version, verdict["state"], body))
 

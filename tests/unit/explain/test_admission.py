@@ -52,7 +52,8 @@ def test_one_without_devices_of_one_resource_takes_none_of_another() -> None:
 def test_promised_pods_come_first() -> None:
     under_test = judge(pods(4, 3))
     assert not under_test.admit([pods(5)])
-    assert "at most 4 GiB on a device 0" in under_test.reason([pods(5)], "team")
+    reason = under_test.reason([pods(5)], "team")
+    assert reason.endswith("; 3 pods of other workloads are promised devices")
     assert under_test.admit([pods(4)])
 
 

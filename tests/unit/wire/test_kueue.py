@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.model import Apart
 from gpushare.errors import MessageError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.codec import Codec
+from gpushare.wire.device_request import APART
 from gpushare.wire.kueue import (
     ADMISSION_CHECKS,
     CONTROLLER,
@@ -93,6 +95,13 @@ def test_the_pods_of_a_workload_with_quota_are_those_that_ask_for_devices() -> N
     assert (record.key, record.version, record.priority) == ("team/job-a", "7", 5)
     assert record.created > 0
     assert not record.on_hosts
+
+
+def test_the_pods_of_a_workload_stay_apart_from_each_other() -> None:
+    apart = template() | {"metadata": {"annotations": {APART: "required"}}}
+    workload_json = workload({"name": "main", "count": 3, "template": apart}, admission=assigned())
+    (pods,) = read(workload_json).pods
+    assert pods.request.apart == Apart("workload /job-a u", required=True)
 
 
 def test_pods_that_need_nothing_any_more_do_not_count() -> None:

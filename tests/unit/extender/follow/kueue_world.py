@@ -48,6 +48,8 @@ class World:
         self.faults: list[tuple[bool, ApiError]] = []
         """Whether the next patch lands, and its error."""
         self.rest_seconds = 0.0
+        self.loses_lead_after = 0
+        """Patches until another process leads; 0 or less: none does."""
         self.resources = managed_resources()
         self.start()
         for node in nodes:
@@ -181,6 +183,9 @@ class World:
         assert path.endswith("/status")
         name = path.split("/")[-2]
         self.calls.append(name)
+        self.loses_lead_after -= 1
+        if not self.loses_lead_after:
+            self.why_not = "another process leads"
         lands, failure = self.faults.pop(0) if self.faults else (True, None)
         if lands:
             self._patch(name, json.loads(body))

@@ -61,6 +61,12 @@ def test_half_a_workload_takes_no_place() -> None:
     world.comes("two", 16, 2)
     world.round()
     assert (world.state("three"), world.state("two")) == ("Retry", "Ready")
+    message = world.message("three")
+    assert message.startswith("0 of 3 pods main (9 GiB) have a device now; nodes: 2 Insufficient")
+    assert message.endswith("; 2 pods of other workloads are promised devices")
+    world = World()
+    world.comes("three", 9, 3)
+    world.round()
     assert world.message("three").startswith("2 of 3 pods main (9 GiB) have a device now")
 
 
@@ -101,6 +107,39 @@ def test_a_promise_outlives_the_process() -> None:
     world.comes("late", 12)
     world.round()
     assert world.state("late") == "Retry"
+
+
+def test_a_workload_that_runs_already_is_ready_beside_its_pods() -> None:
+    """As where a queue gets the check while its jobs run."""
+    world = World(["a", "b"])
+    world.runs("job-0", 12, "a", workload="job")
+    world.comes("job", 12, 2)
+    world.comes("late", 12)
+    world.round()
+    assert (world.state("job"), world.state("late")) == ("Ready", "Retry")
+
+
+def test_a_promise_that_is_gone_wakes_who_waits_for_its_place() -> None:
+    world = World(["a"])
+    world.comes("job", 12)
+    world.comes("late", 12)
+    world.round()
+    world.evict("late")
+    world.round()
+    del world.workloads["job"]
+    world.shown()
+    world.calls.clear()
+    world.round()
+    assert world.calls == ["late"]
+
+
+def test_reasons_do_not_delay_what_fits() -> None:
+    world = World(["a"])
+    world.comes("large", 20, priority=9)
+    world.comes("small", 6)
+    world.calls.clear()
+    world.round()
+    assert world.calls[1:] == ["small", "large"]
 
 
 def test_a_pod_that_its_gate_holds_back_is_still_promised() -> None:
@@ -307,7 +346,41 @@ def test_namespaces_take_turns() -> None:
     world.comes("other", 12, namespace="other")
     world.calls.clear()
     world.round()
-    assert world.calls[1:4] == ["first", "other", "more-0"]
+    # "other" finds no place, and its reason comes last.
+    assert world.calls[1:] == ["first", "more-0", "more-1", "more-2", "other"]
+    world.comes("tall", 99)
+    world.comes("taller", 99)
+    world.comes("tall-too", 99, namespace="other")
+    world.calls.clear()
+    world.round()
+    assert world.calls == ["tall", "tall-too", "taller"]
+
+
+def test_who_loses_the_lead_in_a_round_stops_in_it() -> None:
+    world = World(["a"])
+    world.round()
+    for name in ("first", "second"):
+        world.comes(name, 12)
+    world.loses_lead_after = 1
+    world.round()
+    assert (world.state("first"), world.state("second")) == ("Ready", "Pending")
+    world.why_not = ""
+    del world.workloads["first"]
+    world.runs("all", 16, "a")
+    world.shown()
+    world.round()
+    assert world.state("second") == "Retry"
+    world.evict("second")
+    world.comes("third", 12)
+    world.round()
+    world.evict("third")
+    world.ends("all")
+    for name in ("first", "fourth"):
+        world.comes(name, 1)
+    world.calls.clear()
+    world.loses_lead_after = 2
+    world.round()
+    assert world.calls == ["first", "fourth"]
 
 
 def test_a_round_that_takes_long_goes_on_with_newer_books() -> None:
