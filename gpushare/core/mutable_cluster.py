@@ -46,7 +46,7 @@ class Placement(NamedTuple):
 
 
 class MutableSnapshot(Snapshot):
-    """A Snapshot whose arrays and generation are changed in place.
+    """A Snapshot with arrays and a generation that change in place.
 
     A simulation has one thread, so nobody reads it during a change.
     """

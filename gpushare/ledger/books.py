@@ -305,7 +305,7 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A charge whose pod must be read, and the token to hand back with the answer."""
+    """A charge with a pod that must be read, and the token to hand back with the answer."""
 
     ref: PodRef
     node: str
@@ -507,7 +507,7 @@ class Reader:
                 return False
             return True
 
-    # -- charges whose pods have to be read -----------------------------------------------------
+    # -- charges with pods that must be read ----------------------------------------------------
 
     def token(self, uid: str) -> int:
         """Return the token to pass to `settle` with the next read; -1 if the pod is not assumed."""
