@@ -66,7 +66,7 @@ class WorkloadEstimator:
     """Charged units of each namespace; to be set before each call of `workload`."""
 
     _made_for: frozenset[int] = frozenset()
-    _tried_on: int = 0
+    _tried_on: Mapping[int, int] = field(default_factory=dict)
     _namespaces: dict[str, Mixture] = field(default_factory=dict)
 
     @property
@@ -121,15 +121,33 @@ class WorkloadEstimator:
         first = next((first for first in (50, 100, 200) if first > pod_count), 0)
         self.fit_at = first or pod_count + _FIT_EVERY
 
-    def is_trial_due(self) -> bool:
-        """Return whether a trial is due: enough new pods, or a fifth of the devices changed."""
-        devices = sum(self.devices.values())
-        has_new_devices = abs(devices - self._tried_on) * 5 > self._tried_on
-        return self.pod_count >= (FEWEST_SEEN if has_new_devices else self.trial_at)
+    def is_trial_due(self, *, first: bool = False) -> bool:
+        """Return whether a trial is due: enough new pods, or a fifth of the devices have other
+        sizes than before. More or fewer devices of the same sizes make only a first trial due.
+
+        first: no trial has had a result yet.
+        """
+        before, devices = sum(self._tried_on.values()), sum(self.devices.values())
+        if first or not before:
+            is_changed = abs(devices - before) * 5 > before
+        else:
+            sizes = self._tried_on.keys() | self.devices.keys()
+            is_changed = (
+                5
+                * sum(
+                    max(
+                        self.devices.get(size, 0) * before - self._tried_on.get(size, 0) * devices,
+                        0,
+                    )
+                    for size in sizes
+                )
+                > before * devices
+            )
+        return self.pod_count >= (FEWEST_SEEN if is_changed else self.trial_at)
 
     def record_trial(self) -> None:
         """Record that a trial used the current estimate."""
-        self._tried_on = sum(self.devices.values())
+        self._tried_on = self.devices
         self.trial_at = self.pod_count + int(
             min(max(self.pod_count * _TRIAL_SHARE, FEWEST_SEEN), _TRIAL_EVERY)
         )

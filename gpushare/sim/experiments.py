@@ -25,6 +25,7 @@ from gpushare.sim.flow import REACHED, Arrivals, Flow, Record
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import KNOWN, LEARNED, TRAINING, Parameters
 from gpushare.sim.report import allocated_at
+from gpushare.sim.reservations import Reservations
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of, utilization_of
@@ -197,6 +198,7 @@ def _churn(
         clock,
         defrag=options.defrag,
         interference=_interference(options),
+        reservations=_reservations(cluster, options),
     )
     run_name = _run_name("churn", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
@@ -243,6 +245,7 @@ def replay(
         options.wait,
         _clock_of(cluster),
         interference=_interference(options),
+        reservations=_reservations(cluster, options),
     )
     run_name = _run_name("replay", policy, seed, options)
     return {**run_name, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
@@ -277,6 +280,11 @@ def _interference(options: Parameters) -> Interference | None:
     return Interference(stretches=options.interference == TRAINING)
 
 
+def _reservations(cluster: Cluster, options: Parameters) -> Reservations | None:
+    """Return the reservations of the cluster; None: there are none."""
+    return Reservations(cluster, options.reserve_after) if options.reserve_after else None
+
+
 def _clock_of(cluster: Cluster) -> Callable[[float], None]:
     """Return a function that sets the time of a learning scorer."""
 
@@ -295,6 +303,8 @@ def _run_name(experiment: str, policy: str, seed: int, options: Parameters) -> R
         run_name["neighbours"] = options.neighbours
     if options.interference:
         run_name["interference"] = options.interference
+    if options.reserve_after:
+        run_name["reserve_after"] = options.reserve_after
     if experiment == "replay":
         return {**run_name, "speed": options.speed}
     run_name["load"] = options.load

@@ -31,6 +31,7 @@ from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import SHARE, Cluster, size_class
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
+from gpushare.sim.reservations import Reservations
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
 
@@ -131,7 +132,8 @@ class Flow:
     """The run of a stream of pods through a cluster, measured from `start` to `end`.
 
     pass_to: called with each new time. defrag: how pods are moved for waiting pods; None: no moves.
-    interference: how pods slow each other down; None: not at all.
+    interference: how pods slow each other down; None: not at all. reservations: of the cluster,
+    for pods that wait; None: there are none.
     """
 
     def __init__(
@@ -144,11 +146,13 @@ class Flow:
         *,
         defrag: Defrag | None = None,
         interference: Interference | None = None,
+        reservations: Reservations | None = None,
     ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
         self._tell_time = pass_to
         self._defrag = Defragmenter(cluster, defrag, start) if defrag else None
         self._interference = interference
+        self._reservations = reservations
         self._largest = int(cluster.view.capacity.max())
         self._now = 0.0
         self._orders = count()
@@ -236,6 +240,8 @@ class Flow:
                 self._completed(number, pod, self._interference)
             if self._queues:
                 self._try_waiting(placement.row)
+            if self._reservations:
+                self._reserve(self._reservations)
             if self._defrag and self._defrag.is_due():
                 self._move_for_waiting(self._defrag)
         self._pass_to(time)
@@ -265,7 +271,12 @@ class Flow:
                     self._try_waiting(placement.row)
 
     def _try_waiting(self, row: int) -> None:
-        """Try to place waiting pods, in the order of arrival, on the changed node."""
+        """Try to place waiting pods on the changed node: first those with a reservation there, then
+        others in the order of arrival.
+        """
+        if self._reservations:
+            for kind in self._reservations.on(row):
+                self._try_reserved(row, kind, self._reservations)
         heads = [(queue[0].order, kind) for kind, queue in self._queues.items()]
         heapq.heapify(heads)
         while heads:
@@ -278,6 +289,30 @@ class Flow:
             self._first_waiting_has(kind, placement)
             if kind in self._queues:
                 heapq.heappush(heads, (self._queues[kind][0].order, kind))
+
+    def _try_reserved(self, row: int, kind: Kind, reservations: Reservations) -> None:
+        """Try to place the oldest waiting pod of the kind on the row that is reserved for it."""
+        if kind not in self._queues:
+            reservations.end(kind)
+            return
+        reservations.lift(kind)
+        placement = self._cluster.place_on(row, self._kinds[kind])
+        if placement is None:
+            reservations.hold(kind)
+        else:
+            reservations.end(kind)
+            self._first_waiting_has(kind, placement)
+
+    def _reserve(self, reservations: Reservations) -> None:
+        """End and make reservations for the kinds with a pod that has waited for long."""
+        last = self._now - reservations.after
+        heads = [
+            (queue[0].order, kind) for kind, queue in self._queues.items() if queue[0].came <= last
+        ]
+        heads.sort(key=lambda head: head[0])
+        late = {kind: self._kinds[kind] for _, kind in heads if self._kinds[kind].devices}
+        running = ((pod.placement, pod.began) for pod in self._running.values())
+        reservations.renew(late, running, self._now)
 
     def _first_waiting_has(self, kind: Kind, placement: Placement) -> None:
         """Count that the oldest waiting pod of the kind has been placed."""
@@ -311,9 +346,9 @@ class Flow:
         on devices without free compute. All are in %. With interference, of pods with a place, as
         far as known at the end: slowdown, how many times as long as alone those with a share of a
         device take; completion, the mean time from arrival to end by size. With waiting: waiting,
-        the mean number of waiting pods, in total and by size; wait_mean and wait_p95: waiting times
-        by size, as far as known at the end. With moves: moves per 100 pods that came; lost: the
-        lost work of moved pods, as a share of all GPU in %, like alloc.
+        the mean number of waiting pods, in total and by size; wait_mean, wait_p95 and wait_max:
+        waiting times by size, as far as known at the end. With moves: moves per 100 pods that came;
+        lost: the lost work of moved pods, as a share of all GPU in %, like alloc.
         """
         span = self._end - self._start
         units = span * self._cluster.capacity
@@ -342,6 +377,7 @@ class Flow:
         record["waiting"] = sum(self._waited.values()) / span
         record["waiting_by_size"] = {size: sum_ / span for size, sum_ in self._waited.items()}
         record["wait_mean"] = {size: float(np.mean(all_)) for size, all_ in self._waits.items()}
+        record["wait_max"] = {size: max(all_) for size, all_ in self._waits.items()}
         record["wait_p95"] = {
             size: float(np.percentile(all_, 95)) for size, all_ in self._waits.items()
         }

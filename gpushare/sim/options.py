@@ -84,6 +84,10 @@ def read_options(argv: Sequence[str]) -> SimulateOptions:
         raise SettingsError("--defrag and --interference exclude each other")
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
+    if getattr(values, "reserve_after", 0.0) and not values.wait:
+        raise SettingsError("--reserve-after is for pods that wait: add --wait")
+    if getattr(values, "reserve_after", 0.0) and getattr(values, "defrag", None):
+        raise SettingsError("--defrag and --reserve-after exclude each other")
     names = {field.name for field in fields(Parameters)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(vars(values), values.resource, values.unit)
@@ -185,6 +189,14 @@ def _churn(verb: argparse.ArgumentParser) -> None:
 def _add_wait(verb: argparse.ArgumentParser) -> None:
     text = "what fits nowhere waits, first come, first tried, instead of being lost"
     verb.add_argument("--wait", action="store_true", help=text)
+    verb.add_argument(
+        "--reserve-after",
+        type=partial(number, 0, 1e9),
+        default=0.0,
+        metavar="TIME",
+        help="with --wait: as --reserve-after of `gpushare serve`, in mean lifetimes, in a replay"
+        " in seconds (default: never)",
+    )
     verb.add_argument(
         "--interference",
         choices=(TRAINING, SERVICES),

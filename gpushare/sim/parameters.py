@@ -48,6 +48,9 @@ class Parameters:
     slowed down, and stay as long. "": pods do not slow each other down."""
     neighbours: int = 0
     """The limit of neighbours, as --neighbours of the extender; 0: none."""
+    reserve_after: float = 0.0
+    """The time that a pod waits before a node is reserved for it, in mean lifetimes, in a replay in
+    seconds; 0: never."""
     picture: bool = False
     """Whether the record has the used units of each device at the end."""
     defrag: Defrag | None = None

@@ -114,7 +114,7 @@ class Toleration(Struct, gc=False):
 
 
 class Present(Struct, gc=False):
-    """An object whose presence alone counts."""
+    """An object that counts by the presence alone."""
 
 
 class Volume(Struct, gc=False, rename="camel"):

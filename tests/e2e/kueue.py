@@ -30,6 +30,8 @@ _CALLED_FOR = {"", "batch", "kueue.x-k8s.io"}
 _NAMESPACE = "kueue-system"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CHECK = "gpu-devices"
+CHECKED = {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
+"""The part of a ClusterQueue's spec that has the extender asked."""
 POOL = "tests/pool"
 """The label of the nodes of a flavor."""
 RACK = "tests/rack"
@@ -157,9 +159,12 @@ class Queue:
         *,
         flavor: str = "",
         topology: str = "",
+        checked: bool = True,
         **spec: Any,
     ) -> None:
-        """flavor: of another queue, "" for a new one. spec: more of the ClusterQueue."""
+        """flavor: of another queue, "" for a new one. checked: by the extender. spec: more of the
+        ClusterQueue.
+        """
         self.objects, self.api, self.name = objects, objects.api, fresh("queue")
         self.flavor = flavor or self.name
         if not flavor:
@@ -174,7 +179,7 @@ class Queue:
         body = {
             "namespaceSelector": {},
             "resourceGroups": [group],
-            "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]},
+            **(CHECKED if checked else {}),
             **spec,
         }
         create(self.api, "ClusterQueue", self.name, body)

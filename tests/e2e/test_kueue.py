@@ -11,7 +11,7 @@ from gpushare.wire.kueue import API
 from tests.e2e.binaries import needed
 from tests.e2e.conftest import MakePlane
 from tests.e2e.extender import doctor_findings
-from tests.e2e.kueue import CHECK, POOL, RACK, Kueue, Queue, create
+from tests.e2e.kueue import CHECK, CHECKED, POOL, RACK, Kueue, Queue, create
 from tests.e2e.objects import fresh
 from tests.e2e.plane import ADMIN
 from tests.e2e.processes import Process, until
@@ -93,12 +93,16 @@ def test_a_job_that_fits_by_sum_and_on_no_device_blocks_nobody(kueue: KueueWorld
 
 
 def test_what_was_promised_is_not_promised_again(kueue: KueueWorld) -> None:
-    """While no Job controller creates the pods, only the promise keeps the device."""
+    """While no Job controller creates the pods, only the promise keeps the device; another process
+    of the extender keeps it, too.
+    """
     queue = Queue(kueue.objects, 64)
     queue.node()
     kueue.stop_controllers()
     first = queue.job(12)
     until(lambda: queue.condition(first, "Admitted"), kueue.told)
+    kueue.world.extender.kill()
+    kueue.world.extender.start()
     second = queue.job(12)
     until(lambda: queue.was_refused(second), kueue.told)
     kueue.start_controllers()
@@ -184,3 +188,16 @@ def test_a_job_that_is_admitted_in_part_needs_devices_for_that_part(kueue: Kueue
     queue.node(devices=2)
     job = queue.job(12, 3, least=1)
     until(lambda: queue.is_bound(job, 2), kueue.told)
+
+
+def test_a_queue_that_gets_the_check_keeps_its_running_jobs(kueue: KueueWorld) -> None:
+    queue = Queue(kueue.objects, 64, checked=False)
+    queue.node()
+    running = queue.job(12)
+    until(lambda: queue.is_bound(running), kueue.told)
+    kueue.objects.patch(f"{API}/clusterqueues/{queue.name}", {"spec": CHECKED})
+    until(lambda: queue.check(running).get("state") == "Ready", kueue.told)
+    late = queue.job(12)
+    until(lambda: queue.was_refused(late), kueue.told)
+    assert queue.is_bound(running)
+    assert queue.condition(running, "Admitted")

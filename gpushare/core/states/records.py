@@ -230,7 +230,7 @@ def assumed(
 
 
 def sent_again(entry: Entry, binding: Sent) -> Entry:
-    """Return the charge whose Binding is sent once more."""
+    """Return the charge with a Binding that is sent once more."""
     was, phase = entry.assumption, next_phase(entry, Event.SENT_AGAIN)
     if was is None or phase is None:
         return entry

@@ -62,7 +62,8 @@ _STEP_PAUSE = 0.01
 """Seconds between two steps of preparing: the arithmetic delays requests."""
 
 REST = 50.0
-"""A rest after a trial, as a multiple of the time of the trial."""
+"""A rest after a trial, as a multiple of the time of the trial: at most 71 seconds an hour of
+trials."""
 SHORTEST_REST = 60.0
 """Seconds of rest after a trial at least: new nodes may be on the way."""
 QUIET = 5.0
@@ -188,7 +189,8 @@ class _ResourceState:
 
     def may_try(self, now: float) -> bool:
         """Return whether to try policies now."""
-        is_due = self._has_devices() and self.estimator.is_trial_due()
+        is_first = self.resource.choice is None
+        is_due = self._has_devices() and self.estimator.is_trial_due(first=is_first)
         if not (is_due and self.trials.may_run(now)):
             self.trial_due_since = None
             return False

@@ -15,12 +15,10 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from gpushare.core.defrag import Planner
 from gpushare.core.model import PodRef
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
-from gpushare.core.openings import ExpectedEnd, Opening, expected_end, first_opening
+from gpushare.core.openings import MOST_PART, Outlook, Resident
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, Waiting
@@ -44,9 +42,6 @@ log = logging.getLogger("gpushare.reservations")
 
 EVERY = 10.0
 
-MOST_PART = 0.1
-"""Part of the memory that is reserved at most; one pod may have more."""
-
 MOST_PODS = 20
 """Upper bound of the reservations of a resource, and of the pods that one round looks at."""
 
@@ -59,6 +54,9 @@ PAUSE = 60.0
 
 AFTER_END = 3600.0
 """Seconds until a pod that left its free place may have another."""
+
+_LEAST_REST = 60.0
+"""Seconds that pods without a known end run on in the mean, at least."""
 
 _TIMEOUT = 10.0
 _ENDLESS = ("pod-template-hash", "controller-revision-hash")
@@ -138,32 +136,38 @@ class Reserver(LoopPart):
 
     def _renew(self, resource: ManagedResource, waiting: dict[str, Waiting]) -> None:
         """End the reservations of a resource that have lost their reason, and make others."""
-        snapshot, now = resource.ledger.snapshot(), self._clock()
+        snapshot = resource.ledger.snapshot()
         kept: list[Hold] = []
-        late: list[Hold] = []
+        closed: list[Hold] = []
         for hold in resource.holds.reservations():
             if why := self._why_ended(resource, hold, waiting, snapshot):
                 self._end(resource, hold, why)
-            elif (hold.opens_at or 0.0) <= now and hold.pod.ref.uid not in self._free_since:
-                late.append(hold)
-            else:
+            elif hold.pod.ref.uid in self._free_since:
                 kept.append(hold)
-        candidates = self._candidates(waiting.values(), {hold.pod.ref.uid for hold in kept + late})
-        if not (late or candidates):
+            else:
+                closed.append(hold)
+        having = {hold.pod.ref.uid for hold in kept + closed}
+        candidates = self._candidates(waiting.values(), having)
+        if not (closed or candidates):
             return
-        outlook = _Outlook.of(resource, snapshot, now, self._wall())
+        # One a round is chosen anew: another node may open earlier by now.
+        reviewed, kept = closed[:1], kept + closed[1:]
+        outlook = _outlook(resource, self._clock(), self._wall())
+        names, row_of = outlook.cluster.view.names, outlook.cluster.view.row
         for hold in kept:
-            outlook.take(hold)
-        for hold in late:
-            # Its pods run for longer than expected: another node may be faster now.
+            if hold.reserved is not None and hold.node in row_of:
+                _take(outlook, Placement(row_of[hold.node], hold.reserved.shares, hold.pod.request))
+        for hold in reviewed:
             pod = waiting[hold.pod.ref.uid]
-            if (opening := outlook.opening(pod)) is None:
+            row = row_of.get(hold.node, -1)
+            opening = outlook.first_opening(pod.request, pod.demands, preferred=row)
+            if opening is None:
                 self._end(resource, hold, "no node is expected to open")
                 continue
-            node = outlook.node(opening)
+            node = names[opening.placement.row]
             place = (hold.pod, node, opening.placement.shares, opening.at, hold.since)
             resource.holds.begin_reservation(*place)
-            outlook.put(opening.placement)
+            _take(outlook, opening.placement)
             kept.append(hold)
         self._make(resource, candidates, outlook, kept)
 
@@ -222,27 +226,27 @@ class Reserver(LoopPart):
         self,
         resource: ManagedResource,
         candidates: list[Waiting],
-        outlook: "_Outlook",
+        outlook: Outlook,
         kept: list[Hold],
     ) -> None:
         """Make reservations in the order of the candidates, up to the largest part."""
-        now, count = self._clock(), len(kept)
-        room = MOST_PART * outlook.capacity - sum(hold.pod.request.total for hold in kept)
+        now, count, names = self._clock(), len(kept), outlook.cluster.view.names
+        room = MOST_PART * outlook.cluster.capacity - sum(hold.pod.request.total for hold in kept)
         for _ in range(min(MOST_PODS, len(candidates))):
             pod = min(candidates, key=self._turn)
             if count and (pod.request.total > room or count == MOST_PODS):
                 return  # a later pod that is smaller does not overtake
             candidates.remove(pod)
             is_late = not any(resource.places(pod.request, pod.demands))
-            opening = outlook.opening(pod) if is_late else None
+            opening = outlook.first_opening(pod.request, pod.demands) if is_late else None
             shown = self._read(pod.ref) if opening is not None else None
             if opening is None or shown is None or not _may_have_place(shown):
                 self._not_before[pod.uid] = now + PAUSE
                 continue
-            holder, node = claimant(shown, pod.request), outlook.node(opening)
+            holder, node = claimant(shown, pod.request), names[opening.placement.row]
             place = (holder, node, opening.placement.shares, opening.at, now)
             resource.holds.begin_reservation(*place)
-            outlook.put(opening.placement)
+            _take(outlook, opening.placement)
             self._served_at[pod.ref.namespace] = now
             self._begun += 1
             room -= pod.request.total
@@ -274,61 +278,36 @@ def _may_have_place(pod: Pod) -> bool:
     return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
 
 
-@dataclass(slots=True)
-class _Outlook:
-    """The books of one round with the places that are reserved, and the expected ends of pods."""
-
-    cluster: MutableCluster
-    host: HostRoom
-    ends: dict[int, list[ExpectedEnd]]
-    capacity: int
-    """Units of all open devices."""
-
-    @classmethod
-    def of(
-        cls, resource: ManagedResource, snapshot: Snapshot, now: float, wall: float
-    ) -> "_Outlook":
-        """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
-        rows = rows_by_name(snapshot)
-        view = mutable(snapshot, rows, empty=False)
-        cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
-        host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
-        ends: defaultdict[int, list[ExpectedEnd]] = defaultdict(list)
-        entries, _ = resource.ledger.entries_and_specs()
-        for entry in entries.values():
-            row = view.row.get(entry.node)
-            if row is None or not _ends_by_itself(entry, wall):
-                continue
-            if unknown_devices(entry, snapshot) is not None:
-                continue
-            at = expected_end(wall, entry.started or wall, entry.ends_by or math.inf)
-            placement = Placement(row, entry.placement or (), entry.request)
-            ends[row].append(ExpectedEnd(now + at - wall, placement))
-        return cls(cluster, host, ends, int(view.capacity.sum()))
-
-    def opening(self, pod: Waiting) -> Opening | None:
-        """Return the first place that opens for the pod."""
-        rows = Planner(self.cluster, (), self.host).rows_for(pod.request, pod.demands)
-        return first_opening(self.cluster, self.ends, pod.request, rows, self.host)
-
-    def node(self, opening: Opening) -> str:
-        """Return the name of the node of the place."""
-        return self.cluster.view.names[opening.placement.row]
-
-    def take(self, hold: Hold) -> None:
-        """Put the place of a reservation."""
-        row = self.cluster.view.row.get(hold.node)
-        if row is not None and hold.reserved is not None:
-            self.put(Placement(row, hold.reserved.shares, hold.pod.request))
-
-    def put(self, placement: Placement) -> None:
-        """Put a reserved place, whether or not its devices are free."""
-        self.cluster.put(*placement)
-        self.host.take(placement.row, placement.request)
+def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
+    """Return the books as they are. now: monotonic; wall: seconds since the epoch."""
+    snapshot, (entries, _) = resource.ledger.snapshot(), resource.ledger.entries_and_specs()
+    rows = rows_by_name(snapshot)
+    view = mutable(snapshot, rows, empty=False)
+    cluster = MutableCluster(view, ranking(load_policy(FALLBACK_POLICY), len(rows)))
+    host = HostRoom(HostFilters(resource.filters, snapshot.names), rows)
+    residents: defaultdict[int, list[Resident]] = defaultdict(list)
+    ages: list[float] = []
+    for entry in entries.values():
+        row = view.row.get(entry.node)
+        if row is None or not _may_end(entry, wall) or unknown_devices(entry, snapshot):
+            continue
+        ends_by = now + entry.ends_by - wall if entry.ends_by else None
+        if ends_by is None and entry.started:
+            ages.append(wall - entry.started)
+        placement = Placement(row, entry.placement or (), entry.request)
+        residents[row].append(Resident(placement, ends_by))
+    rest = max(sum(ages) / max(len(ages), 1), _LEAST_REST)
+    return Outlook(cluster, host, residents, now, rest)
 
 
-def _ends_by_itself(entry: Entry, wall: float) -> bool:
-    """Return whether a running pod can be expected to end. wall: seconds since the epoch."""
+def _take(outlook: Outlook, placement: Placement) -> None:
+    """Put a reserved place, whether or not its devices are free."""
+    outlook.cluster.put(*placement)
+    outlook.host.take(placement.row, placement.request)
+
+
+def _may_end(entry: Entry, wall: float) -> bool:
+    """Return whether the pod may end by itself. wall: seconds since the epoch."""
     if entry.terminating:
         return entry.ends_soon(wall)
     return bool(entry.ends_by) or not any(key in _ENDLESS for key, _ in entry.labels)

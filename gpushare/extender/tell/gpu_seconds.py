@@ -13,8 +13,9 @@ Tested in `tests/unit/extender/tell/test_gpu_seconds.py` and
 
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
 from gpushare.core.states.entry import Entry, NodeBooks
@@ -56,20 +57,23 @@ Series = tuple[str, Labels]
 class GpuSeconds(Part):
     """The counters of one process. The thread that calls `tick` counts; any thread may read.
 
-    resources: returns the resources to count. detail: as of `Metrics`. earlier_renewal: as of
-    `Readiness`.
+    detail: as of `Metrics`. earlier_renewal: as of `Readiness`. claims: a resource with claims
+    instead of pods, which are of no workload.
     """
 
     def __init__(
         self,
-        resources: Callable[[], Iterable[ManagedResource]],
+        resources: Iterable[ManagedResource],
         detail: str,
         earlier_renewal: Callable[[], float] = lambda: math.nan,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        claims: ManagedResource | None = None,
     ) -> None:
-        self._resources = resources
-        self._detail = detail
+        of_claims = "namespaces" if detail == "pods" else detail
+        self._counters = [_ResourceCounters(resource, detail) for resource in resources]
+        self._counters += [_ResourceCounters(claims, of_claims)] if claims is not None else []
         self._earlier_renewal = earlier_renewal
         self._clock = clock
         self._wall = wall
@@ -77,8 +81,6 @@ class GpuSeconds(Part):
         self._counted_until: float | None = None
         self._last_renewal = math.nan
         """The renewal of the leader before, when this process last began to count."""
-        self._counters: dict[str, _ResourceCounters] = {}
-        """By the name of the resource."""
 
     def tick(self, is_ready: bool, /) -> None:
         """Count the time since the last tick, if this process answered calls then.
@@ -94,15 +96,11 @@ class GpuSeconds(Part):
         if is_ready or self._was_ready:
             self._counted_until = now
         self._was_ready = is_ready
-        for resource in self._resources():
-            name = resource.names.resource
-            if name not in self._counters:
-                self._counters[name] = _ResourceCounters(resource, self._detail)
-            counters = self._counters[name]
+        for counters in self._counters:
             counters.count(elapsed)
-            counters.update_shares()
             # Prometheus sees no increase in the first sample of a series: it begins at 0.
-            counters.count(gap)
+            if counters.update_shares() or gap:
+                counters.count(gap)
 
     def _gap(self, now: float) -> float:
         """Return the seconds since the last count of any process, 0 if unknown."""
@@ -115,9 +113,9 @@ class GpuSeconds(Part):
     def text(self) -> bytes:
         """Return the counters in Prometheus' text format."""
         samples: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
-        for counters in [*self._counters.values()]:
-            for (family, labels), seconds in counters.seconds.copy().items():
-                samples[family][labels] = seconds
+        for counters in self._counters:
+            for family, of_family in counters.seconds.items():
+                samples[family] |= of_family
         texts = (family_text(family, _HELP[family], of) for family, of in samples.items() if of)
         return "".join(texts).encode()
 
@@ -130,33 +128,30 @@ class _ResourceCounters:
         self._detail = detail
         self._version: tuple[int, int] | None = None
         self._by_node: dict[str, tuple[int, dict[Series, float]]] = {}
-        self._shares = defaultdict[Series, float](float)
-        """The GPUs that each series has now: the sum of all nodes."""
-        self.seconds: dict[Series, float] = {}
-        """In the order of the last count."""
+        self._shares: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
+        """The GPUs that each series has now, by family: the sum of all nodes."""
+        self._counted: dict[str, Sequence[tuple[Labels, float]]] = {}
+        """The same in a limited number of series."""
+        self.seconds: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
+        """By family, in the order of the last count."""
 
     def count(self, elapsed: float) -> None:
         """Add so many seconds of the shares."""
-        by_family: dict[str, dict[Labels, float]] = defaultdict(dict)
-        for (family, labels), share in self._shares.items():
-            by_family[family][labels] = share
-        for family, of_family in by_family.items():
-            for labels, share in _limited(of_family):
-                seconds = self.seconds.pop((family, labels), 0.0)
-                self.seconds[family, labels] = seconds + share * elapsed
-        numbers = Counter(family for family, _ in self.seconds)
-        for series in [*self.seconds] if max(numbers.values(), default=0) > _KEPT else []:
-            family, _ = series
-            if numbers[family] > _KEPT:
-                numbers[family] -= 1
-                del self.seconds[series]
+        for family, shares in self._counted.items():
+            # Another thread may read the last dict, which stays as it is.
+            of_family = self.seconds[family].copy()
+            for labels, share in shares:
+                of_family[labels] = of_family.pop(labels, 0.0) + share * elapsed
+            for labels in [*of_family][: max(0, len(of_family) - _KEPT)]:
+                del of_family[labels]
+            self.seconds[family] = of_family
 
-    def update_shares(self) -> None:
-        """Read the nodes that have changed since the last call."""
+    def update_shares(self) -> bool:
+        """Read the nodes that have changed since the last call; return whether one has."""
         ledger = self._resource.ledger
         version = ledger.version()
         if version == self._version:
-            return
+            return False
         self._version = version
         versions = ledger.node_versions()
         for name in self._by_node.keys() - versions.keys():
@@ -171,14 +166,18 @@ class _ResourceCounters:
                 # Labels are known of pods that the watch has shown on a node.
                 is_final = all(entry.assumption is None for entry in books.entries)
                 self._replace(name, node_version if is_final else -1, self._shares_on(books))
+        self._counted = {family: _limited(shares) for family, shares in self._shares.items()}
+        return True
 
     def _replace(self, name: str, version: int, shares: dict[Series, float]) -> None:
         _, before = self._by_node.get(name, (0, dict[Series, float]()))
         self._by_node[name] = version, shares
         for series in before.keys() | shares.keys():
-            self._shares[series] += shares.get(series, 0.0) - before.get(series, 0.0)
-            if self._shares[series] < _ZERO:
-                del self._shares[series]
+            family, labels = series
+            change = shares.get(series, 0.0) - before.get(series, 0.0)
+            share = self._shares[family].pop(labels, 0.0) + change
+            if share >= _ZERO:
+                self._shares[family][labels] = share
 
     def _shares_on(self, books: NodeBooks) -> dict[Series, float]:
         """Return the share of each series in the node's devices."""
@@ -206,11 +205,11 @@ class _ResourceCounters:
         return shares
 
 
-def _limited(shares: dict[Labels, float]) -> Iterable[tuple[Labels, float]]:
+def _limited(shares: Mapping[Labels, float]) -> Sequence[tuple[Labels, float]]:
     """Return the largest shares of a family, and the sums of the other shares, by model."""
     if len(shares) <= MOST_SERIES:
-        return shares.items()
-    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+        return [*shares.items()]
+    ordered = sorted(shares.items(), key=itemgetter(1), reverse=True)
     others = defaultdict[Labels, float](float)
     for labels, share in ordered[MOST_SERIES:]:
         names = tuple((key, OTHERS if key in _TENANTS else value) for key, value in labels)
@@ -226,6 +225,7 @@ def _devices(entry: Entry, capacity: tuple[int, ...]) -> Iterator[tuple[int, flo
     if shares is None:
         shares, percents = ((0, entry.request.total),), (entry.request.all_percents,)
     for (device, units), of_device in zip(shares, percents, strict=True):
-        if capacity[device]:
+        # A closed node may have fewer devices than its pods were given.
+        if device < len(capacity) and capacity[device]:
             compute = of_device[_COMPUTE] / COMPUTE.whole if of_device else 0.0
             yield device, units / capacity[device], compute

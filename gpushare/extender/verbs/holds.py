@@ -346,7 +346,7 @@ class Holds:
             return bool(self._holds)
 
     def changed_since(self, version: int) -> tuple[int, list[str] | None]:
-        """Return the current version, and the nodes whose holds have changed since `version`; None
+        """Return the current version, and the nodes with changed holds since `version`; None
         for the nodes if the version is too old to tell.
         """
         with self._lock:

@@ -41,14 +41,26 @@ def test_trials_are_due_when_half_as_many_pods_again_have_come_and_every_1000() 
     assert due == [50, 100, 150, 225, 337, 505, 757, 1135, 1702, 2553, 3553]
 
 
-def test_a_trial_is_due_too_when_a_fifth_of_the_devices_is_new_or_gone() -> None:
+@pytest.mark.parametrize(
+    ("devices", "is_due", "is_first_due"),
+    [
+        ({16: 12}, False, False),
+        ({16: 40}, False, True),
+        ({16: 7}, False, True),
+        ({16: 10, 80: 2}, False, False),
+        ({16: 10, 80: 3}, True, True),
+        ({80: 10}, True, False),
+        ({}, False, True),
+    ],
+)
+def test_a_trial_is_due_too_when_a_fifth_of_the_devices_has_other_sizes(
+    devices: dict[int, int], is_due: bool, is_first_due: bool
+) -> None:
     learned = WorkloadEstimator(devices={16: 10})
     come(learned, SMALL, 60)
     learned.record_trial()
-    learned.devices = {16: 12}
-    assert not learned.is_trial_due()
-    learned.devices = {16: 7}
-    assert learned.is_trial_due()
+    learned.devices = devices
+    assert (learned.is_trial_due(), learned.is_trial_due(first=True)) == (is_due, is_first_due)
 
 
 def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> None:

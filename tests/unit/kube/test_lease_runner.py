@@ -1,6 +1,7 @@
 """The thread around the election, on a true server through the true client."""
 
 import json
+import math
 import socket
 import threading
 import time
@@ -91,6 +92,22 @@ def test_the_lease_is_won_renewed_and_given_away(leading: LeaseRunner, lease: Le
     assert not leading.alive(time.monotonic())
     assert lease.store.spec["holderIdentity"] == ""
     assert lease.paths == {("GET", f"{PATH}/gpushare"), ("PUT", f"{PATH}/gpushare")}
+
+
+def test_the_last_renewal_by_the_holder_before_is_kept(
+    leading: LeaseRunner, lease: LeaseServer
+) -> None:
+    lease.store.write("", renewTime="2026-01-01T00:00:00.000000Z")
+    assert math.isnan(leading.earlier_renewal())
+    leading.start()
+    poll(lambda: leads(leading))
+    assert leading.earlier_renewal() == 1767225600
+
+
+def test_of_a_lease_of_kube_scheduler_no_renewal_is_told(client: KubeClient) -> None:
+    machine = SchedulerLease("host", 0.1)
+    runner = LeaseRunner(client, machine, namespace="kube-system", name="kube-scheduler")
+    assert math.isnan(runner.earlier_renewal())
 
 
 def test_the_log_tells_when_it_leads_and_when_no_more(

@@ -1,6 +1,7 @@
 """The document of the places that filter holds for unbound pods."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,14 +14,15 @@ MEM = "aliyun.com/gpu-mem"
 ONE = HeldPlace(PodRef("team", "train", "uid-1"), "gpu-a", 10, 2, 1_790_000_000.0)
 TWO = HeldPlace(PodRef("other", "slow", "uid-2"), "gpu-b", 3, 1)
 SPLIT = HeldPlace(PodRef("other", "two", "uid-4"), "gpu-b", 30, 2, split=(30, 10))
+RESERVED = replace(ONE, reserved_since=1_789_990_000.0)
 THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, percents=compute(30))
 
 
 def test_what_is_written_is_read_back() -> None:
-    body = encode_held("GiB", {MEM: [ONE, TWO, THREE, SPLIT], "example.com/npu-mem": []})
-    assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE, SPLIT)
-    # Without compute and without a split, the document has no such key.
-    assert body.count(b"cores") == body.count(b"split") == 1
+    body = encode_held("GiB", {MEM: [ONE, TWO, THREE, SPLIT, RESERVED], "example.com/npu-mem": []})
+    assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE, SPLIT, RESERVED)
+    # Each key of these is there only for a place that needs the key.
+    assert body.count(b"cores") == body.count(b"split") == body.count(b"reservedSince") == 1
     assert decode_held(body, "example.com/npu-mem", "GiB") == ()
 
 
@@ -33,6 +35,9 @@ def test_another_unit_is_converted_and_rounded_up() -> None:
 def test_the_end_is_told_as_a_time_of_day() -> None:
     assert ONE.until_text == "14:13:20 UTC"
     assert TWO.until_text == "kube-scheduler binds it or gives it up"
+    assert RESERVED.until_text == (
+        "it is bound; reserved since 11:26:40 UTC, expected to be free at 14:13:20 UTC"
+    )
 
 
 @pytest.mark.parametrize(

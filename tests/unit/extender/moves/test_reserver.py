@@ -25,7 +25,7 @@ PROMISED = Reason.PROMISED.value
 
 
 class ReserverWorld(FilterWorld):
-    """Nodes of cards with SIZE units, filter, and a reserver whose rounds the test makes."""
+    """Nodes of cards with SIZE units, filter, and a reserver with rounds by the test."""
 
     def __init__(self, *nodes: str, cards: int = 2) -> None:
         super().__init__(*nodes, cards=cards, best=False)
@@ -124,7 +124,7 @@ def no_room(*nodes: str) -> dict[str, str]:
         (False, {"age": 3 * AFTER + 60, "priority": -1}),
         (True, {"priority": 1}),
         (True, {"activeDeadlineSeconds": 600}),
-        (False, {"activeDeadlineSeconds": 7200}),
+        (False, {"activeDeadlineSeconds": 11_000}),
     ],
 )
 def test_a_reservation_lets_older_pods_pass_and_those_that_end_before(
@@ -165,7 +165,7 @@ def test_room_beside_the_reserved_devices_is_offered() -> None:
 
 
 def test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes() -> None:
-    world = ReserverWorld(*(f"n{number:02}" for number in range(22)))
+    world = ReserverWorld(*(f"n{number:02}" for number in range(11)))
     world.full()
     world.waits("first", age=4 * AFTER)
     world.waits("second", age=3 * AFTER)
@@ -258,16 +258,20 @@ def test_a_new_leader_reserves_anew_by_the_ages_of_pods() -> None:
     assert world.round() == before
 
 
-def test_another_node_is_reserved_where_pods_run_for_longer_than_expected() -> None:
+def test_another_node_is_reserved_when_that_opens_earlier_by_now() -> None:
     world = ReserverWorld("a", "b", "c")
     world.full()
     world.waits("late")
     assert world.round() == {"late": "a"}
     since = world.holds.reservations()[0].since
     world.runs("b-0", "b", 0, age=7200, activeDeadlineSeconds=14_000)
-    world.runs("b-1", "b", 1, age=7200, activeDeadlineSeconds=14_000)
-    assert world.round(3000) == {"late": "a"}
-    assert world.round(700) == {"late": "b"}
+    world.runs("b-1", "b", 1, age=7200)
+    assert world.round() == {"late": "b"}
+    world.ends("a-0")
+    assert world.round() == {"late": "b"}, "both wait for one pod"
+    world.ends("b-1")
+    world.runs("b-0", "b", 0, age=7200, activeDeadlineSeconds=90_000)
+    assert world.round() == {"late": "a"}
     assert world.holds.reservations()[0].since == since
 
 

@@ -209,7 +209,15 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
         "fitting": 1,
         "atOnce": True,
         "kinds": [
-            {"units": 10, "devices": 1, "split": None, "cores": None, "needed": 3, "fitting": 1}
+            {
+                "units": 10,
+                "devices": 1,
+                "split": None,
+                "cores": None,
+                "share": None,
+                "needed": 3,
+                "fitting": 1,
+            }
         ],
     }
     assert [(item["pod"]["name"], item["node"]) for item in document["held"]] == [
@@ -306,3 +314,21 @@ def test_a_group_of_unknown_size_is_told_to_be_bound_pod_by_pod() -> None:
         " itself" in document["lines"]
     )
     assert world.answer(pod_json("web", 10))[1]["groupProgress"] is None
+
+
+def test_a_reservation_is_told_to_its_pod_and_to_the_pods_that_it_keeps_out() -> None:
+    world, now = World(), time.monotonic()
+    large = claimant(read_pod(pod_json("large", 16)), Request(16, 1))
+    world.holds.begin_reservation(large, "a", ((0, 16),), now + 600, now)
+    _, document = world.answer(pod_json("large", 16), "large")
+    assert document["reserved"]["node"] == "a"
+    assert document["held"] == []
+    assert re.search(
+        r"Reserved: +a until it is bound; reserved since", "\n".join(document["lines"])
+    )
+    _, document = world.answer(pod_json("web", 4))
+    assert document["reserved"] is None
+    assert re.search(
+        r"16 GiB on a for team/large until it is bound; reserved since \d\d:\d\d:\d\d UTC",
+        "\n".join(document["lines"]),
+    )
