@@ -131,6 +131,18 @@ def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
     assert (text["ALIYUN_COM_GPU_MEM_CONTAINER"], text["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
 
 
+def test_a_percentage_of_memory_is_that_of_each_card_and_rounded_down() -> None:
+    quarter = replace(ONE, share=27)
+    # 6.48 of 24 units.
+    assert added(quarter, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(6 * 1024)
+    assert told(quarter).envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+    half_of_each = replace(TWO, shares=tuple((card, 1) for card, _ in TWO.shares), share=100)
+    envs = added(half_of_each, isolation="mps")
+    assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8192M,1=8192M"
+    # The units that a container asks for are the least.
+    assert added(replace(ONE, share=1), isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
+
+
 @pytest.mark.parametrize("isolation", ["hami-core", "mps"])
 def test_without_compute_there_is_no_limit_of_it(isolation: str) -> None:
     names = added(ONE, isolation=isolation)
