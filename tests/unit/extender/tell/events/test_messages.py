@@ -210,10 +210,10 @@ def test_many_refused_pods_of_one_namespace_hold_up_none_of_another() -> None:
         ref = PodRef(namespace, f"pod-{number}", f"uid-{number}")
         pod = ObservedPod(ref, Request(8, 1), gated=True, created=number + 1.0)
         resources.resources[0].ledger.pod_changed(pod)
-    told = []
+    told: list[list[str]] = []
     for _ in range(4):
         notices.tick(is_ready=True)
-        told.append([about for about, _, _ in heard.events[sum(map(len, told)) :]])
+        told.append([about for about, _, _ in heard.events[sum(len(pods) for pods in told) :]])
         now += 10.0
     assert [len(pods) for pods in told] == [3, 3, 3, 3]
     # In two looks each of the five namespaces has had its turn.
