@@ -18,7 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, DeviceAmount
+from gpushare.core.amounts import (
+    COMPUTE,
+    PERCENT_AMOUNTS,
+    SHARE,
+    DeviceAmount,
+    charged_units,
+    memory_percent,
+)
 from gpushare.core.apart import Workloads, count_pod, pods_of_workload
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
@@ -90,6 +97,17 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     return room
 
 
+def needed_units(snapshot: "Snapshot", rows: Rows, request: Request) -> int | Ints:
+    """Return the units that the smallest part of the request is charged, at least 1.
+
+    The same for all devices, or int64 (K, D) if the request is for a percentage of the memory.
+    """
+    least, percent = max(request.least, 1), memory_percent(request.percents)
+    if not percent:
+        return least
+    return np.maximum(-(-percent * snapshot.capacity.take(rows, axis=0) // SHARE.whole), least)
+
+
 def fellows(snapshot: "Snapshot", rows: Rows, request: Request) -> Ints:
     """Return int64 (K, D): the pods of the request's workload on each device (core/apart.py)."""
     return pods_of_workload(snapshot.workloads, rows, snapshot.used.shape[1], request)
@@ -123,7 +141,8 @@ def has_percents(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """
     room: Bools = snapshot.open[rows]
     for index, percent in enumerate(request.every_percent):
-        room &= has_percent(snapshot, rows, index, percent)
+        if PERCENT_AMOUNTS[index].needed(percent):
+            room &= has_percent(snapshot, rows, index, percent)
     return room
 
 
@@ -134,6 +153,10 @@ def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> B
     for nothing of such an amount use some of it too.
     """
     amount = PERCENT_AMOUNTS[index]
+    if amount.is_memory:
+        needed = -(-percent * snapshot.capacity.take(rows, axis=0) // amount.whole)
+        has_memory: Bools = snapshot.free.take(rows, axis=0) >= needed
+        return has_memory
     used = snapshot.percents_used[index].take(rows, axis=0)
     room: Bools = used <= amount.whole - amount.needed(percent)
     if amount.is_exclusive and percent >= amount.whole:
@@ -482,7 +505,8 @@ class NodeArrays:
                 return False
         if request.excludes_fellows and self.fellows(node, device, request):
             return False
-        return bool(self._capacity[row, device] - used >= units)
+        needed = charged_units(units, request.percents, spec.capacity[device])
+        return bool(self._capacity[row, device] - used >= needed)
 
     def fellows(self, node: str, device: int, request: Request) -> int:
         """Return the number of pods of the request's workload on the device of a known node."""
@@ -550,8 +574,8 @@ class NodeArrays:
         if row is None:
             return
         spec, request, host = self._rows.spec(row), charge.request, self._host[row]
-        count = len(spec.capacity) if spec else 0
-        pods = self._pods[row, :, : counts_of(request)]
+        capacity = spec.capacity if spec else ()
+        count, pods = len(capacity), self._pods[row, :, : counts_of(request)]
         devices: Iterable[int] = ()
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
@@ -560,17 +584,22 @@ class NodeArrays:
             devices = dict(charge.placement)
             if request.percents and charge.placement:
                 on_devices = request.percents_on(charge.placement)
-                for (device, _), percents in zip(charge.placement, on_devices, strict=True):
+                for (device, units), percents in zip(charge.placement, on_devices, strict=True):
+                    charged = charged_units(units, percents, capacity[device])
+                    self._used[row, device] += sign * (charged - units)
                     for array, percent in zip(self._percents, percents, strict=True):
                         array[row, device] += sign * percent
                 self._percents_shown = None
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
             devices = range(count)
-            self._used[row, :count] += sign * request.total
+            all_percents = request.all_percents
+            for device, units in enumerate(capacity):
+                charged = charged_units(request.total, all_percents, units)
+                self._used[row, device] += sign * charged
             pods[:count] += sign
             if request.percents:
-                for array, percent in zip(self._percents, request.all_percents, strict=True):
+                for array, percent in zip(self._percents, all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
         self._count_workload(row, request, devices, sign)

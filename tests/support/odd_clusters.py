@@ -47,8 +47,8 @@ _EVENTS_CHECKED = 2
 STATES = (*("plain", "plain", "cordoned", "dead card"), *_TAINTS, *_ALLOCATABLE)
 
 
-def make_node(objects: Objects, state: str, zone: str, units: int = 16) -> None:
-    """A node of two devices with so many GiB in that state."""
+def make_node(objects: Objects, state: str, zone: str, units: int = 16) -> str:
+    """The name of a new node of two devices with so many GiB in that state."""
     amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", OTHER: "2"}
     capacity = amounts | {MEM: str(2 * units), COUNT: "2"}
     name = fresh(re.sub("[ ,]+", "-", state))
@@ -67,6 +67,7 @@ def make_node(objects: Objects, state: str, zone: str, units: int = 16) -> None:
             },
         },
     )
+    return name
 
 
 def close_card(objects: Objects, node: str, device: int) -> None:
@@ -332,6 +333,40 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
         again = objects.again(pod)
         assert not outcome(objects, again), (pod, objects.nodes())
         objects.delete(again)
+
+
+def check_large_cards(objects: Objects, sayings: Sayings, chance: Random, state: str) -> None:
+    """Check that nobody says "never" of a pod whose cards are full, or on a node in this state."""
+    for node_state, units in (("plain", 16), (state, 32)):
+        make_node(objects, node_state, "a", units)
+    sayings.node_states(2)
+    if state == "plain":
+        for _ in range(2):
+            holder = objects.pod(32)
+            assert outcome(objects, holder)
+            run(objects, holder)
+    pod = objects.pod(24)
+    assert not outcome(objects, pod)
+    _check_statements(sayings, {pod["metadata"]["name"]: pod})
+    objects.delete(pod)
+    assert _check_advice(objects, sayings, chance, pod, has_event=True)
+
+
+def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
+    """Check that the advice for a pod counts a pod on a dead card, which the node's sums have."""
+    node = make_node(objects, "plain", "a")
+    sayings.node_states(1)
+    holders = [objects.pod(12), objects.pod(12)]
+    for holder in holders:
+        assert outcome(objects, holder) == node
+        run(objects, holder)
+    (device,) = objects.devices_of(holders[0])
+    close_card(objects, node, device)
+    pod = objects.pod(16)
+    assert not outcome(objects, pod)
+    _check_statements(sayings, {pod["metadata"]["name"]: pod})
+    objects.delete(pod)
+    assert _check_advice(objects, sayings, chance, pod, has_event=True)
 
 
 def _used_nodes(objects: Objects) -> list[str]:

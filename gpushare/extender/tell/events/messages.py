@@ -11,16 +11,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpushare.core.explain import Explanation
-from gpushare.core.model import PodRef, Shares
+from gpushare.core.model import PodRef, Request, Shares
+from gpushare.core.selectors import Demands
 from gpushare.core.snapshot import Snapshot, contested_cards
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
-from gpushare.explain.pod import NodeAsk, Outstanding
+from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.follow.auditor import Finding
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.verbs.bind.gate import Torn
 from gpushare.wire.events import ObjectReference
@@ -43,6 +45,8 @@ GROUP_TORN = "GPUShareGroupTorn"
 NO_FIT_EVERY = 300.0
 """Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
 
+_WAITING_EVERY = 10.0
+"""Seconds between two looks at the pods that wait."""
 _MAX_TORN_EVENTS = 20
 """Pods of a torn group that get an event."""
 _UUIDS_NAMED = 3
@@ -86,6 +90,10 @@ class NoFitLimiter:
             self._reported.popitem(last=False)
         return True
 
+    def knows(self, uid: str) -> bool:
+        """Return whether an event of the pod was reported."""
+        return uid in self._reported
+
     def forget(self, uid: str) -> None:
         """Forget the bound pod."""
         self._reported.pop(uid, None)
@@ -111,6 +119,7 @@ class EventMessages(Part):
         self._clock = clock
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
+        self._waiting_from = clock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
         # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
         # cards that another node claims too.
@@ -156,31 +165,32 @@ class EventMessages(Part):
 
         explain: returns advice for the pod and its group; the thread that writes calls this.
         """
-        regarding = _pod(ref)
-        if not regarding.is_sound:
-            return
-        with self._lock:
-            limiter, kinds = self._no_fit_limiter, frozenset(reasons)
-            if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
-                return
         total = sum(reasons.values())
         parts = ", ".join(
             f"{count} {reason_text}" for reason_text, count in sorted(reasons.items())
         )
         note = f"0 of {total} nodes take the pod: {parts}"
+        self._no_fit(ref, frozenset(reasons), note, explain)
+
+    def _no_fit(
+        self,
+        ref: PodRef,
+        kinds: frozenset[str],
+        note: str,
+        explain: Callable[[], tuple[Explanation, Outstanding]],
+    ) -> None:
+        regarding = _pod(ref)
+        if not regarding.is_sound:
+            return
+        with self._lock:
+            if not self._no_fit_limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
+                return
 
         def details() -> str:
             explanation, between = explain()
             return sentence(explanation, self._unit, ref.namespace, between)
 
-        self._recorder.record(
-            regarding,
-            NO_FIT,
-            "Scheduling",
-            note,
-            warning=True,
-            details=details,
-        )
+        self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True, details=details)
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record the request to an autoscaler for a node for the pod, or the failed request."""
@@ -224,7 +234,12 @@ class EventMessages(Part):
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
+        looks_at_waiting = is_ready and self._clock() >= self._waiting_from
+        if looks_at_waiting:
+            self._waiting_from = self._clock() + _WAITING_EVERY
         for managed_resource in self._resources:
+            if looks_at_waiting:
+                self._record_waiting(managed_resource)
             for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
@@ -242,6 +257,20 @@ class EventMessages(Part):
             else:
                 self._closed.pop(resource, None)
                 self._contested.pop(resource, None)
+
+    def _record_waiting(self, resource: ManagedResource) -> None:
+        """Record what would help pods that kube-scheduler's own filters leave no node: it calls no
+        extender for them, and who may not read nodes has nothing else to go by.
+        """
+        for pod in resource.ledger.waiting():
+            is_refused = pod.gated and pod.served and not pod.demands.gated
+            with self._lock:
+                is_known = self._no_fit_limiter.knows(pod.ref.uid)
+            if is_refused and not is_known:
+                explain = partial(_explained, resource, pod.request, pod.demands)
+                self._no_fit(
+                    pod.ref, _LEFT_OUT, "kube-scheduler finds no node for the pod", explain
+                )
 
     def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
         """Record on each node the cards that another node has come to claim too."""
@@ -280,6 +309,15 @@ class EventMessages(Part):
             if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
                 self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+_LEFT_OUT = frozenset({"left out"})
+
+
+def _explained(
+    resource: ManagedResource, request: Request, demands: Demands
+) -> tuple[Explanation, Outstanding]:
+    return explanation_of(resource, request, demands, time.time()), Outstanding()
 
 
 def _devices(devices: frozenset[int]) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
+from gpushare.core.selectors import Demands
 from gpushare.errors import ApiError
 from gpushare.explain.pod import NodeAsk
 from gpushare.extender.tell.events.messages import NO_FIT_EVERY, EventMessages, NoFitLimiter
@@ -172,6 +173,33 @@ def test_who_does_not_lead_tells_nothing() -> None:
     notices.tick(is_ready=False)
     notices.tick(is_ready=True)
     assert heard.events == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"gated": False}, {"served": False}, {"demands": Demands(gated=True)}],
+    ids=["refused", "new", "of another scheduler", "with gates"],
+)
+def test_a_pod_that_kube_scheduler_refuses_alone_is_told_once_what_would_help(
+    changes: dict[str, object],
+) -> None:
+    heard, resources, now = Heard(), managed_resources(), 0.0
+    ledger = resources.resources[0].ledger
+    ledger.node_changed(make_node("a", 16))
+    holder = PodRef("other", "holder", "uid-holder")
+    ledger.pod_changed(ObservedPod(holder, Request(16, 1), "a", ((0, 16),)))
+    pod = ObservedPod(REF, Request(8, 1), gated=True)
+    ledger.pod_changed(pod._replace(**changes))  # type: ignore[arg-type]  # fields by name
+    notices = EventMessages(heard, resources, "GiB", lambda: now)
+    for _ in range(40):
+        notices.tick(is_ready=False)
+        notices.tick(is_ready=True)
+        now += 20.0
+    note = (
+        "kube-scheduler finds no node for the pod; free now: nothing; it would fit on a once a pod"
+        " of another namespace (16 GiB) ends"
+    )
+    assert heard.events == ([] if changes else [("Pod web", "GPUShareNoFit", note)])
 
 
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
