@@ -7,6 +7,7 @@ every pod would cost a second write.
 Tested in `tests/unit/extender/tell/events`.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from gpushare.core.explain import Explanation
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.selectors import Demands
 from gpushare.core.snapshot import Snapshot, contested_cards
+from gpushare.core.states.entry import Waiting
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
 from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
@@ -47,6 +49,8 @@ NO_FIT_EVERY = 300.0
 
 _WAITING_EVERY = 10.0
 """Seconds between two looks at the pods that wait."""
+_AT_ONCE = 3
+"""Pods of one look that get an event: what would help takes up to half a second of CPU each."""
 _MAX_TORN_EVENTS = 20
 """Pods of a torn group that get an event."""
 _UUIDS_NAMED = 3
@@ -91,7 +95,7 @@ class NoFitLimiter:
         return True
 
     def knows(self, uid: str) -> bool:
-        """Return whether an event of the pod was reported."""
+        """Return whether an event of the pod was reported; any thread may call, without a lock."""
         return uid in self._reported
 
     def forget(self, uid: str) -> None:
@@ -120,6 +124,8 @@ class EventMessages(Part):
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._waiting_from = clock()
+        # By namespace, when a pod was told that kube-scheduler refuses alone.
+        self._told_at: dict[str, float] = {}
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
         # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
         # cards that another node claims too.
@@ -234,12 +240,10 @@ class EventMessages(Part):
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
-        looks_at_waiting = is_ready and self._clock() >= self._waiting_from
-        if looks_at_waiting:
-            self._waiting_from = self._clock() + _WAITING_EVERY
+        if is_ready and (now := self._clock()) >= self._waiting_from:
+            self._waiting_from = now + _WAITING_EVERY
+            self._record_waiting(now)
         for managed_resource in self._resources:
-            if looks_at_waiting:
-                self._record_waiting(managed_resource)
             for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
@@ -258,19 +262,24 @@ class EventMessages(Part):
                 self._closed.pop(resource, None)
                 self._contested.pop(resource, None)
 
-    def _record_waiting(self, resource: ManagedResource) -> None:
+    def _record_waiting(self, now: float) -> None:
         """Record what would help pods that kube-scheduler's own filters leave no node: it calls no
         extender for them, and who may not read nodes has nothing else to go by.
+
+        Of a few namespaces the oldest pod; those that have waited longest for that come first.
         """
-        for pod in resource.ledger.waiting():
-            is_refused = pod.gated and pod.served and not pod.demands.gated
-            with self._lock:
-                is_known = self._no_fit_limiter.knows(pod.ref.uid)
-            if is_refused and not is_known:
-                explain = partial(_explained, resource, pod.request, pod.demands)
-                self._no_fit(
-                    pod.ref, _LEFT_OUT, "kube-scheduler finds no node for the pod", explain
-                )
+        oldest: dict[str, tuple[ManagedResource, Waiting]] = {}
+        for resource in self._resources:
+            for pod in resource.ledger.waiting():
+                is_refused = pod.gated and pod.served and not pod.demands.gated
+                if is_refused and not self._no_fit_limiter.knows(pod.ref.uid):
+                    oldest.setdefault(pod.ref.namespace, (resource, pod))
+        self._told_at = {name: at for name, at in self._told_at.items() if name in oldest}
+        for name in sorted(oldest, key=lambda name: self._told_at.get(name, -math.inf))[:_AT_ONCE]:
+            self._told_at[name] = now
+            resource, pod = oldest[name]
+            explain = partial(_explained, resource, pod.request, pod.demands)
+            self._no_fit(pod.ref, _LEFT_OUT, "kube-scheduler finds no node for the pod", explain)
 
     def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
         """Record on each node the cards that another node has come to claim too."""

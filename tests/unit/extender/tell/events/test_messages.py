@@ -202,6 +202,24 @@ def test_a_pod_that_kube_scheduler_refuses_alone_is_told_once_what_would_help(
     assert heard.events == ([] if changes else [("Pod web", "GPUShareNoFit", note)])
 
 
+def test_many_refused_pods_of_one_namespace_hold_up_none_of_another() -> None:
+    heard, resources, now = Heard(), managed_resources(), 0.0
+    notices = EventMessages(heard, resources, "GiB", lambda: now)
+    for number in range(20):
+        namespace = f"team-{number % 4}" if number % 5 else "large"
+        ref = PodRef(namespace, f"pod-{number}", f"uid-{number}")
+        pod = ObservedPod(ref, Request(8, 1), gated=True, created=number + 1.0)
+        resources.resources[0].ledger.pod_changed(pod)
+    told: list[list[str]] = []
+    for _ in range(4):
+        notices.tick(is_ready=True)
+        told.append([about for about, _, _ in heard.events[sum(len(pods) for pods in told) :]])
+        now += 10.0
+    assert [len(pods) for pods in told] == [3, 3, 3, 3]
+    # In two looks each of the five namespaces has had its turn.
+    assert {*told[0], *told[1]} >= {f"Pod pod-{number}" for number in (0, 1, 2, 3, 4)}
+
+
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
     heard, resources = Heard(), managed_resources()
     ledger = resources.resources[0].ledger
