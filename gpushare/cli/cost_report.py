@@ -21,7 +21,9 @@ from gpushare.cli.gpu_hours import (
     CostReport,
     HolderHours,
     Names,
+    Window,
     check_namespace,
+    matchers_of,
     read_report,
 )
 from gpushare.cli.parsers import BY_MODEL, report_parser
@@ -51,35 +53,33 @@ def _run(options: argparse.Namespace) -> None:
     check_unit(options.unit)
     margin_of(options.margin)
     prices = prices_of(options.prices)
+    matchers = matchers_of(options.match)
     prometheus = Prometheus(options.prometheus, _token(options.token_file))
-    if options.rightsize:
-        text = _rightsized(prometheus, options, seconds)
-    else:
-        text = _report(prometheus, options, seconds, prices)
+    window = Window(prometheus, seconds, matchers)
+    text = _rightsized(window, options) if options.rightsize else _report(window, options, prices)
     for warning in prometheus.warnings:
         print(f"warning: {printable(warning[:300])}", file=sys.stderr)
     print(text, end="")
 
 
-def _report(
-    prometheus: Prometheus, options: argparse.Namespace, seconds: int, prices: Mapping[str, float]
-) -> str:
-    report = read_report(prometheus, options.by, seconds, options.namespace)
+def _report(window: Window, options: argparse.Namespace, prices: Mapping[str, float]) -> str:
+    report = read_report(window, options.by, options.namespace)
+    warnings = window.prometheus.warnings
     models = {*report.idle, *(model for row in report.rows.values() for model in row.by_model)}
     unpriced = sorted(model for model in models if prices and price_of(model, prices) is None)
-    prometheus.warnings.extend(f"model {model} has no price" for model in unpriced)
+    warnings.extend(f"model {model} has no price" for model in unpriced)
     if options.output:
-        document = document_of(report, options, seconds, prices)
-        return dumped(document | {"warnings": prometheus.warnings}, options.output)
+        document = document_of(report, options, window.seconds, prices)
+        return dumped(document | {"warnings": warnings}, options.output)
     return table_of(report, options.by, prices)
 
 
-def _rightsized(prometheus: Prometheus, options: argparse.Namespace, seconds: int) -> str:
+def _rightsized(window: Window, options: argparse.Namespace) -> str:
     margin, unit = margin_of(options.margin), mib_of(options.unit)
-    sizes = read_sizes(prometheus, seconds, options.namespace, margin, unit)
+    sizes = read_sizes(window, options.namespace, margin, unit)
     if options.output:
-        document = sizes_document(sizes, options.margin, seconds)
-        return dumped(document | {"warnings": prometheus.warnings}, options.output)
+        document = sizes_document(sizes, options.margin, window.seconds)
+        return dumped(document | {"warnings": window.prometheus.warnings}, options.output)
     return sizes_table(sizes)
 
 

@@ -4,9 +4,10 @@ Standard library only; knows no prices and no output. Tested in
 `tests/unit/cli/test_cost_report.py` and `tests/e2e/test_report.py`.
 """
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cli.parsers import BY_MODEL, BY_NAMESPACE, BY_WORKLOAD
@@ -26,6 +27,8 @@ LABELS = {
 }
 """By --by: the labels of a row."""
 USED = "gpushare_device_plugin_container_memory_used_bytes"
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,127}")
+_LONGEST_VALUE = 1024
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 Names = tuple[str, ...]
@@ -62,87 +65,117 @@ def check_namespace(name: str) -> None:
         raise SettingsError(f"--namespace: {name[:80]!r} is no name of a namespace")
 
 
-def in_namespace(name: str) -> str:
-    """Return the part of a query that chooses this namespace; "" for all."""
-    return f'{{namespace="{name}"}}' if name else ""
+def matchers_of(words: Iterable[str]) -> dict[str, str]:
+    """Return labels by name of words such as cluster=prod. Raises SettingsError."""
+    matchers = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not _LABEL.fullmatch(name) or not value or len(value) > _LONGEST_VALUE:
+            raise SettingsError(f"--match: {word[:80]!r} is no LABEL=VALUE")
+        matchers[name] = value
+    return matchers
 
 
-def namespaces_in(prometheus: Prometheus, metric: str, seconds: int) -> list[str]:
-    """Return the namespaces that the metric had in this time, sorted."""
-    samples = prometheus.query(f"group by (namespace) (last_over_time({metric}[{seconds}s]))")
-    names = {labels.get("namespace", "") for labels, _ in samples}
-    return sorted(name for name in names if _NAMESPACE.fullmatch(name))
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The series of one cluster in a Prometheus, over a time until now."""
+
+    prometheus: Prometheus
+    seconds: int
+    matchers: Mapping[str, str] = field(default_factory=dict)
+    """Labels that all series have."""
+
+    def now(self, metric: str, **labels: str) -> str:
+        """Return the selector of the metric; a label "" chooses nothing."""
+        pairs = {**self.matchers, **labels}
+        # PromQL escapes as JSON does.
+        chosen = (f"{name}={json.dumps(value)}" for name, value in pairs.items() if value)
+        return f"{metric}{{{','.join(chosen)}}}"
+
+    def over(self, metric: str, **labels: str) -> str:
+        """Return the selector of the metric over all of the time."""
+        return f"{self.now(metric, **labels)}[{self.seconds}s]"
+
+    def lacks(self, metric: str, advice: str) -> MessageError:
+        """Return the error about a metric that is not there."""
+        return MessageError(f"{self.prometheus.url} has no {metric} in this time: {advice}")
+
+    def namespaces(self, metric: str) -> list[str]:
+        """Return the namespaces that the metric had, sorted."""
+        expression = f"group by (namespace) (last_over_time({self.over(metric)}))"
+        names = {labels.get("namespace", "") for labels, _ in self.prometheus.query(expression)}
+        return sorted(name for name in names if _NAMESPACE.fullmatch(name))
+
+    def workloads(self, namespace: str) -> dict[str, str]:
+        """Return the workload of each pod of the namespace that held GPU memory, as far as the
+        extender says.
+        """
+        metric = self.over("gpushare_pod_memory_allocated_bytes", namespace=namespace)
+        samples = self.prometheus.query(f"group by (pod, workload) (last_over_time({metric}))")
+        return {
+            labels.get("pod", ""): labels["workload"]
+            for labels, _ in samples
+            if labels.get("workload")
+        }
 
 
-def read_report(prometheus: Prometheus, by: str, seconds: int, namespace: str) -> CostReport:
-    """Return the GPU-hours of this time until now. Raises MessageError."""
+def read_report(window: Window, by: str, namespace: str) -> CostReport:
+    """Return the GPU-hours. Raises MessageError."""
     idle, models = dict[str, float](), defaultdict[Names, HolderHours](HolderHours)
-    expression = f"sum by (model, state) (increase(gpushare_gpu_seconds_total[{seconds}s]))"
-    for labels, value in prometheus.query(expression):
+    expression = f"sum by (model, state) (increase({window.over('gpushare_gpu_seconds_total')}))"
+    for labels, value in window.prometheus.query(expression):
         model, state = labels.get("model", ""), labels.get("state", "")
         if state == "idle":
             idle[model] = value / _HOUR
         elif state == "promised":
             models[(model,)].by_model[model] += value / _HOUR
     if not idle and not models:
-        raise MessageError(
-            f"{prometheus.url} has no gpushare_gpu_seconds_total in this time: have it scrape the"
-            " port health of the extender (docs/alerts.md), of this release or a later one"
+        raise window.lacks(
+            "gpushare_gpu_seconds_total",
+            "have it scrape the port health of the extender (docs/alerts.md), of this release or a"
+            " later one",
         )
     if by == BY_MODEL:
         return CostReport(models, idle)
     (beginning, detail), names = _COUNTERS[by], LABELS[by]
-    chosen = in_namespace(namespace)
     grouped = ", ".join((*names, "model"))
     rows = defaultdict[Names, HolderHours](HolderHours)
     for kind in ("gpu_seconds", "gpu_compute_seconds"):
-        counter = f"{beginning}_{kind}_total{chosen}"
-        for labels, value in prometheus.query(
-            f"sum by ({grouped}) (increase({counter}[{seconds}s]))"
-        ):
+        counter = window.over(f"{beginning}_{kind}_total", namespace=namespace)
+        for labels, value in window.prometheus.query(f"sum by ({grouped}) (increase({counter}))"):
             row = rows[tuple(labels.get(name, "") for name in names)]
             if kind == "gpu_seconds":
                 row.by_model[labels.get("model", "")] += value / _HOUR
             else:
                 row.compute += value / _HOUR
     if not rows and not namespace:
-        raise MessageError(
-            f"{prometheus.url} has no {beginning}_gpu_seconds_total in this time: no pod held a"
-            f" GPU, or the extender lacks --metrics-detail {detail}"
+        raise window.lacks(
+            f"{beginning}_gpu_seconds_total",
+            f"no pod held a GPU, or the extender lacks --metrics-detail {detail}",
         )
-    _add_used(prometheus, rows, seconds, is_by_workload=by == BY_WORKLOAD)
+    _add_used(window, rows, is_by_workload=by == BY_WORKLOAD)
     return CostReport(rows, idle)
 
 
-def _add_used(
-    prometheus: Prometheus, rows: dict[Names, HolderHours], seconds: int, *, is_by_workload: bool
-) -> None:
+def _add_used(window: Window, rows: dict[Names, HolderHours], *, is_by_workload: bool) -> None:
     """Add what containers used, one namespace after the other, so that no answer is too large."""
-    step = 60 if seconds <= 86_400 else 300
+    step = 60 if window.seconds <= 86_400 else 300
     pods = ", pod" if is_by_workload else ""
     for namespace in sorted({names[0] for names in rows}):
         if not _NAMESPACE.fullmatch(namespace):  # the sum of the others
             continue
-        chosen = in_namespace(namespace)
         shares = (
-            f"max by (namespace, pod, container, uuid) ({USED}{chosen}) / on (uuid) group_left ()"
-            " max by (uuid) (gpushare_device_plugin_device_memory_bytes)"
+            "max by (namespace, pod, container, uuid)"
+            f" ({window.now(USED, namespace=namespace)}) / on (uuid) group_left ()"
+            f" max by (uuid) ({window.now('gpushare_device_plugin_device_memory_bytes')})"
         )
         expression = (
-            f"sum by (namespace{pods}) (sum_over_time(({shares})[{seconds}s:{step}s])) * {step}"
+            f"sum by (namespace{pods})"
+            f" (sum_over_time(({shares})[{window.seconds}s:{step}s])) * {step}"
         )
-        workloads = workloads_of(prometheus, namespace, seconds) if is_by_workload else {}
-        for labels, value in prometheus.query(expression):
+        workloads = window.workloads(namespace) if is_by_workload else {}
+        for labels, value in window.prometheus.query(expression):
             pod = labels.get("pod", "")
             names = (namespace, workloads.get(pod, f"Pod/{pod}")) if pods else (namespace,)
             if names in rows:
                 rows[names].used = (rows[names].used or 0.0) + value / _HOUR
-
-
-def workloads_of(prometheus: Prometheus, namespace: str, seconds: int) -> dict[str, str]:
-    """Return the workload of each pod of the namespace that held GPU memory in this time, as far
-    as the extender says.
-    """
-    metric = f'gpushare_pod_memory_allocated_bytes{{namespace="{namespace}",workload!=""}}'
-    samples = prometheus.query(f"group by (pod, workload) (last_over_time({metric}[{seconds}s]))")
-    return {labels.get("pod", ""): labels.get("workload", "") for labels, _ in samples}

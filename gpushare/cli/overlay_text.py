@@ -61,7 +61,8 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
     amounts = {names.resource: str(shape.units)}
     for amount, of_amount in zip(PERCENT_AMOUNTS, names.percents, strict=True):
         percent = amount.whole * len(shape.spec.capacity)
-        if shape.like is not None and shape.like.allocatable is not None:
+        # An autoscaler counts what the pod asks for, too, where no node advertises it.
+        if not amount.is_memory and shape.like is not None and shape.like.allocatable is not None:
             percent = shape.like.allocatable.get(of_amount.resource, 0)
         if percent:
             amounts[of_amount.resource] = str(percent)

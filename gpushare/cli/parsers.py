@@ -224,7 +224,14 @@ def report_parser(prog: str) -> Parser:
         choices=(BY_NAMESPACE, BY_WORKLOAD, BY_MODEL),
         help="namespace|workload|model: what a line is for (default: %(default)s)",
     )
-    add("--prices", action="append", default=[], metavar="PRICE", help="see below; repeatable")
+    add("--prices", action="append", default=[], metavar="PRICE", help="see below; can be repeated")
+    add(
+        "--match",
+        action="append",
+        default=[],
+        metavar="LABEL=VALUE",
+        help="series with this label alone, as cluster=prod; can be repeated",
+    )
     add("--rightsize", action="store_true", help="what containers could ask for: see below")
     add("--margin", default="20%", metavar="20%", help="above the most used (default: 20%%)")
     add("--unit", default="GiB", metavar="UNIT", help="as of `gpushare serve` (default: GiB)")

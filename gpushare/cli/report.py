@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, charged_units
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import Availability, NodeState
@@ -251,11 +251,18 @@ def _node_line(
     cores = [0] * len(node.devices)
     for pod in sorted(pods, key=_name_of):
         shares, largest_cores = _shares(pod, node), 0
+        capacity = [device.mem for device in node.devices]
+        units = pod.request.total
         if pod.request.percents and shares:
-            cores_on = [percents[_COMPUTE] for percents in pod.request.percents_on(shares)]
-            for (index, _), percent in zip(shares, cores_on, strict=True):
-                cores[index] += percent
-            largest_cores = max(cores_on)
+            on_devices = pod.request.percents_on(shares)
+            for (index, _), percents in zip(shares, on_devices, strict=True):
+                cores[index] += percents[_COMPUTE]
+            largest_cores = max(percents[_COMPUTE] for percents in on_devices)
+            shares = tuple(
+                (index, charged_units(part, percents, capacity[index]))
+                for (index, part), percents in zip(shares, on_devices, strict=True)
+            )
+            units = max(units, sum(part for _, part in shares))
         elif pod.request.percents:
             largest_cores = pod.request.all_percents[_COMPUTE]
         lines.append(
@@ -263,7 +270,7 @@ def _node_line(
                 pod.ref,
                 phase=pod.phase,
                 assigned=pod.assigned,
-                units=pod.request.total * scale,
+                units=units * scale,
                 shares=tuple((device, units * scale) for device, units in shares),
                 cores=largest_cores,
             )

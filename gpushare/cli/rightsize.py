@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
-from gpushare.cli.gpu_hours import USED, in_namespace, namespaces_in, workloads_of
-from gpushare.cli.prometheus import Prometheus
+from gpushare.cli.gpu_hours import USED, Window
 from gpushare.cli.tables import align
-from gpushare.errors import MessageError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.wire.printable import printable
 
 KIND = "GPUShareRightsizeReport"
@@ -50,22 +49,19 @@ def margin_of(text: str) -> float:
     return int(match[1]) / 100
 
 
-def read_sizes(
-    prometheus: Prometheus, seconds: int, namespace: str, margin: float, unit_mib: int
-) -> list[Size]:
+def read_sizes(window: Window, namespace: str, margin: float, unit_mib: int) -> list[Size]:
     """Return the sizes by what they would free, then those of which nothing is known.
 
     Raises MessageError.
     """
-    namespaces = [namespace] if namespace else namespaces_in(prometheus, _GIVEN, seconds)
+    namespaces = [namespace] if namespace else window.namespaces(_GIVEN)
     if not namespaces:
-        raise MessageError(
-            f"{prometheus.url} has no {_GIVEN} in this time: have it scrape the port health of the"
-            " device plug-ins (docs/alerts.md)"
+        raise window.lacks(
+            _GIVEN, "have it scrape the port health of the device plug-ins (docs/alerts.md)"
         )
     sizes: list[Size] = []
     for name in namespaces:
-        sizes += _sizes_in(prometheus, name, seconds, margin, unit_mib)
+        sizes += _sizes_in(window, name, margin, unit_mib)
     return sorted(
         sizes,
         key=lambda size: (
@@ -78,24 +74,23 @@ def read_sizes(
     )
 
 
-def _sizes_in(
-    prometheus: Prometheus, namespace: str, seconds: int, margin: float, unit_mib: int
-) -> Iterator[Size]:
-    chosen = in_namespace(namespace)
-
+def _sizes_in(window: Window, namespace: str, margin: float, unit_mib: int) -> Iterator[Size]:
     def by_container(expression: str) -> dict[tuple[str, str], float]:
         return {
             (labels.get("pod", ""), labels.get("container", "")): value
-            for labels, value in prometheus.query(expression)
+            for labels, value in window.prometheus.query(expression)
         }
 
     by = "by (pod, container)"
-    given = by_container(f"max {by} (max_over_time({_GIVEN}{chosen}[{seconds}s]))")
-    used = by_container(f"max {by} (max_over_time({USED}{chosen}[{seconds}s]))")
-    cards = by_container(f"count {by} (max by (pod, container, uuid) ({_GIVEN}{chosen}))")
-    workloads = workloads_of(prometheus, namespace, seconds)
+    given = by_container(f"max {by} (max_over_time({window.over(_GIVEN, namespace=namespace)}))")
+    used = by_container(f"max {by} (max_over_time({window.over(USED, namespace=namespace)}))")
+    of_now = window.now(_GIVEN, namespace=namespace)
+    cards = by_container(f"count {by} (max by (pod, container, uuid) ({of_now}))")
+    workloads = window.workloads(namespace)
     if not workloads:
-        prometheus.warn(f"{namespace}: the extender names no workloads: --metrics-detail pods")
+        window.prometheus.warn(
+            f"{namespace}: the extender names no workloads: --metrics-detail pods"
+        )
     pods_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pod, container in given:
         pods_of[workloads.get(pod, f"Pod/{pod}"), container].append(pod)

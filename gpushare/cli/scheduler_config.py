@@ -96,7 +96,7 @@ def scheduler_config_parser(prog: str) -> Parser:
         nargs="+",
         metavar="NAME",
         help="extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem"
-        " and its compute)",
+        ", its compute and its percentage)",
     )
     parser.add_argument(
         "--form",

@@ -30,7 +30,7 @@ class DeviceAmount:
     noun: str = ""
     """The noun in names of metrics and in texts about the whole: compute."""
     annotation: str = ""
-    """How the names of the annotations end that say where a pod has its percents."""
+    """How the names of the annotations end that say where a pod has its percents; "" for none."""
     original_annotation: str = ""
     """The whole name of that annotation for the resource of the original."""
     whole: int = 0
@@ -41,6 +41,8 @@ class DeviceAmount:
     A pod that asks for nothing of an exclusive amount uses some of it all the same. So such a pod
     needs a device of which not the whole amount is given to others.
     """
+    is_memory: bool = False
+    """Whether the percents are of the device's memory: units of it are charged for them."""
     limit_variables: Mapping[str, str] = field(default_factory=dict)
     """The environment variable with the limit of a container, by the kind of isolation."""
 
@@ -71,11 +73,21 @@ COMPUTE = DeviceAmount(
         "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     },
 )
+SHARE = DeviceAmount(
+    name="share",
+    title="Share",
+    resource_suffix="-mem.percentage",
+    reason=MEMORY.reason,
+    noun="share",
+    whole=100,
+    is_memory=True,
+)
 
-DEVICE_AMOUNTS: tuple[DeviceAmount, ...] = (MEMORY, COMPUTE)
+DEVICE_AMOUNTS: tuple[DeviceAmount, ...] = (MEMORY, COMPUTE, SHARE)
 PERCENT_AMOUNTS: tuple[DeviceAmount, ...] = DEVICE_AMOUNTS[1:]
 """The amounts that are counted in percent of one device."""
 NO_PERCENTS: Percents = (0,) * len(PERCENT_AMOUNTS)
+_SHARE = PERCENT_AMOUNTS.index(SHARE)
 
 
 def percents_of(values: Iterable[int]) -> Percents:
@@ -87,6 +99,19 @@ def percents_of(values: Iterable[int]) -> Percents:
 def compute(percent: int) -> Percents:
     """Return `percent` of the compute of a device, and 0 of all other amounts."""
     return percents_of(percent if amount is COMPUTE else 0 for amount in PERCENT_AMOUNTS)
+
+
+def charged_units(units: int, percents: Percents, capacity: int = 0) -> int:
+    """Return the units that a pod is charged on a device of `capacity` units: the requested units,
+    or the percents of the memory, rounded up, if these are more. capacity: 0 for a device that is
+    not there.
+    """
+    return max(units, -(-memory_percent(percents) * capacity // SHARE.whole))
+
+
+def memory_percent(percents: Percents) -> int:
+    """Return the percent of the memory of a device."""
+    return percents[_SHARE] if percents else 0
 
 
 def of_one_device(totals: Percents) -> Percents:
@@ -102,5 +127,9 @@ def by_name(percents: Percents) -> dict[str, int]:
 
 def percents_text(percents: Percents, whose: str = "") -> str:
     """Return text such as "20 % of its cores"; "" for no percents. whose: as "its "."""
-    parts = (f"{percent} % of {whose}{name}" for name, percent in by_name(percents).items())
-    return " and ".join(parts)
+    pairs = zip(PERCENT_AMOUNTS, percents, strict=False)
+    return " and ".join(
+        f"{percent} % of {whose}{MEMORY.name if amount.is_memory else amount.name}"
+        for amount, percent in pairs
+        if percent
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, Percents
+from gpushare.core.amounts import PERCENT_AMOUNTS, Percents, charged_units
 from gpushare.core.model import HOST_BOUND, Charge, NodeSpec, Request
 from gpushare.core.snapshot import KINDS, PODS, REASONS, UNMETERED, ArrayCopies
 
@@ -39,10 +39,15 @@ def differing_nodes(
     for charge in charges:
         node = charge.node
         if node in nodes:
-            held_devices = _sum_up(charge, used[node], percents[node], pods[node], host[node])
+            capacity = nodes[node].capacity
+            held_devices = _sum_up(charge, capacity, used[node], percents[node], pods[node])
             if charge.request.apart is not None:
                 for device in held_devices:
                     workloads[node][charge.request.apart.workload, device] += 1
+            cpu = min(charge.request.cpu, HOST_BOUND)
+            host[node][1] += cpu
+            host[node][3] += min(charge.request.memory, HOST_BOUND)
+            host[node][4] += 0 if charge.request.devices else cpu
             if charge.request.devices:
                 kinds[node][_kind(charge.request, max(nodes[node].capacity, default=0))] += 1
     wrong = set(nodes) ^ set(sums.row)
@@ -82,10 +87,10 @@ def differing_nodes(
 
 def _sum_up(
     charge: Charge,
+    capacity: Sequence[int],
     used: list[int],
     percents: list[list[int]],
     pods: list[list[int]],
-    host: list[int],
 ) -> Iterable[int]:
     """Add the charge to the sums of its node; return the devices that it is on."""
     request, placement = charge.request, charge.placement
@@ -98,16 +103,11 @@ def _sum_up(
         everything = request.total, request.all_percents
         charges = dict.fromkeys(range(len(used)), everything)
     for device, (units, part) in charges.items():
-        used[device] += units
+        used[device] += charged_units(units, part, capacity[device])
         pods[device][PODS] += 1
         pods[device][UNMETERED] += not request.cores
         for by_device, percent in zip(percents, part, strict=False):
             by_device[device] += percent
-    cpu = min(request.cpu, HOST_BOUND)
-    host[1] += cpu
-    host[3] += min(request.memory, HOST_BOUND)
-    if not request.devices:
-        host[4] += cpu
     return charges
 
 

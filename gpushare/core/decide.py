@@ -39,6 +39,7 @@ from gpushare.core.snapshot import (
     has_percents,
     has_place,
     has_room,
+    needed_units,
 )
 from gpushare.errors import InsufficientMemory, UnknownNode
 
@@ -189,9 +190,10 @@ def room_for(snapshot: Snapshot, request: Request, limit: int, rows: Rows | None
 
 def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -> Ints:
     """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
-    places = snapshot.free[rows] // max(request.units, 1)
-    limits, pods = snapshot.sharers[rows, None], snapshot.pods[rows, :, PODS]
-    places = np.minimum(places, np.maximum(limits - pods, 0))
+    places = snapshot.free[rows] // needed_units(snapshot, rows, request)
+    if snapshot.limits_sharers:
+        limits, pods = snapshot.sharers[rows, None], snapshot.pods[rows, :, PODS]
+        places = np.minimum(places, np.maximum(limits - pods, 0))
     if request.percents:
         for free, percent in zip(snapshot.percents_free, request.percents, strict=True):
             if percent:
@@ -239,6 +241,8 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
         for amount, used, percent in zip(
             PERCENT_AMOUNTS, snapshot.percents_used, request.every_percent, strict=True
         ):
+            if amount.is_memory:  # as units
+                continue
             missing = amount.needed(percent) - (amount.whole - used[rows])
             missing_percents += -(-np.maximum(missing, 0) * capacity // amount.whole)
     usable = usable & has_cards(snapshot, rows, request.cards)
@@ -247,7 +251,7 @@ def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bool
     total = np.zeros(len(rows), dtype=np.int64)
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
-        needed = capacity if request.alone else max(units, 1)
+        needed = capacity if request.alone else needed_units(snapshot, rows, request.part(units))
         lacks = np.maximum(needed - free_units, 0) + missing_percents
         lacks[~usable | (capacity < max(units, 1))] = NO_ROOM
         device = lacks.argmin(axis=1)
@@ -432,19 +436,21 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
-    unused = capacity - snapshot.used[rows]
-    has_memory = usable & (unused >= smallest)
-    memory_fits = has_devices(has_memory, request, unused)
-    if memory_fits.any():
-        places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
+    if request.percents or snapshot.any_percents or snapshot.limits_sharers:
+        unused = capacity - snapshot.used[rows]
+        has_memory = usable & (unused >= needed_units(snapshot, rows, request))
+        memory_fits = has_devices(has_memory, request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
-        codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
-    if request.percents or snapshot.any_percents:
+        if snapshot.limits_sharers:
+            places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
+            codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
         # The first amount that too few devices have.
         for index, percent in reversed(tuple(enumerate(request.every_percent))):
-            enough = usable & has_percent(snapshot, rows, index, percent)
-            lacks = enough.sum(axis=1) < request.devices
-            codes[memory_fits & lacks] = CODES[Reason(PERCENT_AMOUNTS[index].reason)]
+            amount = PERCENT_AMOUNTS[index]
+            if not amount.is_memory:
+                enough = usable & has_percent(snapshot, rows, index, percent)
+                lacks = enough.sum(axis=1) < request.devices
+                codes[memory_fits & lacks] = CODES[Reason(amount.reason)]
     if request.excludes_fellows:
         beside_fellows = feasible(snapshot, rows, replace(request, apart=None))
         fits_beside = has_devices(beside_fellows, request, snapshot.free, rows)

@@ -20,7 +20,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from gpushare.core.amounts import MEMORY as DEVICE_MEMORY
-from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.decide import NO_ROOM, missing_units
 from gpushare.core.model import ANY_CARD, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
@@ -236,7 +236,8 @@ class _NodeMoves:
             movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
-        self._freed = [_freed_amounts(mover) for mover in self._movers]
+        view = cluster.view
+        self._freed = [_freed_amounts(mover, view) for mover in self._movers]
         available = Counter[Resource]()
         for freed_amounts in self._freed:
             available.update(freed_amounts)
@@ -251,7 +252,6 @@ class _NodeMoves:
             }
             for units, _ in self._parts
         }
-        view = cluster.view
         host_lacks = dict(host.lacks(row, request))
         for resource, requested, free in (
             (CPU, request.cpu, int(view.cpu_free[row])),
@@ -372,12 +372,14 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
     return all(freed[name] >= amount for name, amount in lack.items())
 
 
-def _freed_amounts(mover: MovablePod) -> dict[Resource, int]:
+def _freed_amounts(mover: MovablePod, view: Snapshot) -> dict[Resource, int]:
     """Return the amounts that become free on the node when the pod leaves."""
     request = mover.placement.request
     freed_amounts = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        freed_amounts[device, DEVICE_MEMORY.name] = units
+        capacity = int(view.capacity[mover.placement.row, device])
+        charged = charged_units(units, request.percents, capacity)
+        freed_amounts[device, DEVICE_MEMORY.name] = charged
         freed_amounts[device, _PLACES] = 1
         for amount, percent in zip(PERCENT_AMOUNTS, request.percents, strict=False):
             freed_amounts[device, amount.name] = percent
@@ -394,8 +396,9 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
     pods_of_workload = fellows(view, np.array([row]), part)[0].tolist()
     by_device = {}
     for device in np.flatnonzero(usable).tolist():
-        used = int(view.used[row, device])
-        room = 0 if part.alone else int(view.capacity[row, device]) - part.units
+        used, capacity = int(view.used[row, device]), int(view.capacity[row, device])
+        charged = charged_units(part.units, part.percents, capacity)
+        room = 0 if part.alone else capacity - charged
         lack = {(device, DEVICE_MEMORY.name): used - room}
         lack[device, _PLACES] = int(view.pods[row, device, PODS]) + 1 - int(view.sharers[row])
         for amount, percents_used, percent in zip(

@@ -33,6 +33,7 @@ from gpushare.core.snapshot import (
     has_devices,
     has_percents,
     has_room,
+    needed_units,
 )
 from gpushare.core.states.entry import Entry, NodeBooks
 
@@ -242,7 +243,7 @@ def explain(
     is_wanted &= ~beside_fellows
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
     unused = snapshot.capacity[rows] - snapshot.used[rows]
-    memory = snapshot.open[rows] & is_wanted & (unused >= max(request.least, 1))
+    memory = snapshot.open[rows] & is_wanted & (unused >= needed_units(snapshot, rows, request))
     percents = is_wanted & has_percents(snapshot, rows, request)
     free = np.where(percents, snapshot.free[rows], 0)
     explanation = Explanation(

@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.apart import Workloads, count_pod
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import (
@@ -125,7 +125,10 @@ class HeldSnapshotBuilder:
         """
         self.hold(row)
         free, devices = self.free[row], [device for device, _ in shares]
-        free[devices] -= [units for _, units in shares]
+        capacity = self.base.capacity[row].tolist()
+        free[devices] -= [
+            charged_units(units, request.percents, capacity[device]) for device, units in shares
+        ]
         self.pods[row, devices, : counts_of(request)] += 1
         count_pod(self.workloads, row, request, devices, 1)
         free[self.pods[row, :, PODS] >= self.base.sharers[row]] = 0
@@ -144,12 +147,14 @@ class HeldSnapshotBuilder:
     def give(self, row: int, shares: Shares, request: Request) -> None:
         """Free the devices of a pod that the books charge. CPU, host memory and kinds stay."""
         self.hold(row)
-        devices = [device for device, _ in shares]
+        devices, capacity = [device for device, _ in shares], self.base.capacity[row].tolist()
         self.free[row, devices] += [units for _, units in shares]
         self.pods[row, devices, : counts_of(request)] -= 1
         count_pod(self.workloads, row, request, devices, -1)
         if request.percents and shares:
-            for device, percents in zip(devices, request.percents_on(shares), strict=True):
+            for (device, units), percents in zip(shares, request.percents_on(shares), strict=True):
+                charged = charged_units(units, percents, capacity[device])
+                self.free[row, device] += charged - units
                 for used, percent in zip(self.own_percents(), percents, strict=True):
                     used[row, device] -= percent
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.apart import count_pod
 from gpushare.core.decide import best_shares
 from gpushare.core.model import ANY_NEIGHBOURS, ANY_SHARERS, Request, Shares
@@ -189,9 +190,12 @@ class MutableCluster:
     def _count(self, placement: Placement, sign: int) -> None:
         row, shares, request = placement
         view = self.view
+        allocated = 0
         for device, units in shares:
-            view.used[row, device] += sign * units
-            view.free[row, device] -= sign * units
+            charged = charged_units(units, request.percents, int(view.capacity[row, device]))
+            allocated += charged
+            view.used[row, device] += sign * charged
+            view.free[row, device] -= sign * charged
             view.pods[row, device, : counts_of(request)] += sign
         if request.percents and shares:
             for used, percent in zip(view.percents_used, request.percents, strict=True):
@@ -208,7 +212,7 @@ class MutableCluster:
         view.memory_free[row] -= sign * request.memory
         if request.devices:
             view.kinds[row, pod_kind(request, int(view.capacity[row].max()))] += sign
-            self.allocated += sign * request.total
+            self.allocated += sign * allocated
         else:
             view.cpu_only[row] += sign * request.cpu
         view.changed(row)

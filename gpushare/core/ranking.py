@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gpushare.core.amounts import charged_units, memory_percent
 from gpushare.core.apart import rows_with
 from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -350,8 +351,23 @@ class Ranking:
     def _value(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the policy's scores with the term of neighbours."""
         limit = self.neighbours if request.neighbours is None else request.neighbours
-        scores = self.policy.score(snapshot, rows, request)
+        if memory_percent(request.percents):
+            scores = self._by_size(snapshot, rows, request)
+        else:
+            scores = self.policy.score(snapshot, rows, request)
         return with_term(scores, snapshot, rows, request, limit)
+
+    def _by_size(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return the policy's scores of a request that is charged other units on each size of
+        device.
+        """
+        capacity = snapshot.capacity[rows]
+        scores = np.zeros(capacity.shape)
+        for size in np.unique(capacity).tolist():
+            units = charged_units(request.units, request.percents, size)
+            of_size = self.policy.score(snapshot, rows, replace(request, units=units))
+            np.copyto(scores, of_size, where=capacity == size)
+        return scores
 
 
 def _scored(request: Request) -> Request:

@@ -18,11 +18,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, DeviceAmount
+from gpushare.core.amounts import (
+    COMPUTE,
+    PERCENT_AMOUNTS,
+    SHARE,
+    DeviceAmount,
+    charged_units,
+    memory_percent,
+)
 from gpushare.core.apart import Workloads, count_pod, pods_of_workload
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ANY_CARD,
+    ANY_SHARERS,
     HOST_BOUND,
     Cards,
     Charge,
@@ -90,6 +98,17 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     return room
 
 
+def needed_units(snapshot: "Snapshot", rows: Rows, request: Request) -> int | Ints:
+    """Return the units that the smallest part of the request is charged, at least 1.
+
+    The same for all devices, or int64 (K, D) if the request is for a percentage of the memory.
+    """
+    least, percent = max(request.least, 1), memory_percent(request.percents)
+    if not percent:
+        return least
+    return np.maximum(-(-percent * snapshot.capacity.take(rows, axis=0) // SHARE.whole), least)
+
+
 def fellows(snapshot: "Snapshot", rows: Rows, request: Request) -> Ints:
     """Return int64 (K, D): the pods of the request's workload on each device (core/apart.py)."""
     return pods_of_workload(snapshot.workloads, rows, snapshot.used.shape[1], request)
@@ -123,7 +142,8 @@ def has_percents(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """
     room: Bools = snapshot.open[rows]
     for index, percent in enumerate(request.every_percent):
-        room &= has_percent(snapshot, rows, index, percent)
+        if PERCENT_AMOUNTS[index].needed(percent):
+            room &= has_percent(snapshot, rows, index, percent)
     return room
 
 
@@ -134,6 +154,10 @@ def has_percent(snapshot: "Snapshot", rows: Rows, index: int, percent: int) -> B
     for nothing of such an amount use some of it too.
     """
     amount = PERCENT_AMOUNTS[index]
+    if amount.is_memory:
+        needed = -(-percent * snapshot.capacity.take(rows, axis=0) // amount.whole)
+        has_memory: Bools = snapshot.free.take(rows, axis=0) >= needed
+        return has_memory
     used = snapshot.percents_used[index].take(rows, axis=0)
     room: Bools = used <= amount.whole - amount.needed(percent)
     if amount.is_exclusive and percent >= amount.whole:
@@ -292,6 +316,11 @@ class Snapshot:
         return places
 
     @cached_property
+    def limits_sharers(self) -> bool:
+        """Whether a node limits the pods of a device."""
+        return bool((self.sharers < ANY_SHARERS).any())
+
+    @cached_property
     def any_percents(self) -> bool:
         """Whether a pod has a part of an amount that is counted in percent."""
         return any(bool(used.any()) for used in self.percents_used)
@@ -317,7 +346,8 @@ class Snapshot:
         """Return int64 (K, D): `free` of these rows, computed again."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
-        free[~has_place(self, rows)] = 0
+        if self.limits_sharers:
+            free[~has_place(self, rows)] = 0
         if self.any_percents:
             for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
                 if amount.is_exclusive:
@@ -354,6 +384,8 @@ def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
         computed["open"] = last.open
     if view.percents_used is last.percents_used:
         computed["any_percents"] = last.any_percents
+    if view.sharers is last.sharers:
+        computed["limits_sharers"] = last.limits_sharers
     rows = view.changed_since(last.generation)
     vars(view).update(computed)
     more = len(view.names) - len(last.names)
@@ -482,7 +514,8 @@ class NodeArrays:
                 return False
         if request.excludes_fellows and self.fellows(node, device, request):
             return False
-        return bool(self._capacity[row, device] - used >= units)
+        needed = charged_units(units, request.percents, spec.capacity[device])
+        return bool(self._capacity[row, device] - used >= needed)
 
     def fellows(self, node: str, device: int, request: Request) -> int:
         """Return the number of pods of the request's workload on the device of a known node."""
@@ -550,8 +583,8 @@ class NodeArrays:
         if row is None:
             return
         spec, request, host = self._rows.spec(row), charge.request, self._host[row]
-        count = len(spec.capacity) if spec else 0
-        pods = self._pods[row, :, : counts_of(request)]
+        capacity = spec.capacity if spec else ()
+        count, pods = len(capacity), self._pods[row, :, : counts_of(request)]
         devices: Iterable[int] = ()
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
@@ -560,17 +593,22 @@ class NodeArrays:
             devices = dict(charge.placement)
             if request.percents and charge.placement:
                 on_devices = request.percents_on(charge.placement)
-                for (device, _), percents in zip(charge.placement, on_devices, strict=True):
+                for (device, units), percents in zip(charge.placement, on_devices, strict=True):
+                    charged = charged_units(units, percents, capacity[device])
+                    self._used[row, device] += sign * (charged - units)
                     for array, percent in zip(self._percents, percents, strict=True):
                         array[row, device] += sign * percent
                 self._percents_shown = None
         elif request.devices:
             # The devices are unknown: the pod may be on any device, so every device is charged.
             devices = range(count)
-            self._used[row, :count] += sign * request.total
+            all_percents = request.all_percents
+            for device, units in enumerate(capacity):
+                charged = charged_units(request.total, all_percents, units)
+                self._used[row, device] += sign * charged
             pods[:count] += sign
             if request.percents:
-                for array, percent in zip(self._percents, request.all_percents, strict=True):
+                for array, percent in zip(self._percents, all_percents, strict=True):
                     array[row, :count] += sign * percent
                 self._percents_shown = None
         self._count_workload(row, request, devices, sign)

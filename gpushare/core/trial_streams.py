@@ -247,6 +247,5 @@ def _copy(view: MutableSnapshot) -> MutableSnapshot:
     return replace(
         view,
         percents_used=tuple(used.copy() for used in view.percents_used),
-        workloads=view.workloads.copy(),
         **{name: getattr(view, name).copy() for name in array_names},
     )

@@ -80,6 +80,8 @@ class Card:
     problem: Problem | None = None
     minor: int | None = None
     """The number of the device node, if known: N of /dev/nvidiaN."""
+    memory_mib: int = 0
+    """All memory; 0 if unknown."""
 
     @property
     def healthy(self) -> bool:
@@ -229,6 +231,7 @@ def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:
         numa=gpu.numa,
         problem=problem,
         minor=gpu.minor,
+        memory_mib=gpu.memory_mib,
     )
 
 

@@ -1,8 +1,9 @@
 """The answer for one container: environment variables, mounts, CDI devices, device nodes.
 
 Pure. The first group is the original's, to the letter (gpushare-device-plugin, allocate.go), which
-Alibaba Cloud's cGPU reads as well. Limits of memory and compute follow the contract of each maker:
-see the function of each kind. The driver has no limit of compute.
+Alibaba Cloud's cGPU reads as well; then a fraction for programs that size themselves. Limits of
+memory and compute follow the contract of each maker: see the function of each kind. The driver has
+no limit of compute.
 """
 
 import re
@@ -82,7 +83,7 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     """Return the answer for a container. uid: of the pod, "" if the pod is not certain."""
     by_uuid = contract.id_strategy == "uuid"
     ids = [card.uuid if by_uuid else str(card.index) for card, _ in grant.shares]
-    envs = _original(grant, contract, ids)
+    envs = _original(grant, contract, ids) | _fraction(grant, contract)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
         case "driver" if not any(card.is_instance for card, _ in grant.shares):
@@ -162,6 +163,26 @@ def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str,
         names.dev: str(first.unit_count),
     }
     return envs | ({"CGPU_DISABLE": "true"} if contract.cgpu_disabled else {})
+
+
+def _fraction(grant: Grant, contract: Contract) -> dict[str, str]:
+    """Return the variable with the usable part of the memory that CUDA shows as a card's size, of
+    the smallest part, rounded down; none if the size of a card is unknown.
+
+    Driver and HAMi-core show the limit as the size; MPS shows the whole card.
+    """
+    shows_limit = contract.isolation == "hami-core" or (
+        contract.isolation == "driver" and not any(card.is_instance for card, _ in grant.shares)
+    )
+    if not all(card.memory_mib for card, _ in grant.shares):
+        return {}
+    thousandths = 1000
+    if not shows_limit:
+        thousandths = min(
+            units * contract.unit_mib * 1000 // card.memory_mib for card, units in grant.limits
+        )
+    name = f"{contract.names.pod.removesuffix('POD')}FRACTION"
+    return {name: f"{thousandths // 1000}.{thousandths % 1000:03}"}
 
 
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:

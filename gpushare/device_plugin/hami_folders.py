@@ -1,6 +1,6 @@
 """The folders on the node for the containers that HAMi-core limits, one for each container.
 
-A container may write anything into its own folder, so `rm` removes it, within a time.
+A container may write anything into its own folder, so a process removes it, however long it takes.
 """
 
 import logging
@@ -17,9 +17,7 @@ from gpushare.logline import Line
 log = logging.getLogger("gpushare.device_plugin")
 
 _MOST_REMOVALS = 64
-"""Folders removed in one look."""
-_REMOVAL_SECONDS = 5.0
-"""Seconds for the removals of one look; the next look continues."""
+"""Folders that one process removes."""
 
 
 class ContainerFolders:
@@ -29,6 +27,13 @@ class ContainerFolders:
         self._hami_core = hami_core
         self._pods = pods
         self._unowned: set[Path] = set()
+        self._tried: set[Path] = set()
+        self._removal: subprocess.Popen[bytes] | None = None
+
+    @property
+    def removing(self) -> bool:
+        """Whether a removal goes on."""
+        return self._removal is not None and self._removal.poll() is None
 
     def make(self, uid: str, container: str) -> None:
         """Make the folder of a container. Raises RequestRefused."""
@@ -53,13 +58,23 @@ class ContainerFolders:
         uids |= {entry.uid for entry in record}
         before = self._unowned
         self._unowned = {path for path in folders if path.name.partition("_")[0] not in uids}
-        removals = sorted(self._unowned & before)[:_MOST_REMOVALS]
-        if not removals:
+        self._tried &= self._unowned
+        candidates = self._unowned & before
+        if self.removing or not candidates:
             return
+        if self._tried:
+            log.warning(Line("folders of pods that are gone stay", number=len(self._tried)))
+        # Those that could not be removed come last, so that they keep no others waiting.
+        order = sorted(candidates, key=lambda path: (path in self._tried, path))
+        removals = order[:_MOST_REMOVALS]
+        self._tried.update(removals)
         command = ["rm", "-rf", "--one-file-system", "--", *map(str, removals)]
         try:
-            subprocess.run(  # noqa: S603 -- names of folders, after "--"
-                command, capture_output=True, check=True, timeout=_REMOVAL_SECONDS
+            self._removal = subprocess.Popen(  # noqa: S603 -- names of folders, after "--"
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
-        except (OSError, subprocess.SubprocessError) as error:
+        except OSError as error:
             log.warning(Line("folders of pods that are gone are not removed", error=error))

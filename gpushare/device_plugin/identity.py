@@ -10,6 +10,7 @@ works otherwise) count as one if all would get the same; else nothing is decided
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from gpushare.core.amounts import SHARE
 from gpushare.device_plugin.cards import (
     Card,
     NodeCards,
@@ -70,13 +71,20 @@ class Grant:
     """
     whole_cards: bool = False
     """The container may use all memory of the cards."""
+    share: int = 0
+    """Percent of memory on all cards together; 0 for the units of `shares`."""
 
     @property
     def limits(self) -> tuple[tuple[Card, int], ...]:
-        """The usable units of each card."""
-        if not self.whole_cards:
-            return self.shares
-        return tuple((card, card.unit_count) for card, _ in self.shares)
+        """The usable units of each card. A share is distributed like the units, and rounded down:
+        so containers together have no more than the ledger charges.
+        """
+        if self.whole_cards:
+            return tuple((card, card.unit_count) for card, _ in self.shares)
+        return tuple(
+            (card, max(units, self.share * units * card.unit_count // (SHARE.whole * self.units)))
+            for card, units in self.shares
+        )
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -269,7 +277,14 @@ def granted(
         if healthy and not card.healthy:
             return f"its device {card.uuid} (index {card.index}) is unhealthy: {card.problem}"
         shares.append((card, units))
-    return Grant(tuple(shares), pod.total, candidate.container.cores, pod.whole_cards)
+    container = candidate.container
+    return Grant(
+        shares=tuple(shares),
+        total=pod.total,
+        cores=container.cores,
+        whole_cards=pod.whole_cards,
+        share=container.share,
+    )
 
 
 def choose_ids(

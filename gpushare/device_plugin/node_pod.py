@@ -29,6 +29,8 @@ class GpuContainer:
     """(device index, units) by the Binding."""
     cores: int = 0
     """Requested percent of compute, on all devices together."""
+    share: int = 0
+    """Requested percent of memory, on all devices together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,10 @@ def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]
     for index, container in (*init_containers, *enumerate(spec.containers or ())):
         units = gpu_units(container, names.resource)
         if units:
-            cores = 0
+            cores = share = 0
             with suppress(WireError):  # one that makes no sense sets no limit
                 cores = gpu_units(container, names.cores)
+                share = gpu_units(container, names.share)
             init = index < 0 and container.restart_policy != "Always"
-            yield index, GpuContainer(container.name or "", units, init, cores=cores)
+            name = container.name or ""
+            yield index, GpuContainer(name, units, init, cores=cores, share=share)

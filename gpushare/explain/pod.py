@@ -389,6 +389,7 @@ def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodE
     snapshot, of_node = books.ledger.snapshot(), node_books(books.ledger, entry.node)
     if of_node is None or entry.node not in snapshot.row:
         return replace(answer, detail=f"node {entry.node!r} shares no {answer.resource} now")
+    answer = replace(answer, shares=entry.charges(of_node.spec.capacity))
     name = entry.request.policy or books.ranking_policy
     try:
         ranks = books.ranking(entry.request)

@@ -159,9 +159,10 @@ class Extender:
             leads_until=readiness.leads_until,
         )
         gpu_seconds = GpuSeconds(
-            lambda: [*resources, *([view.source] if view is not None else [])],
+            resources,
             settings.metrics_detail,
             readiness.earlier_renewal,
+            claims=view.source if view is not None else None,
         )
         admission_checks = (
             None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
 
-from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, percents_text
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, charged_units, percents_text
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import (
@@ -229,7 +229,11 @@ class Store:
                         PERCENT_AMOUNTS, percents_used, percents_held or NO_PERCENTS, strict=True
                     )
                 )
-                or (entry.request.alone and used[device] > units_held)
+                or (
+                    entry.request.alone
+                    and used[device]
+                    > charged_units(units_held, percents_held, spec.capacity[device])
+                )
                 or pods[device] > spec.max_sharers
                 or (
                     entry.request.excludes_fellows

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS
+from gpushare.core.amounts import COMPUTE, MEMORY, PERCENT_AMOUNTS, SHARE
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
 from gpushare.errors import SettingsError
 
@@ -22,7 +22,7 @@ MAX_INDEX = 2**31 - 1
 
 MAX_DEVICES_PER_POD = 64
 
-_COMPUTE = PERCENT_AMOUNTS.index(COMPUTE)
+_COMPUTE, _SHARE = PERCENT_AMOUNTS.index(COMPUTE), PERCENT_AMOUNTS.index(SHARE)
 
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
@@ -51,7 +51,7 @@ class PercentNames(NamedTuple):
     resource: str
     """Extended resource: percent of one device."""
     allocation: str
-    """Container -> device -> percent; only of a pod that asks for the amount."""
+    """Container -> device -> percent; only of a pod that asks for the amount. "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,11 @@ class Names:
         return self.percents[_COMPUTE].resource
 
     @property
+    def share(self) -> str:
+        """Extended resource: the memory of devices, in percent of one device."""
+        return self.percents[_SHARE].resource
+
+    @property
     def core_allocation(self) -> str:
         """Pod annotation: container -> device -> percent of the compute."""
         return self.percents[_COMPUTE].allocation
@@ -124,7 +129,7 @@ class Names:
                 PercentNames(
                     resource=f"{match['domain']}/{kind}{amount.resource_suffix}",
                     allocation=amount.original_annotation
-                    if original
+                    if original or not amount.annotation
                     else f"gpushare.io/{amount.annotation}-{suffix}",
                 )
                 for amount in PERCENT_AMOUNTS
@@ -164,7 +169,7 @@ def distinct(names: Sequence[Names]) -> None:
             *(resource_names.uuids, resource_names.given, resource_names.inventory),
             *(name for of_amount in resource_names.percents for name in of_amount),
         }
-        for name in sorted(derived):
+        for name in sorted(derived - {""}):
             owner = owners.setdefault(name, resource_names.resource)
             if owner != resource_names.resource:
                 raise SettingsError(
@@ -286,7 +291,7 @@ def encode(
     for of_amount, percent, containers in zip(
         names.percents, request.percents, request.percent_containers, strict=False
     ):
-        if percent:
+        if percent and of_amount.allocation:
             by_container = _percent_grants(grants, containers)
             annotations[of_amount.allocation] = json.dumps(by_container, separators=(",", ":"))
     return annotations

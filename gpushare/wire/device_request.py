@@ -255,6 +255,12 @@ def _values(text: str, name: str) -> tuple[str, ...]:
 
 
 def _without_memory(index: int, names: Names) -> str:
+    if PERCENT_AMOUNTS[index].is_memory:
+        return (
+            f"{names.percents[index].resource}: is asked for without {names.resource} in the same"
+            " container, by which the device plug-in knows the container: write"
+            f" {names.resource}: 1 beside it"
+        )
     return _WITHOUT_MEMORY.format(
         resource=names.percents[index].resource, amount=PERCENT_AMOUNTS[index], names=names
     )

@@ -79,7 +79,7 @@ def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any
             continue
         if not shares and entry.request.total:
             unplaced.append(_pod(entry, 0, (), keys))
-        for (index, units), percents in zip(shares, entry.percents, strict=True):
+        for (index, units), percents in zip(entry.charges(capacity), entry.percents, strict=True):
             pods[index].append(_pod(entry, units, percents, keys))
             if users is not None:
                 pods[index][-1]["users"] = users.get(entry.ref.uid.partition("/")[0], ())

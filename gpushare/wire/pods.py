@@ -171,7 +171,7 @@ def lacks_room(pod: Pod, request: Request, names: Names) -> str:
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
     for of_amount, percent in zip(names.percents, request.percents, strict=False):
-        if percent:
+        if percent and of_amount.allocation:
             max_bytes[of_amount.allocation] = grants
     # As the API server counts annotations.
     present_bytes = sum(

@@ -47,22 +47,23 @@ class ForeignName(NamedTuple):
     """How the value differs from ours, or the text to write if nothing means the same."""
 
 
-_MIB, _SHARE = "it counts MiB", "a share of a card's memory cannot be asked for: write units"
+_MIB = "it counts MiB"
+_FRACTION = "in percent of a card, over all devices"
 RESOURCES = {
     "aliyun.com/gpu-core.tflops": ForeignName("ACK", "cores", "in percent of a card"),
     "nvidia.com/gpumem": ForeignName("HAMi", "resource", _MIB),
-    "nvidia.com/gpumem-percentage": ForeignName("HAMi", "", _SHARE),
+    "nvidia.com/gpumem-percentage": ForeignName("HAMi", "share"),
     "nvidia.com/gpucores": ForeignName("HAMi", "cores"),
     "volcano.sh/vgpu-number": ForeignName("Volcano", "count"),
     "volcano.sh/vgpu-memory": ForeignName("Volcano", "resource", _MIB),
-    "volcano.sh/vgpu-memory-percentage": ForeignName("Volcano", "", _SHARE),
+    "volcano.sh/vgpu-memory-percentage": ForeignName("Volcano", "share"),
     "volcano.sh/vgpu-cores": ForeignName("Volcano", "cores"),
     "nvidia.com/vgpu-number": ForeignName("vgpu-manager", "count"),
     "nvidia.com/vgpu-memory": ForeignName("vgpu-manager", "resource", _MIB),
     "nvidia.com/vgpu-cores": ForeignName("vgpu-manager", "cores"),
     "koordinator.sh/gpu-core": ForeignName("Koordinator", "cores"),
     "koordinator.sh/gpu-memory": ForeignName("Koordinator", "resource", "it counts bytes"),
-    "koordinator.sh/gpu-memory-ratio": ForeignName("Koordinator", "", _SHARE),
+    "koordinator.sh/gpu-memory-ratio": ForeignName("Koordinator", "share"),
     "koordinator.sh/gpu.shared": ForeignName("Koordinator", "count"),
     "tencent.com/vcuda-core": ForeignName("gpu-manager", "cores"),
     "tencent.com/vcuda-memory": ForeignName("gpu-manager", "resource", "it counts 256 MiB"),
@@ -72,7 +73,7 @@ RESOURCES = {
 """By the name of a resource of containers."""
 ANNOTATIONS = {
     "gpu-memory": ForeignName("KAI", "resource", _MIB),
-    "gpu-fraction": ForeignName("KAI", "", _SHARE),
+    "gpu-fraction": ForeignName("KAI", "share", _FRACTION),
     "gpu-sm-percentage": ForeignName("KAI", "cores", "over all devices"),
     "gpu-fraction-num-devices": ForeignName("KAI", "count"),
     "gpu-fraction-container-name": ForeignName("KAI", "", "the container that asks gets the card"),

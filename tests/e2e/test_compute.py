@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.core.model import Reason
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import MAX_SHARERS
 from tests.contract.apiserver.client import Json
 from tests.e2e.binaries import OLD_SCHEDULER, RELEASE, needed
 from tests.e2e.cluster import Cluster, pod
@@ -146,5 +149,44 @@ def test_kube_scheduler_counts_the_sum_and_the_extender_each_card(
     objects.refusal(asks(4, 90), f"Insufficient {CORES}")
     objects.lands(asks(4, 40), world.told)
     assert [objects.node_of(item) for item in (much, alone)] == ["", ""]
+    world.agrees()
+    objects.sound()
+
+
+def test_a_percentage_of_memory_is_charged_in_units_of_the_card(make_world: MakeWorld) -> None:
+    world = make_world(version=RELEASE)
+    objects = world.objects
+    world.start()
+    small, large = (objects.node(devices=1, units=units) for units in (16, 40))
+
+    def asks(units: int, percent: int = 0) -> Json:
+        body = pod(units)
+        if percent:
+            (container,) = body["spec"]["containers"]
+            for amounts in container["resources"].values():
+                amounts[ALIYUN.share] = str(percent)
+        return objects.api.create(PODS, body).body
+
+    landed = [objects.lands(asks(1, 60), world.told)[0] for _ in range(2)]
+    assert sorted(landed) == sorted([small, large])
+    objects.refusal(asks(1, 60), "Insufficient GPU Memory in one device")
+    # 10 of 16 units are charged, and 24 of 40.
+    objects.refusal(asks(17), "Insufficient GPU Memory in one device")
+    assert objects.lands(asks(16), world.told)[0] == large
+    assert objects.lands(asks(6), world.told)[0] == small
+
+
+def test_a_card_takes_no_more_pods_than_the_label_of_its_node_says(make_world: MakeWorld) -> None:
+    world = make_world(version=RELEASE)
+    objects = world.objects
+    world.start()
+    node = objects.node(devices=2, units=16)
+    objects.patch(f"{NODES}/{node}", {"metadata": {"labels": {MAX_SHARERS: "2"}}})
+    landed = [objects.lands(objects.api.create(PODS, pod(1)).body, world.told) for _ in range(4)]
+    assert sorted(device for _, devices in landed for device in devices) == [0, 0, 1, 1]
+    late = objects.api.create(PODS, pod(1)).body
+    objects.refusal(late, Reason.MOST_SHARERS.value)
+    objects.patch(f"{NODES}/{node}", {"metadata": {"labels": {MAX_SHARERS: "3"}}})
+    assert objects.lands(late, world.told)[0] == node
     world.agrees()
     objects.sound()

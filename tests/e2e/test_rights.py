@@ -24,22 +24,21 @@ _TENANT = "no right to list nodes of the whole cluster (the ClusterRole gpushare
 _RIGHTS = {"viewer": "gpushare-viewer", "reader": "view", "operator": "cluster-admin"}
 """ClusterRoles of the users with rights in the whole cluster; view has ours by aggregation."""
 
-_REMEDY = re.compile(r"on gpu-1 once default/\w+ \(10 GiB\) ends")
+_REMEDY = re.compile(r"on gpu-1 once default/first \(16 GiB\) ends")
 Answer = tuple[int, str, str]
 Ask = Callable[..., Answer]
 
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> Iterator[World]:
-    """A cluster with a pod on each device of its node, and another that waits for one of them."""
+    """A cluster with a pod on its full node, and another that kube-scheduler alone refuses."""
     world = make_world()
     world.start()
     controllers = world.plane.start_controllers(
         needed("kube-controller-manager"), "clusterrole-aggregation-controller"
     )
-    world.objects.node(devices=2, units=16, name="gpu-1")
-    for name in ("first", "second"):
-        assert outcome(world.objects, world.objects.pod(10, name=name)) == "gpu-1"
+    world.objects.node(devices=1, units=16, name="gpu-1")
+    assert outcome(world.objects, world.objects.pod(16, name="first")) == "gpu-1"
     assert not outcome(world.objects, world.objects.pod(8, name="late"))
     yield world
     controllers.kill()

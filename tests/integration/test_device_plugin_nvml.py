@@ -72,6 +72,7 @@ def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
         "ALIYUN_COM_GPU_MEM_POD": "4",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
         "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_FRACTION": "1.000",  # the driver shows its limit as the size
         **LIMITED,
     }
 

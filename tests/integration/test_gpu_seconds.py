@@ -5,6 +5,7 @@ books, as Prometheus adds them up.
 import itertools
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,12 @@ from dataclasses import dataclass, field
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.gpu_seconds import GpuSeconds
+from gpushare.kube.election import stamp
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.metrics import read_samples
+from gpushare.wire.metrics import read_samples, total
+from tests.integration.cluster import LEASES, Cluster
+from tests.integration.conftest import StartExtender
+from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import managed_resources
 
@@ -86,7 +91,7 @@ class History:
             ledger.node_changed(make_node(name, *(UNITS for _ in MODELS), models=MODELS))
         ledger.replace_pods([pod for pod, _ in self._pods.values()])
         now = lambda: self._now  # noqa: E731
-        counters = GpuSeconds(lambda: resources, "pods", lambda: renewed, clock=now, wall=now)
+        counters = GpuSeconds(resources, "pods", lambda: renewed, clock=now, wall=now)
         return resources, counters
 
     def _bind(self, resources: ManagedResources | None) -> None:
@@ -172,3 +177,27 @@ def test_the_counters_add_up_to_the_integral_of_the_books_over_three_restarts() 
     models = increases(history.samples, "gpushare_gpu_seconds_total", history.begin, end)
     devices = history.seconds * DEVICES
     assert abs(sum(models.values()) - devices) < 0.001 * devices
+
+
+def test_a_process_that_begins_to_lead_counts_the_time_without_a_leader(
+    cluster: Cluster, start_extender: StartExtender
+) -> None:
+    """The leader before ended a quarter of an hour ago; three devices have been idle."""
+    cluster.node(devices=3)
+    cluster.release_lease()
+    ended = stamp(time.time() - 900)
+    cluster.change(
+        LEASES,
+        "kube-system",
+        "gpushare-extender",
+        lambda lease: {**lease, "spec": {**lease["spec"], "renewTime": ended}},
+    )
+    extender = start_extender(leadership="lease")
+    extender.wait_ready()
+
+    def idle() -> float:
+        samples = read_samples(extender.probe("/metrics").body.decode())
+        return total(samples, "gpushare_gpu_seconds_total", state="idle") or 0.0
+
+    poll(lambda: idle() > 0, "nothing is counted")
+    assert 3 * 900 <= idle() < 3 * (900 + 600)

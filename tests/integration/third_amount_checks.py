@@ -36,7 +36,7 @@ NODE = NodeSpec("n", (16, 16), (True, True), ("A", "A"), ("GPU-a", "GPU-b"))
 
 
 def encoder(percent: int, units: int = 4, cores: int = 0) -> Request:
-    return Request(units, 1, percents=percents_of((cores, percent)))
+    return Request(units, 1, percents=percents_of((cores, 0, percent)))
 
 
 def pod(limits: dict[str, int], node: str = "", **annotations: str) -> Pod:
@@ -62,8 +62,8 @@ def ledger_with(*held: tuple[int, Request]) -> Ledger:
 
 
 def test_the_row_is_there() -> None:
-    assert [amount.name for amount in PERCENT_AMOUNTS] == ["cores", "encoder"]
-    assert ALIYUN.percents[1].resource == _ENCODER
+    assert [amount.name for amount in PERCENT_AMOUNTS] == ["cores", "share", "encoder"]
+    assert ALIYUN.percents[2].resource == _ENCODER
 
 
 def test_a_pod_asks_for_it_and_the_binding_says_where_it_is() -> None:
@@ -79,13 +79,13 @@ def test_a_pod_asks_for_it_and_the_binding_says_where_it_is() -> None:
 def test_the_ledger_charges_and_frees_it() -> None:
     ledger = ledger_with((0, encoder(60)))
     (books,) = ledger.dump("n")
-    assert books.percents_used == ((0, 0), (60, 0))
+    assert books.percents_used == ((0, 0), (0, 0), (60, 0))
     late = PodRef("ns", "late", "uid-late")
     with pytest.raises(InsufficientMemory, match="4 units and 50 % of its encoder"):
         ledger.assume(late, encoder(50), Allocation("n", (0,), (4,)), 0.0)
     ledger.check()
     ledger.pod_gone("uid-0")
-    assert not ledger.snapshot().percents_used[1].any()
+    assert not ledger.snapshot().percents_used[2].any()
 
 
 def test_a_pod_that_cannot_be_read_any_more_has_it_where_its_memory_is() -> None:
@@ -94,7 +94,7 @@ def test_a_pod_that_cannot_be_read_any_more_has_it_where_its_memory_is() -> None
     ledger = ledger_with()
     ledger.pod_changed(observe_pod(pod(limits, "n", **notes), ALIYUN))
     (books,) = ledger.dump("n")
-    assert books.percents_used == ((20, 20), (40, 40))
+    assert books.percents_used == ((20, 20), (0, 0), (40, 40))
 
 
 def test_filter_refuses_by_it_and_says_so() -> None:
@@ -117,7 +117,7 @@ def test_explain_says_what_is_missing() -> None:
     ledger = ledger_with((0, encoder(60)), (1, encoder(70)))
     found = explain(ledger.snapshot(), ["n"], encoder(50), lambda node: ledger.dump(node)[0])
     assert found.reasons == {_LACKS_ENCODER: 1}
-    assert found.most_percents == (100, 40)
+    assert found.most_percents == (100, 100, 40)
     assert [entry.ref.name for entry in found.remedies[0].ends] == ["held-0"]
     ref = PodRef("ns", "late", "uid-late")
     late = PodExplanation(
@@ -147,7 +147,7 @@ def test_inspect_shows_it() -> None:
 def test_the_page_shows_it() -> None:
     ledger = ledger_with((1, encoder(60)))
     snapshot, entries = ledger.snapshot(), tuple(ledger.view().entries.values())
-    percents = ((PERCENT_AMOUNTS[1], tuple(snapshot.percents_used[1][0].tolist())),)
+    percents = ((PERCENT_AMOUNTS[2], tuple(snapshot.percents_used[2][0].tolist())),)
     shown = node_document(NODE, entries, (0, 4), 4, percents)
     assert [device["encoder"] for device in shown["devices"]] == [0, 60]
     assert shown["pods"][0]["encoder"] == 60
@@ -163,4 +163,4 @@ def test_metrics_show_it() -> None:
 
 def test_room_is_counted_by_it() -> None:
     snapshot = ledger_with((0, encoder(60))).snapshot()
-    assert np.array_equal(snapshot.percents_free[1], [[40, 100]])
+    assert np.array_equal(snapshot.percents_free[2], [[40, 100]])

@@ -1,4 +1,4 @@
-"""README.md and docs/start.md, done as printed, in a fresh clone."""
+"""README.md, docs/start.md and docs/coming-from.md, done as printed, in a fresh clone."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE
 from tests.support.walkthrough import Block, Shell, blocks, without_plug_in
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/start.md")
+PAGES = ("README.md", "docs/start.md", "docs/coming-from.md")
 
 REPOSITORY = "<this repository>"
 """The reader has an address in its place."""

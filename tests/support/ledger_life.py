@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.decide import filter_nodes, place
 from gpushare.core.model import NodeSpec, ObservedPod, Pinned, PodRef, Request
 from gpushare.core.pairing import Pairing
@@ -152,7 +153,11 @@ class Life:
         assert all(after.used[row, d] <= after.capacity[row, d] for d in allocation.devices)
         assert all(after.cores_used[row, d] <= 100 for d in allocation.devices)
         if request.cores == 100:
-            assert all(after.used[row, d] == request.units for d in allocation.devices)
+            assert all(
+                after.used[row, d]
+                == charged_units(request.units, request.percents, int(after.capacity[row, d]))
+                for d in allocation.devices
+            )
 
     def land(self, n: int, answer: str) -> None:
         """A binding reaches the API server; the answer comes at once, is lost, or comes later."""

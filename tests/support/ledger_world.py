@@ -6,6 +6,7 @@ land after the client has given up.
 
 from dataclasses import dataclass, field, replace
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request, Shares
 
 REQUEST_TIMEOUT = 60.0
@@ -210,8 +211,10 @@ class World:
             for card, units in shards:
                 if card in rig.order:
                     at = rig.order.index(card)
-                    before, cores = used[at]
-                    used[at] = (before + units, cores + self.pods[uid].request.cores)
+                    (before, cores), request = used[at], self.pods[uid].request
+                    capacity = self.nodes[node].capacity[at]
+                    charged = charged_units(units, request.percents, capacity)
+                    used[at] = (before + charged, cores + request.cores)
         return used
 
     def charged(self, node: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -220,7 +223,8 @@ class World:
 
         They differ only for pods whose cards may have moved since they were bound.
         """
-        count, rig = len(self.nodes[node].capacity), self.rigs[node]
+        capacity, rig = self.nodes[node].capacity, self.rigs[node]
+        count = len(capacity)
         minimum, maximum, least_cores, most_cores = ([0] * count for _ in range(4))
         for pod in self.running():
             if pod.node != node or not pod.request.devices:
@@ -228,15 +232,26 @@ class World:
             sure, request = self._surely(pod, rig), pod.request
             all_items = min(request.cores * request.devices, 100)
             if sure is None:
-                maximum = [units + request.total for units in maximum]
+                everything = [
+                    charged_units(request.total, request.all_percents, units) for units in capacity
+                ]
+                maximum = [units + more for units, more in zip(maximum, everything, strict=True)]
                 most_cores = [cores + all_items for cores in most_cores]
                 continue
             for device, units in enumerate(sure):
-                minimum[device] += units
-                maximum[device] += units
+                is_exact = units == request.units
                 if units:
+                    least, most = (
+                        charged_units(units, percents, capacity[device])
+                        for percents in (
+                            request.percents if is_exact else (),
+                            request.percents if is_exact else request.all_percents,
+                        )
+                    )
+                    minimum[device] += least
+                    maximum[device] += most
                     least_cores[device] += request.cores
-                    most_cores[device] += request.cores if units == request.units else all_items
+                    most_cores[device] += request.cores if is_exact else all_items
         return [*zip(minimum, maximum, strict=True)], [*zip(least_cores, most_cores, strict=True)]
 
     def _surely(self, pod: Pod, rig: Rig) -> list[int] | None:

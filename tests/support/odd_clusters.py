@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
@@ -47,18 +47,24 @@ _EVENTS_CHECKED = 2
 STATES = (*("plain", "plain", "cordoned", "dead card"), *_TAINTS, *_ALLOCATABLE)
 
 
-def make_node(objects: Objects, state: str, zone: str, units: int = 16) -> None:
-    """A node of two devices with so many GiB in that state."""
+def make_node(
+    objects: Objects, state: str, zone: str, units: int = 16, *, has_inventory: bool = False
+) -> str:
+    """The name of a new node of two devices with so many GiB in that state."""
     amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", OTHER: "2"}
     capacity = amounts | {MEM: str(2 * units), COUNT: "2"}
     name = fresh(re.sub("[ ,]+", "-", state))
-    if state == "dead card":
+    annotations = {}
+    if has_inventory:
+        healthy = (True, state != "dead card")
+        annotations = _inventory({"mem": units, "healthy": is_healthy} for is_healthy in healthy)
+    elif state == "dead card":
         close_card(objects, name, 1)
     ready = "False" if state.startswith("not ready") else "True"
     objects.api.create(
         NODES,
         {
-            "metadata": {"name": name, "labels": {"zone": zone}},
+            "metadata": {"name": name, "labels": {"zone": zone}, "annotations": annotations},
             "spec": {"unschedulable": state == "cordoned", "taints": _TAINTS.get(state, [])},
             "status": {
                 "capacity": capacity,
@@ -67,6 +73,11 @@ def make_node(objects: Objects, state: str, zone: str, units: int = 16) -> None:
             },
         },
     )
+    return name
+
+
+def _inventory(devices: Iterable[Json]) -> dict[str, str]:
+    return {ALIYUN.inventory: json.dumps({"v": 1, "unit": "GiB", "devices": list(devices)})}
 
 
 def close_card(objects: Objects, node: str, device: int) -> None:
@@ -237,7 +248,7 @@ def follow(objects: Objects, remedy: Json) -> None:
     objects.delete(*({"metadata": pod} for pod in remedy["ends"]))
     node = remedy["node"]
     if remedy["opens"]:
-        objects.patch(f"{_MAPS}/unhealthy-gpu-{node}", {"data": {"gpus": ""}})
+        _open(objects, node)
     for cure in remedy["cures"]:
         for pattern, action in _CURES.items():
             if match := re.fullmatch(pattern, cure):
@@ -245,6 +256,16 @@ def follow(objects: Objects, remedy: Json) -> None:
                 break
         else:
             raise AssertionError(f"nobody knows how to follow {cure!r}")
+
+
+def _open(objects: Objects, node: str) -> None:
+    """Let all closed cards of the node return."""
+    if objects.api.get(f"{_MAPS}/unhealthy-gpu-{node}").status == 200:
+        objects.patch(f"{_MAPS}/unhealthy-gpu-{node}", {"data": {"gpus": ""}})
+    annotations = objects.api.get(f"{NODES}/{node}").body["metadata"].get("annotations", {})
+    if text := annotations.get(ALIYUN.inventory):
+        devices = [device | {"healthy": True} for device in json.loads(text)["devices"]]
+        objects.patch(f"{NODES}/{node}", {"metadata": {"annotations": _inventory(devices)}})
 
 
 def _uncordon(objects: Objects, node: str) -> None:
@@ -288,10 +309,7 @@ def open_all(objects: Objects) -> None:
         _make_ready(objects, name)
         objects.patch(f"{NODES}/{name}", {"spec": {"taints": []}})
         _offer(objects, name, MEM)
-    names = [body["metadata"]["name"] for body in objects.api.get(_MAPS).body["items"]]
-    for name in names:
-        if name.startswith("unhealthy-gpu-"):
-            objects.patch(f"{_MAPS}/{name}", {"data": {"gpus": ""}})
+        _open(objects, name)
 
 
 def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pods: int) -> None:
@@ -299,7 +317,13 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
     helps.
     """
     for _ in range(nodes):
-        make_node(objects, chance.choice(STATES), chance.choice("ab"), chance.choice((16, 32)))
+        make_node(
+            objects,
+            chance.choice(STATES),
+            chance.choice("ab"),
+            chance.choice((16, 32)),
+            has_inventory=chance.random() < 0.5,
+        )
     sayings.node_states(nodes)
     waiting: dict[str, Json] = {}
     for number in range(pods):
@@ -332,6 +356,40 @@ def check(objects: Objects, sayings: Sayings, chance: Random, *, nodes: int, pod
         again = objects.again(pod)
         assert not outcome(objects, again), (pod, objects.nodes())
         objects.delete(again)
+
+
+def check_large_cards(objects: Objects, sayings: Sayings, chance: Random, state: str) -> None:
+    """Check that nobody says "never" of a pod whose cards are full, or on a node in this state."""
+    for node_state, units in (("plain", 16), (state, 32)):
+        make_node(objects, node_state, "a", units)
+    sayings.node_states(2)
+    if state == "plain":
+        for _ in range(2):
+            holder = objects.pod(32)
+            assert outcome(objects, holder)
+            run(objects, holder)
+    pod = objects.pod(24)
+    assert not outcome(objects, pod)
+    _check_statements(sayings, {pod["metadata"]["name"]: pod})
+    objects.delete(pod)
+    assert _check_advice(objects, sayings, chance, pod, has_event=True)
+
+
+def check_dead_card(objects: Objects, sayings: Sayings, chance: Random) -> None:
+    """Check that the advice for a pod counts a pod on a dead card, which the node's sums have."""
+    node = make_node(objects, "plain", "a")
+    sayings.node_states(1)
+    holders = [objects.pod(12), objects.pod(12)]
+    for holder in holders:
+        assert outcome(objects, holder) == node
+        run(objects, holder)
+    (device,) = objects.devices_of(holders[0])
+    close_card(objects, node, device)
+    pod = objects.pod(16)
+    assert not outcome(objects, pod)
+    _check_statements(sayings, {pod["metadata"]["name"]: pod})
+    objects.delete(pod)
+    assert _check_advice(objects, sayings, chance, pod, has_event=True)
 
 
 def _used_nodes(objects: Objects) -> list[str]:

@@ -30,7 +30,7 @@ def _compute_and_encoder(percent: int) -> amounts.Percents:
     """Return so much compute, and half as much of the encoder: tests that know compute alone then
     hold the encoder too, and the encoder refuses nothing that compute accepts.
     """
-    return amounts.percents_of((percent, percent // 2))
+    return amounts.percents_of((percent, 0, percent // 2))
 
 
 amounts.compute = _compute_and_encoder

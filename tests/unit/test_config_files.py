@@ -28,7 +28,7 @@ def test_kube_scheduler_would_take_the_file_without_a_warning(file: Path) -> Non
     ignored_by_name = {
         resource.name: resource.ignored_by_scheduler for resource in extender.managed_resources
     }
-    assert ignored_by_name == {ALIYUN.resource: False, ALIYUN.cores: False}
+    assert ignored_by_name == {ALIYUN.resource: False, ALIYUN.cores: False, ALIYUN.share: True}
 
 
 def test_a_policy_names_priorities_without_which_1_22_does_not_start() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, islice
 from math import inf
 
-from gpushare.core.amounts import PERCENT_AMOUNTS
+from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units
 from gpushare.core.model import ANY_SHARERS, MAX_UNITS, Request
 from gpushare.core.preemption.victim_search import (
     Loss,
@@ -73,7 +73,7 @@ class VictimSelection:
             (size, sum(count for larger, count in parts.items() if larger >= size))
             for size in parts
         )
-        self._count = len(spec.capacity)
+        self._capacity, self._count = spec.capacity, len(spec.capacity)
         # Percents matter only if the request or a charge has percents.
         used_percents = books.percents_used or ((0,) * self._count,) * len(PERCENT_AMOUNTS)
         self._with_percents = bool(request.percents or any(map(any, used_percents)))
@@ -88,7 +88,8 @@ class VictimSelection:
             for size in sizes:
                 self._free[device, size] = has - books.used[device]
                 # A request for a device alone needs the whole memory, however little it asks for.
-                self._needed[device, size] = has if request.alone else size
+                charged = charged_units(size, request.percents, has)
+                self._needed[device, size] = has if request.alone else charged
             self._of_device[device] = tuple((device, size) for size in sizes)
             if spec.max_sharers < ANY_SHARERS:
                 self._free[device, SHARERS] = spec.max_sharers - books.pods[device]
@@ -161,8 +162,9 @@ class VictimSelection:
         freed: dict[Part, int] = {}
         for (device, units), of_device in zip(shares, percents, strict=True):
             parts = self._of_device.get(device, ())
+            charged = charged_units(units, of_device, self._capacity[device])
             for part in parts:
-                freed[part] = units
+                freed[part] = charged
             if parts:
                 numbered = zip(PERCENTS, of_device, strict=False)
                 freed.update({(device, number): part for number, part in numbered if part})

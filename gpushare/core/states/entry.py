@@ -5,11 +5,12 @@ Values only. The next record after an event: records.py, by the table in phases.
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, Percents, charged_units
 from gpushare.core.model import (
     ANY_SHARERS,
     Charge,
@@ -178,6 +179,13 @@ class Entry:
     def percents(self) -> tuple[Percents, ...]:
         """The percents of each device in `placement`."""
         return self.request.percents_on(self.placement or ())
+
+    def charges(self, capacity: Sequence[int]) -> Shares:
+        """Return the units charged on each device of `placement`. capacity: of all devices."""
+        return tuple(
+            (device, charged_units(units, percents, *capacity[device : device + 1]))
+            for (device, units), percents in zip(self.placement or (), self.percents, strict=True)
+        )
 
     @property
     def largest_percents(self) -> Percents:

@@ -57,20 +57,23 @@ Series = tuple[str, Labels]
 class GpuSeconds(Part):
     """The counters of one process. The thread that calls `tick` counts; any thread may read.
 
-    resources: returns the resources to count. detail: as of `Metrics`. earlier_renewal: as of
-    `Readiness`.
+    detail: as of `Metrics`. earlier_renewal: as of `Readiness`. claims: a resource with claims
+    instead of pods, which are of no workload.
     """
 
     def __init__(
         self,
-        resources: Callable[[], Iterable[ManagedResource]],
+        resources: Iterable[ManagedResource],
         detail: str,
         earlier_renewal: Callable[[], float] = lambda: math.nan,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        claims: ManagedResource | None = None,
     ) -> None:
-        self._resources = resources
-        self._detail = detail
+        of_claims = "namespaces" if detail == "pods" else detail
+        self._counters = [_ResourceCounters(resource, detail) for resource in resources]
+        self._counters += [_ResourceCounters(claims, of_claims)] if claims is not None else []
         self._earlier_renewal = earlier_renewal
         self._clock = clock
         self._wall = wall
@@ -78,8 +81,6 @@ class GpuSeconds(Part):
         self._counted_until: float | None = None
         self._last_renewal = math.nan
         """The renewal of the leader before, when this process last began to count."""
-        self._counters: dict[str, _ResourceCounters] = {}
-        """By the name of the resource."""
 
     def tick(self, is_ready: bool, /) -> None:
         """Count the time since the last tick, if this process answered calls then.
@@ -95,11 +96,7 @@ class GpuSeconds(Part):
         if is_ready or self._was_ready:
             self._counted_until = now
         self._was_ready = is_ready
-        for resource in self._resources():
-            name = resource.names.resource
-            if name not in self._counters:
-                self._counters[name] = _ResourceCounters(resource, self._detail)
-            counters = self._counters[name]
+        for counters in self._counters:
             counters.count(elapsed)
             # Prometheus sees no increase in the first sample of a series: it begins at 0.
             if counters.update_shares() or gap:
@@ -116,7 +113,7 @@ class GpuSeconds(Part):
     def text(self) -> bytes:
         """Return the counters in Prometheus' text format."""
         samples: dict[str, dict[Labels, float]] = {family: {} for family in _HELP}
-        for counters in [*self._counters.values()]:
+        for counters in self._counters:
             for family, of_family in counters.seconds.items():
                 samples[family] |= of_family
         texts = (family_text(family, _HELP[family], of) for family, of in samples.items() if of)
@@ -228,6 +225,7 @@ def _devices(entry: Entry, capacity: tuple[int, ...]) -> Iterator[tuple[int, flo
     if shares is None:
         shares, percents = ((0, entry.request.total),), (entry.request.all_percents,)
     for (device, units), of_device in zip(shares, percents, strict=True):
-        if capacity[device]:
+        # A closed node may have fewer devices than its pods were given.
+        if device < len(capacity) and capacity[device]:
             compute = of_device[_COMPUTE] / COMPUTE.whole if of_device else 0.0
             yield device, units / capacity[device], compute

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, percents_of
+from gpushare.core.amounts import PERCENT_AMOUNTS, charged_units, percents_of
 from gpushare.core.decide import Judgement, judge, take_best
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder, RowStates
 from gpushare.core.model import Request, Shares
@@ -220,11 +220,13 @@ def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
 def _take_free(builder: HeldSnapshotBuilder, row: int, planned: Shares, request: Request) -> None:
     """Take the free part of the planned units: a place that opens bit by bit is held bit by bit."""
     shares: list[tuple[int, int]] = []
+    capacity = builder.base.capacity[row].tolist()
     percents = list(request.every_percent)
     for device, needed in planned:
         if device < builder.free.shape[1]:
             free = int(builder.free[row, device])
-            units = free if request.alone else min(needed, free)
+            charged = charged_units(needed, request.percents, capacity[device])
+            units = free if request.alone else min(charged, free)
             if units > 0:
                 shares.append((device, units))
                 percents = [
@@ -233,6 +235,9 @@ def _take_free(builder: HeldSnapshotBuilder, row: int, planned: Shares, request:
                         PERCENT_AMOUNTS, percents, builder.percents_used, strict=True
                     )
                 ]
+    # The units are those of the percents already.
+    pairs = zip(PERCENT_AMOUNTS, percents, strict=True)
+    percents = [0 if amount.is_memory else percent for amount, percent in pairs]
     if shares:
         builder.take(row, tuple(shares), replace(request, percents=percents_of(percents)))
 

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpushare.core.amounts import SHARE
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import GROUP, decode_scheduler_config
@@ -120,7 +121,7 @@ class FileOptions:
     form: str
     order: str
     url: str = DEFAULT_URL
-    resources: tuple[str, ...] = (ALIYUN.resource, ALIYUN.cores)
+    resources: tuple[str, ...] = (ALIYUN.resource, ALIYUN.cores, ALIYUN.share)
 
     @property
     def version(self) -> str:
@@ -231,7 +232,9 @@ def _extender(options: FileOptions) -> Document:
         "nodeCacheCapable": True,
         "ignorable": False,
         "managedResources": [
-            {"name": name, "ignoredByScheduler": False} for name in options.resources
+            # A sum of percents of unlike cards says nothing, and no node advertises one.
+            {"name": name, "ignoredByScheduler": name.endswith(SHARE.resource_suffix)}
+            for name in options.resources
         ],
     }
 

@@ -171,6 +171,8 @@ def _container(plan: PodPlan, index: int) -> Json:
     if index == 0:
         if plan.gpu_cores:
             resources["limits"][ALIYUN.cores] = str(plan.gpu_cores)
+        if plan.gpu_percent:
+            resources["limits"][ALIYUN.share] = str(plan.gpu_percent)
         resources["requests"] = {"cpu": plan.cpu, "memory": plan.memory}
     name = "main" if len(plan.containers) == 1 else f"main-{index}"
     return {"name": name, "image": _IMAGE, "resources": resources}
@@ -196,8 +198,8 @@ def scheduler_config(port: int) -> dict[str, object]:
                 "nodeCacheCapable": True,
                 "ignorable": False,
                 "managedResources": [
-                    {"name": name, "ignoredByScheduler": False}
-                    for name in (ALIYUN.resource, ALIYUN.cores)
+                    {"name": name, "ignoredByScheduler": name == ALIYUN.share}
+                    for name in (ALIYUN.resource, ALIYUN.cores, ALIYUN.share)
                 ],
             }
         ],

@@ -35,18 +35,19 @@ class NodePlan:
 class PodPlan:
     """A pod: `containers` are the units of device memory of each container, 0 for none.
 
-    gpu_cores: percent of compute that the first container requests. gpu_split: the split of the
-    memory over devices, "" for even. claim_class: the device class of the claim for the memory, ""
-    for no claim. nic: whether the claim requests a network card too. spread_over: the topology key
-    over which equal pods are spread, "" for none. apart: the wish to stay apart from the pods of
-    the group, "" for none. policy: the placement policy, "" for the extender's default.
-    scheduler_name: the profile of the scheduler, "" for the default.
+    gpu_cores, gpu_percent: percent of compute and of memory that the first container requests.
+    gpu_split: the split of the memory over devices, "" for even. claim_class: the device class of
+    the claim for the memory, "" for no claim. nic: whether the claim requests a network card too.
+    spread_over: the topology key over which equal pods are spread, "" for none. apart: the wish to
+    stay apart from the pods of the group, "" for none. policy: the placement policy, "" for the
+    extender's default. scheduler_name: the profile of the scheduler, "" for the default.
     """
 
     name: str
     containers: tuple[int, ...] = (0,)
     gpu_count: int = 1
     gpu_cores: int = 0
+    gpu_percent: int = 0
     gpu_split: str = ""
     cpu: str = "100m"
     memory: str = "64Mi"

@@ -216,7 +216,7 @@ class _Steps:
 def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     """Return one pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
-        *("name", "gpuMem", "gpuCount", "gpuCores", "gpuSplit", "containers"),
+        *("name", "gpuMem", "gpuCount", "gpuCores", "gpuPercent", "gpuSplit", "containers"),
         *("cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
         *("schedulerName", "claim", "nic", "spreadOver", "apart"),
@@ -230,8 +230,9 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     priority = fields.get("priority")
     policy, scheduler = fields.get("policy"), fields.get("schedulerName")
     containers, cores, split = _containers(fields), fields.get("gpuCores"), fields.get("gpuSplit")
-    if cores and not containers[0]:
-        raise cores.error("asks for compute without memory: give gpuMem as well")
+    for percent in filter(None, (cores, fields.get("gpuPercent"))):
+        if not containers[0]:
+            raise percent.error("asks for a percentage without memory: give gpuMem as well")
     claim = _claim(fields, classes)
     nic, spread, apart = (fields.get(key) for key in ("nic", "spreadOver", "apart"))
     if nic and not claim:
@@ -244,6 +245,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
             containers=containers,
             gpu_count=fields.number("gpuCount", 1, minimum=1, maximum=_MOST_DEVICES),
             gpu_cores=fields.number("gpuCores", 0),
+            gpu_percent=fields.number("gpuPercent", 0),
             gpu_split=split.text() if split else "",
             cpu=fields.quantity("cpu", "100m"),
             memory=fields.quantity("memory", "64Mi"),
@@ -270,7 +272,7 @@ def _claim(fields: Fields, classes: Collection[str]) -> str:
         return ""
     if claim.text() not in classes:
         raise claim.unknown("device class", sorted(classes))
-    for key in ("gpuCores", "gpuSplit", "containers", "policy"):
+    for key in ("gpuCores", "gpuPercent", "gpuSplit", "containers", "policy"):
         if (value := fields.get(key)) is not None:
             raise value.error("goes with device plug-ins alone, not with a claim")
     if not fields.number("gpuMem", 0) or fields.number("gpuMem", 0) % fields.number("gpuCount", 1):

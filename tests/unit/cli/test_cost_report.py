@@ -1,6 +1,7 @@
 """The report adds up what Prometheus answers, prices it, and says what is missing."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -141,6 +142,23 @@ def test_one_namespace_is_asked_for_alone(run: Run) -> None:
     assert (code, len(out.splitlines())) == (0, 3)
 
 
+@pytest.mark.parametrize("words", [["--by", "workload"], ["--by", "model"], ["--rightsize"]])
+def test_every_series_has_the_labels_that_were_named(run: Run, words: list[str]) -> None:
+    pods = [({"pod": "a", "workload": "Job/a", "namespace": "red"}, 1)]
+    answers: dict[str, Samples] = {
+        "increase(gpushare_gpu_seconds": MODELS,
+        "increase(gpushare_workload_gpu_seconds": [({"namespace": "red", "workload": "Job/a"}, 1)],
+        "gpushare_pod_memory": pods,
+        "_bytes": pods,
+    }
+    code, _, _ = run(answers, "--match", 'cluster=a"b', "--match", "x=y", *words)
+    assert code == 0
+    assert run.queries  # type: ignore[attr-defined]
+    for query in run.queries:  # type: ignore[attr-defined]
+        metrics = re.findall(r"gpushare_\w+", query)
+        assert query.count('{cluster="a\\"b",x="y"') == len(metrics)
+
+
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
@@ -174,6 +192,9 @@ def test_names_from_prometheus_cannot_write_to_the_terminal(run: Run) -> None:
         (["--since", "soon"], "--since"),
         (["-n", 'a"} or x{b="'], "--namespace"),
         (["--by", "model", "-n", "a"], "--namespace"),
+        (["--match", "cluster"], "--match"),
+        (["--match", "a b=c"], "--match"),
+        (["--match", "a="], "--match"),
         (["--prices", "A=dear"], "--prices"),
         (["--prices", "=1"], "--prices"),
         (["--prices", "A=-1"], "--prices"),

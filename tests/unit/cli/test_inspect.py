@@ -113,6 +113,17 @@ def test_a_device_with_the_most_pods_has_nothing_free(
     assert saved_books.ledger.snapshot().free.tolist() == [[0, 12]]
 
 
+def test_a_percentage_of_memory_stands_as_the_units_of_the_device(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    share = pod("p1", "a", 1, idx="1")
+    share["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem.percentage"] = 60
+    kubectl.cluster([node("a", inventory=inventory(16, 40))], [share])
+    (shown,) = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert [device["allocated"] for device in shown["devices"]] == [0, 24]
+    assert shown["pods"][0]["allocated"] == 24
+
+
 def test_a_node_with_an_unreadable_limit_of_pods_is_closed(
     kubectl: FakeKubectl, inspect: Inspect
 ) -> None:

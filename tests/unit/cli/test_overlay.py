@@ -52,13 +52,18 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
             "requirements": [
                 {"key": "gpushare.io/shape", "operator": "In", "values": ["8x80GiB"]},
             ],
-            "capacity": {"aliyun.com/gpu-mem": "640", "aliyun.com/gpu-core.percentage": "800"},
+            "capacity": {
+                "aliyun.com/gpu-mem": "640",
+                "aliyun.com/gpu-core.percentage": "800",
+                "aliyun.com/gpu-mem.percentage": "800",
+            },
         },
     }
     assert aws == {
         "tags": {
             f"{TEMPLATE}/resources/aliyun.com/gpu-mem": "640",
             f"{TEMPLATE}/resources/aliyun.com/gpu-core.percentage": "800",
+            f"{TEMPLATE}/resources/aliyun.com/gpu-mem.percentage": "800",
             f"{TEMPLATE}/label/gpushare.io/shape": "8x80GiB",
             f"{TEMPLATE}/label/nvidia.com/gpu.product": "A100",
         }
@@ -93,9 +98,13 @@ def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(
     (requirement,) = karpenter["spec"]["requirements"]
     assert requirement == {"key": INSTANCE_TYPE, "operator": "In", "values": ["g5.x"]}
     # The node offers no cores. No label tells of devices of several sizes.
-    assert karpenter["spec"]["capacity"] == {"aliyun.com/gpu-mem": "40"}
+    assert karpenter["spec"]["capacity"] == {
+        "aliyun.com/gpu-mem": "40",
+        "aliyun.com/gpu-mem.percentage": "200",
+    }
     assert aws["tags"] == {
         f"{TEMPLATE}/resources/aliyun.com/gpu-mem": "40",
+        f"{TEMPLATE}/resources/aliyun.com/gpu-mem.percentage": "200",
         f"{TEMPLATE}/label/aliyun.accelerator/nvidia_name": "A10",
     }
 

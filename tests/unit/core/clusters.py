@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import PERCENT_AMOUNTS, compute
+from gpushare.core.amounts import NO_PERCENTS, PERCENT_AMOUNTS, Percents, compute, percents_of
 from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import (
     ANY_CARD,
@@ -178,6 +178,7 @@ class Cluster:
 
 _UNITS = st.integers(1, 9)
 _CORES = st.sampled_from([0, 0, 30, 70, 100])
+_SHARES = st.sampled_from([0, 0, 0, 34, 60])
 _UUIDS = st.lists(st.sampled_from([f"{n}-{d}" for n in range(4) for d in range(3)]), max_size=6)
 _CARDS = st.one_of(
     st.just(ANY_CARD),
@@ -233,9 +234,21 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
         memory=draw(st.sampled_from([0, 2**33])),
         containers=tuple(enumerate(containers)),
         models=draw(st.sampled_from([(), (), ("A",)])),
-        percents=compute(draw(_CORES)),
+        percents=with_share(draw(_CORES), draw(_SHARES)),
         cards=draw(_CARDS),
     )
+
+
+def with_share(cores: int, share: int) -> Percents:
+    """Percent of compute and of memory."""
+    memory = (share if amount.is_memory else 0 for amount in PERCENT_AMOUNTS)
+    return percents_of(map(max, compute(cores) or NO_PERCENTS, memory))
+
+
+def needed_units(request: Request, capacity: int) -> int:
+    """The units that each device of the request is charged."""
+    share = request.percents[1] if request.percents else 0
+    return max(request.units, -(-share * capacity // 100))
 
 
 def wanted_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
@@ -255,7 +268,12 @@ def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]
     """The devices of a node that may take the request."""
     free, with_cores = cluster.free(name), cluster.with_cores(name, request)
     accepted = wanted_devices(cluster, name, request)
-    roomy = [at for at in with_cores if free[at] >= request.units and at in accepted]
+    capacity = cluster.spec(name).capacity
+    roomy = [
+        at
+        for at in with_cores
+        if free[at] >= needed_units(request, capacity[at]) and at in accepted
+    ]
     equals = [pin for pin in cluster.pins.get(name, ()) if pin[0] & request.sizes]
     pins = {pin_devices for _, pin_devices in equals}
     if not pins:
@@ -288,7 +306,7 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
     memory = [
         at
         for at, units in enumerate(cluster.memory_left(name))
-        if units >= request.units and at in accepted
+        if units >= needed_units(request, spec.capacity[at]) and at in accepted
     ]
     cores = [at for at in cluster.with_cores(name, request) if at in accepted]
     if len(memory) >= request.devices and not cluster.has_places(name):

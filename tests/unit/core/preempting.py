@@ -15,7 +15,7 @@ from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry, NodeBooks, Phase
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import APART, node
+from tests.unit.core.clusters import APART, node, with_share
 
 NODE = "n1"
 HOST = {"cpu": 1000, "memory": 1000}
@@ -136,8 +136,8 @@ def cases(draw: st.DrawFn) -> PreemptionCase:
     parts = parts if draw(st.booleans()) else parts[:1] * len(parts)
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
-    request = Request(percents=compute(draw(cores)), cards=cards, apart=draw(APART))
-    request = request.of_parts(parts)
+    percents = with_share(draw(cores), draw(st.sampled_from([0, 0, 50])))
+    request = Request(percents=percents, cards=cards, apart=draw(APART)).of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     limit = draw(st.sampled_from([ANY_SHARERS, ANY_SHARERS, 1, 2]))
     uuids = tuple(map(str, range(len(capacity))))

@@ -1,5 +1,7 @@
 """The table of device amounts, and the rule that says how much of an amount a device is charged."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare.core.amounts import (
@@ -8,6 +10,7 @@ from gpushare.core.amounts import (
     MEMORY,
     PERCENT_AMOUNTS,
     by_name,
+    charged_units,
     compute,
     of_one_device,
     percents_of,
@@ -152,7 +155,10 @@ ONE = ((0, 10),)
 def test_percents_are_where_the_memory_is(
     request_: Request, shares: Shares, charged: list[int]
 ) -> None:
-    assert request_.percents_on(shares) == tuple(map(compute, charged))
+    of_containers = request_.percent_containers
+    others = ((),) * (len(PERCENT_AMOUNTS) - 1) if of_containers else ()
+    whole = replace(request_, percent_containers=(*of_containers, *others))
+    assert whole.percents_on(shares) == tuple(map(compute, charged))
 
 
 def test_a_pod_without_percents_has_none_on_any_device() -> None:
@@ -162,3 +168,26 @@ def test_a_pod_without_percents_has_none_on_any_device() -> None:
 def test_a_pod_on_unknown_devices_may_have_everything_on_each() -> None:
     assert Request(5, 2, percents=compute(30)).all_percents == compute(60)
     assert Request(5, 3, percents=compute(60)).all_percents == compute(100)
+
+
+@pytest.mark.parametrize(
+    ("units", "percent", "capacity", "charged"),
+    [
+        (4, 0, 16, 4),
+        (1, 25, 16, 4),
+        (1, 25, 24, 6),
+        (1, 25, 15, 4),
+        (8, 25, 16, 8),
+        (1, 100, 80, 80),
+    ],
+)
+def test_a_percentage_of_memory_is_charged_in_units_of_the_device(
+    units: int, percent: int, capacity: int, charged: int
+) -> None:
+    assert charged_units(units, percents_of((0, percent)), capacity) == charged
+
+
+def test_a_percentage_of_memory_in_words() -> None:
+    assert (
+        percents_text(percents_of((20, 25)), "its ") == "20 % of its cores and 25 % of its memory"
+    )

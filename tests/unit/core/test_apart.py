@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import NO_ROOM, filter_nodes, missing_units, place, room_for, take_best
 from gpushare.core.held_snapshot import HeldSnapshotBuilder, RowStates
-from gpushare.core.model import Allocation, Apart, Charge, PodRef, Reason, Request, Shares
+from gpushare.core.model import (
+    FEW_NEIGHBOURS,
+    Allocation,
+    Apart,
+    Charge,
+    PodRef,
+    Reason,
+    Request,
+    Shares,
+)
 from gpushare.core.mutable_cluster import MutableCluster, ranking
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import NodeArrays, Snapshot
@@ -158,6 +167,12 @@ def test_a_kept_row_keeps_the_workloads_of_its_holds() -> None:
     states.forget(0)
     states.forget(1)
     assert states.offered_to(3, view) is None
+    # The slot of a forgotten row is used again.
+    for row, priority in ((0, 5), (1, 1)):
+        states.save(held(view, (row, ((0, 4),), replace(POD, apart=None))), row, priority)
+    offered = states.offered_to(3, view)
+    assert offered is not None
+    assert offered.workloads == {}
 
 
 @given(st.lists(st.tuples(st.sampled_from([POD, PREFERS, replace(POD, apart=DB)]),
@@ -218,3 +233,12 @@ def test_two_binds_at_once_get_different_devices() -> None:
     ledger.pod_gone("c")
     assert ledger.resume("a", "n0", 2.0, "4") is not None
     ledger.check()
+
+
+def test_a_pod_of_the_workload_counts_as_one_neighbour_too_many() -> None:
+    stranger = replace(POD, apart=None)
+    few = replace(PREFERS, neighbours=FEW_NEIGHBOURS)
+    others = [(stranger, name, device) for name, device in (("n0", 1), ("n1", 0), ("n1", 1))]
+    for strangers, is_beside in ((1, False), (3, True)):
+        arrays = arrays_of((PREFERS, "n0", 0), *others * strangers)
+        assert (put(arrays, few) == ("n0", 0)) == is_beside

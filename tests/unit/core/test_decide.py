@@ -28,6 +28,7 @@ from tests.unit.core.clusters import (
     expected_devices,
     expected_reason,
     has_room,
+    needed_units,
     node,
     requests,
 )
@@ -66,7 +67,8 @@ def test_so_many_pods_fit_at_once_as_can_be_placed_one_after_the_other(
         places = [0] * len(free)
         for at in expected_devices(cluster, name, request):
             by_cores = (100 - cores[at]) // request.cores if request.cores else most
-            places[at] = min(free[at] // request.units, by_cores)
+            by_memory = free[at] // needed_units(request, cluster.spec(name).capacity[at])
+            places[at] = min(by_memory, by_cores, cluster.spec(name).max_sharers - 1)
         # On the devices that have the most places left: no other choice leaves more.
         while sum(item > 0 for item in places) >= request.devices:
             for at in sorted(range(len(places)), key=lambda at: -places[at])[: request.devices]:

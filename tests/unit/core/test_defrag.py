@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import charged_units, compute
 from gpushare.core.decide import best_row, place, rows_of
 from gpushare.core.defrag import MovablePod, MovePlan, Planner
 from gpushare.core.model import ANY_SHARERS, Apart, Charge, NodeSpec, Request, Shares
@@ -23,7 +23,7 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.trial_streams import mutable
-from tests.unit.core.clusters import POLICIES, node
+from tests.unit.core.clusters import POLICIES, node, with_share
 
 PLENTY = 10**7
 
@@ -88,7 +88,8 @@ class DefragWorld:
             if pod.node == spec.name:
                 cpu += pod.request.cpu
                 for device, share in pod.shares:
-                    units[device] += share
+                    capacity = spec.capacity[device]
+                    units[device] += charged_units(share, pod.request.percents, capacity)
                     cores[device] += pod.request.cores
         return units, cores, cpu
 
@@ -109,7 +110,8 @@ class DefragWorld:
 
     def is_lawful(self, pods: State) -> bool:
         for spec in self.nodes:
-            if max(self.sharers(spec, pods).values(), default=0) > spec.max_sharers:
+            sharers = self.sharers(spec, pods)
+            if max(sharers.values(), default=0) > spec.max_sharers:
                 return False
             for request in {pod.request for pod in pods.values()}:
                 fellows = self.fellows(spec, request, pods)
@@ -122,7 +124,7 @@ class DefragWorld:
                 return False
             for pod in pods.values():
                 whole = pod.node == spec.name and pod.request.alone
-                if whole and any(units[device] != share for device, share in pod.shares):
+                if whole and any(sharers[device] > 1 for device, _ in pod.shares):
                     return False
         return True
 
@@ -132,7 +134,7 @@ class DefragWorld:
         fellows = self.fellows(spec, request, pods)
         devices = zip(spec.capacity, units, cores, strict=True)
         room = [
-            has - used
+            (has, has - used)
             for device, (has, used, used_cores) in enumerate(devices)
             if sharers[device] < spec.max_sharers
             and device not in fellows
@@ -141,7 +143,10 @@ class DefragWorld:
             and not (request.alone and used)
         ]
         return (spec.cpu or 0) - cpu >= request.cpu and any(
-            all(has >= part for has, part in zip(chosen, request.parts, strict=True))
+            all(
+                free >= charged_units(part, request.percents, has)
+                for (has, free), part in zip(chosen, request.parts, strict=True)
+            )
             for chosen in permutations(room, request.devices)
         )
 
@@ -211,6 +216,7 @@ CAPACITIES = st.lists(st.integers(4, 8), min_size=1, max_size=3)
 CPU = st.sampled_from([4000, 16_000])
 DEVICES, CPU_ASKED = st.sampled_from([1, 1, 1, 2]), st.sampled_from([0, 0, 1000, 3000])
 CORES = st.sampled_from([0, 0, 40, 70, 100])
+SHARES = st.sampled_from([0, 0, 0, 30, 60])
 
 
 def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) -> Request:
@@ -219,7 +225,7 @@ def asked(draw: st.DrawFn, cores: bool, min_units: int = 1, max_units: int = 8) 
         draw(st.integers(min_units, max_units)),
         draw(DEVICES),
         cpu=draw(CPU_ASKED),
-        percents=compute(draw(CORES) if cores else 0),
+        percents=with_share(draw(CORES) if cores else 0, draw(SHARES)),
         apart=draw(st.sampled_from([None, None, Apart("web", required=True)])),
     )
     other_parts = draw(st.lists(st.integers(1, request.units), max_size=2))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.amounts import compute
+from gpushare.core.amounts import charged_units, compute
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
 from gpushare.core.model import (
@@ -29,7 +29,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.states.entry import NodeBooks
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import APART, by_name, node, state_of
+from tests.unit.core.clusters import APART, by_name, node, state_of, with_share
 
 SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
 
@@ -161,7 +161,11 @@ def requests(draw: st.DrawFn) -> Request:
     cpu = draw(st.sampled_from([0, 3000]))
     cores = draw(draw(_CORES))
     return Request(
-        units, devices, cpu=cpu, containers=((0, units * devices),), percents=compute(cores)
+        units,
+        devices,
+        cpu=cpu,
+        containers=((0, units * devices),),
+        percents=with_share(cores, draw(st.sampled_from([0, 0, 0, 40]))),
     )
 
 
@@ -260,7 +264,8 @@ def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
         assert world.fits(request.of_parts(explain_result.parts_now))
     all_items = [device for name in world.names for device in open_devices(world, name)]
     assert explain_result.with_memory == sum(
-        has - used >= request.least for has, used, *_ in all_items
+        has - used >= charged_units(request.least, request.percents, has)
+        for has, used, *_ in all_items
     )
 
 

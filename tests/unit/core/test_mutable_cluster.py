@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import (
     MutableCluster,
@@ -16,7 +17,7 @@ from gpushare.core.mutable_cluster import (
 )
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.snapshot import PODS, Floats, Rows, Snapshot
 from gpushare.core.trial_streams import mutable
 from tests.unit.core.clusters import POLICIES, Cluster, node, requests
 
@@ -54,7 +55,8 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         pods = np.zeros_like(view.pods)
         for row, shares, entry in present:
             for device, units in shares:
-                used[row, device] += units
+                capacity = int(view.capacity[row, device])
+                used[row, device] += charged_units(units, entry.percents, capacity)
                 cores[row, device] += entry.cores
                 pods[row, device] += (1, not entry.cores)
         assert view.used.tolist() == used.tolist()
@@ -68,7 +70,7 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         assert (cores <= 100).all()
         for row, shares, element in present:
             if element.alone:
-                assert all(used[row, device] == units for device, units in shares)
+                assert all(pods[row, device, PODS] == 1 for device, _ in shares)
 
 
 class Counting:

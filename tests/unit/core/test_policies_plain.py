@@ -55,7 +55,8 @@ def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
 @pytest.mark.parametrize("name", ["device-bestfit", "binpack"])
 def test_of_devices_with_equal_memory_a_pod_with_cores_takes_the_fewest_left(name: str) -> None:
     cores_used = np.array([[0, 0, 0], [20, 60, 40], [0, 0, 0]], dtype=np.int32)
-    view = replace(CLUSTER.snapshot(), percents_used=(cores_used,))
+    snapshot = CLUSTER.snapshot()
+    view = replace(snapshot, percents_used=(cores_used, *snapshot.percents_used[1:]))
     ranking, row = Ranking(POLICIES[name]), np.array([1])
     assert ranking.score_devices(view, row, Request(4, 1, 500, percents=compute(30))).argmax() == 1
     assert ranking.scores(view, Request(4, 1, 500, percents=compute(50))).devices[0, 1] == 2

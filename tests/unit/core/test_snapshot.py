@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.model import Cards, Charge, Reason, Request
 from gpushare.core.snapshot import Snapshot, contested_cards, has_cards
 from tests.unit.core.clusters import Cluster, node
@@ -58,7 +59,7 @@ def test_a_card_is_on_every_node_that_claims_it() -> None:
 def test_no_array_of_a_view_can_be_written() -> None:
     view = CLUSTER.snapshot()
     arrays = _arrays(view)
-    assert len(arrays) == 17
+    assert len(arrays) == 16 + len(PERCENT_AMOUNTS)
     for array in (*arrays.values(), view.open, view.free):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1

@@ -25,6 +25,7 @@ from tests.unit.core.clusters import (
     Cluster,
     clusters,
     has_room,
+    needed_units,
     node,
     requests,
     wanted_devices,
@@ -54,7 +55,10 @@ def laid_out(cluster: Cluster, name: str, request: Request, *, empty: bool = Fal
         units = tuple(cluster.free(name))
         usable = [at for at in usable if at in cluster.with_cores(name, request)]
     return any(
-        all(units[at] >= part for at, part in zip(chosen, request.split, strict=True))
+        all(
+            units[at] >= needed_units(replace(request, units=part), spec.capacity[at])
+            for at, part in zip(chosen, request.split, strict=True)
+        )
         for chosen in permutations(usable, request.devices)
     )
 

@@ -28,6 +28,7 @@ def test_the_variables_are_the_originals() -> None:
         "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
         "ALIYUN_COM_GPU_MEM_DEV": "24",
     }
+    original |= {"ALIYUN_COM_GPU_MEM_FRACTION": "0.166"}  # ours
     assert told(ONE, id_strategy="index") == ContainerAllocation(original)
     assert told(ONE) == ContainerAllocation(original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
     assert told(ONE, cgpu_disabled=True).envs["CGPU_DISABLE"] == "true"
@@ -38,6 +39,28 @@ def test_several_devices_are_named_in_order() -> None:
     assert envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
     assert envs["ALIYUN_COM_GPU_MEM_IDX"] == "0,2"
     assert envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+
+
+def fraction(memory_mib: int, grant: Grant = ONE, **changes: object) -> str | None:
+    cards = [(replace(card, memory_mib=memory_mib), units) for card, units in grant.shares]
+    envs = told(replace(grant, shares=tuple(cards)), **changes).envs
+    return envs.get("ALIYUN_COM_GPU_MEM_FRACTION")
+
+
+def test_a_program_is_told_the_fraction_of_the_size_that_cuda_shows_it() -> None:
+    assert fraction(24 * 1024) == "0.166"  # 4 of 24 GiB, rounded down
+    assert fraction(24 * 1024, TWO) == "0.083"  # of the smallest part
+    assert fraction(24 * 1024, replace(ONE, whole_cards=True)) == "1.000"
+    assert fraction(0) is None
+    assert fraction(24 * 1024, isolation="mps") == "0.166"
+    for isolation in ("driver", "hami-core"):
+        assert fraction(24 * 1024, isolation=isolation) == "1.000"
+
+
+def test_of_a_mig_instance_the_driver_hides_nothing() -> None:
+    instance = replace(NODE.all[1], uuid="MIG-1")
+    grant = replace(ONE, shares=((instance, 4),))
+    assert fraction(8 * 1024, grant, isolation="driver") == "0.500"
 
 
 def added(grant: Grant, **changes: object) -> dict[str, str]:
@@ -106,6 +129,18 @@ def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
     assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=16384M"
     text = told(whole).envs
     assert (text["ALIYUN_COM_GPU_MEM_CONTAINER"], text["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
+
+
+def test_a_percentage_of_memory_is_that_of_each_card_and_rounded_down() -> None:
+    quarter = replace(ONE, share=27)
+    # 6.48 of 24 units.
+    assert added(quarter, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(6 * 1024)
+    assert told(quarter).envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+    half_of_each = replace(TWO, shares=tuple((card, 1) for card, _ in TWO.shares), share=100)
+    envs = added(half_of_each, isolation="mps")
+    assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8192M,1=8192M"
+    # The units that a container asks for are the least.
+    assert added(replace(ONE, share=1), isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == "4096"
 
 
 @pytest.mark.parametrize("isolation", ["hami-core", "mps"])

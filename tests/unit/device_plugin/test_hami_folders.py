@@ -1,5 +1,6 @@
 """The folders of HAMi-core's containers: made once, and removed only after the pod is gone."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
+from tests.support.waiting import poll
 from tests.unit.device_plugin.pods import Json, decoded, pod_json
 
 
@@ -33,9 +35,10 @@ class World:
         return str(body["metadata"]["uid"])
 
     def looks(self, count: int = 2) -> list[str]:
-        """The names of the folders after so many looks."""
+        """The names of the folders after so many looks, each with its removals."""
         for _ in range(count):
             self.folders.look(self.record)
+            poll(lambda: not self.folders.removing, "a removal does not end", 60.0)
         return sorted(path.name for path in self.parent.iterdir())
 
 
@@ -94,24 +97,37 @@ def test_one_look_removes_a_bounded_number(world: World, monkeypatch: pytest.Mon
     assert world.looks(1) == []
 
 
-def test_a_tree_as_deep_as_a_tenant_likes_is_removed(world: World) -> None:
-    world.folders.make("gone", "c0")
-    folder = world.parent / "gone_c0"
-    for _ in range(40):
-        folder = folder.joinpath(*["d"] * 40)
-        folder.mkdir(parents=True)
-    assert world.looks() == []
-
-
-def test_removals_that_take_too_long_are_told_of_and_tried_again(
+def test_a_folder_that_cannot_be_removed_is_told_of_and_keeps_no_other_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(hami_folders, "_MOST_REMOVALS", 1)
+    for name in ("a", "b"):
+        world.folders.make(name, "c0")
+    with monkeypatch.context() as without_rm:
+        without_rm.setenv("PATH", "")
+        assert world.looks() == ["a_c0", "b_c0"]
+    assert "are not removed" in caplog.text
+    assert world.looks(1) == ["a_c0"]
+    assert "folders of pods that are gone stay number=1" in caplog.text
+
+
+def test_while_a_removal_goes_on_no_other_begins(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, started, may_end = (tmp_path / name for name in ("rm", "started", "may-end"))
+    program.write_text(
+        f"#!/bin/sh\necho >> {started}\nuntil [ -e {may_end} ]; do sleep 0.1; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     world.folders.make("gone", "c0")
-    with monkeypatch.context() as patch:
-        patch.setattr(hami_folders, "_REMOVAL_SECONDS", 0.0)
-        world.looks()
-    assert "folders of pods that are gone are not removed" in caplog.text
-    assert world.looks(1) == []
+    for _ in range(5):
+        world.folders.look(world.record)
+    poll(started.exists, "no removal begins", 60.0)
+    world.folders.look(world.record)
+    may_end.touch()
+    poll(lambda: not world.folders.removing, "the removal does not end", 60.0)
+    assert started.read_text() == "\n"
 
 
 def test_before_the_first_container_there_is_nothing_to_remove(world: World) -> None:

@@ -179,6 +179,15 @@ def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_
     assert (both.grant.cores, both.grant.limits) == (0, ((NODE.all[1], 4),))
 
 
+def test_containers_with_unlike_percentages_of_memory_wait_until_they_are_told_apart() -> None:
+    pods = [placed(replace(gpu_container(1, 1), share=share)) for share in (25, 50)]
+    candidates = [ContainerCandidate(pod, pod.gpu_containers[0]) for pod in pods]
+    alone = decide(candidates[:1], 1, NODE)
+    assert isinstance(alone, Decided)
+    assert alone.grant.limits == ((NODE.all[1], 4),)
+    assert isinstance(decide(candidates, 1, NODE), Undecided)
+
+
 # -- ids ------------------------------------------------------------------------------------------
 
 

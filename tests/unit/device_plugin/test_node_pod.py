@@ -84,6 +84,14 @@ def test_all_memory_of_its_cards_is_for_a_pod_that_has_them_alone(
     assert (pod.problem, pod.whole_cards) == ("", whole)
 
 
+def test_the_percentage_of_memory_is_read_from_the_spec() -> None:
+    body = pod_json(1, devices=[0])
+    body["spec"]["containers"][0]["resources"]["limits"][ALIYUN.share] = "25"
+    pod = read(body)
+    (container,) = pod.gpu_containers
+    assert (pod.problem, container.units, container.share) == ("", 1, 25)
+
+
 def test_who_takes_the_whole_card_later_does_not_get_it() -> None:
     body = pod_json(2, cores=(100,))
     first = read(body)

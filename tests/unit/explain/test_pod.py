@@ -475,6 +475,7 @@ def test_the_document_has_every_key_in_every_state() -> None:
         "devices": 1,
         "split": None,
         "cores": None,
+        "share": None,
         "cards": None,
         "policy": None,
         "models": [],

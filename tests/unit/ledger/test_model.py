@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gpushare.core.amounts import compute
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
 from tests.support.ledger_life import NODES, Life
+from tests.unit.core.clusters import with_share
 
 names = st.sampled_from(NODES)
 numbers = st.integers(0, 99)
@@ -22,7 +22,9 @@ gpu_requests = st.builds(
     units=st.integers(1, 4),
     devices=st.integers(1, 2),
     cpu=st.integers(0, 3),
-    percents=st.sampled_from([0, 0, 25, 60, 100]).map(compute),
+    percents=st.builds(
+        with_share, st.sampled_from([0, 0, 25, 60, 100]), st.sampled_from([0, 0, 0, 40])
+    ),
 )
 plain_requests = st.builds(Request, cpu=st.integers(0, 5), memory=st.integers(0, 5))
 
@@ -144,7 +146,7 @@ def _live(life: Life, chance: Random) -> None:
         chance.randint(1, 4),
         chance.choice([1, 1, 2]),
         cpu=chance.randrange(4),
-        percents=compute(cores),
+        percents=with_share(cores, chance.choice([0, 0, 0, 40])),
     )
     shape = [chance.randint(4, 8) for _ in range(chance.choice([1, 2, 2, 3]))]
     order = chance.sample(range(3), chance.choice([1, 2, 3, 3]))

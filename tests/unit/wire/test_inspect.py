@@ -1,12 +1,14 @@
 """The inspect document is the original's, with further keys for pods that the original loses."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from gpushare.core.amounts import compute
 from gpushare.core.model import NodeSpec, PodRef, Request, Shares
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.wire.inspect import encode_inspect
+from tests.unit.core.clusters import with_share
 
 
 def entry(name: str, units: int, placement: Shares | None, namespace: str = "default") -> Entry:
@@ -96,3 +98,9 @@ def test_why_autoscalers_leave_a_node_alone_is_said_of_that_node_alone() -> None
     first, second = json.loads(text)["nodes"]
     assert "keptFromScaleDown" not in first
     assert second["keptFromScaleDown"] == "team/web has no place"
+
+
+def test_a_percentage_of_memory_stands_as_the_units_of_the_device() -> None:
+    share = replace(entry("p", 1, ((1, 1),)), request=Request(1, 1, percents=with_share(0, 60)))
+    found = json.loads(encode_inspect([books(share, capacity=(16, 40))]))["nodes"][0]
+    assert [device["usedGPU"] for device in found["devs"]] == [0, 24]

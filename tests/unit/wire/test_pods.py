@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpushare.core.amounts import by_name
 from gpushare.core.model import (
     ANY_NEIGHBOURS,
     FEW_NEIGHBOURS,
@@ -169,7 +170,20 @@ def test_cores_are_percent_of_each_device(containers: Any, devices: int, cores: 
     assert (request.devices, request.cores) == (devices, cores)
     percent = [(index, int(amount[1] or 0)) for index, amount in enumerate(containers)]
     expected = tuple(one for one in percent if one[1])
-    assert request.percent_containers == ((expected,) if expected else ())
+    assert request.percent_containers[:1] == ((expected,) if expected else ())
+
+
+def test_a_percentage_of_memory_is_read_beside_the_units() -> None:
+    containers = [
+        {"resources": {"limits": {GPU: units, ALIYUN.share: percent}}}
+        for units, percent in ((1, 25), (2, 50))
+    ]
+    request = request_of(pod(*containers, annotations={COUNT: "3"}), ALIYUN)
+    assert by_name(request.percents) == {"share": 25}
+    with pytest.raises(MessageError, match=r"write aliyun\.com/gpu-mem: 1 beside it"):
+        request_of(pod({"resources": {"limits": {ALIYUN.share: 25}}}), ALIYUN)
+    with pytest.raises(MessageError, match="101 are asked of one device, which has 100"):
+        request_of(pod({"resources": {"limits": {GPU: 1, ALIYUN.share: 101}}}), ALIYUN)
 
 
 def test_cores_of_init_containers_count_as_a_peak() -> None:

@@ -36,4 +36,6 @@ extenders:
         ignoredByScheduler: false
       - name: aliyun.com/gpu-core.percentage
         ignoredByScheduler: false
+      - name: aliyun.com/gpu-mem.percentage
+        ignoredByScheduler: true
 {{- end }}

@@ -7,20 +7,24 @@ every pod would cost a second write.
 Tested in `tests/unit/extender/tell/events`.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpushare.core.explain import Explanation
-from gpushare.core.model import PodRef, Shares
+from gpushare.core.model import PodRef, Request, Shares
+from gpushare.core.selectors import Demands
 from gpushare.core.snapshot import Snapshot, contested_cards
+from gpushare.core.states.entry import Waiting
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.daemon.part import Part
-from gpushare.explain.pod import NodeAsk, Outstanding
+from gpushare.explain.pod import NodeAsk, Outstanding, explanation_of
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.follow.auditor import Finding
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.verbs.bind.gate import Torn
 from gpushare.wire.events import ObjectReference
@@ -43,6 +47,10 @@ GROUP_TORN = "GPUShareGroupTorn"
 NO_FIT_EVERY = 300.0
 """Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
 
+_WAITING_EVERY = 10.0
+"""Seconds between two looks at the pods that wait."""
+_AT_ONCE = 3
+"""Pods of one look that get an event: what would help takes up to half a second of CPU each."""
 _MAX_TORN_EVENTS = 20
 """Pods of a torn group that get an event."""
 _UUIDS_NAMED = 3
@@ -86,6 +94,10 @@ class NoFitLimiter:
             self._reported.popitem(last=False)
         return True
 
+    def knows(self, uid: str) -> bool:
+        """Return whether an event of the pod was reported; any thread may call, without a lock."""
+        return uid in self._reported
+
     def forget(self, uid: str) -> None:
         """Forget the bound pod."""
         self._reported.pop(uid, None)
@@ -111,6 +123,9 @@ class EventMessages(Part):
         self._clock = clock
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
+        self._waiting_from = clock()
+        # By namespace, when a pod was told that kube-scheduler refuses alone.
+        self._told_at: dict[str, float] = {}
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
         # By resource: the uuids of all nodes at the last comparison, and by node the uuids of the
         # cards that another node claims too.
@@ -156,31 +171,32 @@ class EventMessages(Part):
 
         explain: returns advice for the pod and its group; the thread that writes calls this.
         """
-        regarding = _pod(ref)
-        if not regarding.is_sound:
-            return
-        with self._lock:
-            limiter, kinds = self._no_fit_limiter, frozenset(reasons)
-            if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
-                return
         total = sum(reasons.values())
         parts = ", ".join(
             f"{count} {reason_text}" for reason_text, count in sorted(reasons.items())
         )
         note = f"0 of {total} nodes take the pod: {parts}"
+        self._no_fit(ref, frozenset(reasons), note, explain)
+
+    def _no_fit(
+        self,
+        ref: PodRef,
+        kinds: frozenset[str],
+        note: str,
+        explain: Callable[[], tuple[Explanation, Outstanding]],
+    ) -> None:
+        regarding = _pod(ref)
+        if not regarding.is_sound:
+            return
+        with self._lock:
+            if not self._no_fit_limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
+                return
 
         def details() -> str:
             explanation, between = explain()
             return sentence(explanation, self._unit, ref.namespace, between)
 
-        self._recorder.record(
-            regarding,
-            NO_FIT,
-            "Scheduling",
-            note,
-            warning=True,
-            details=details,
-        )
+        self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True, details=details)
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record the request to an autoscaler for a node for the pod, or the failed request."""
@@ -224,6 +240,9 @@ class EventMessages(Part):
         if is_ready and (mistaken := self.mistaken_pods.take()):
             ref, text = mistaken
             self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
+        if is_ready and (now := self._clock()) >= self._waiting_from:
+            self._waiting_from = now + _WAITING_EVERY
+            self._record_waiting(now)
         for managed_resource in self._resources:
             for alarm in managed_resource.ledger.take_alarms():
                 if is_ready:
@@ -242,6 +261,25 @@ class EventMessages(Part):
             else:
                 self._closed.pop(resource, None)
                 self._contested.pop(resource, None)
+
+    def _record_waiting(self, now: float) -> None:
+        """Record what would help pods that kube-scheduler's own filters leave no node: it calls no
+        extender for them, and who may not read nodes has nothing else to go by.
+
+        Of a few namespaces the oldest pod; those that have waited longest for that come first.
+        """
+        oldest: dict[str, tuple[ManagedResource, Waiting]] = {}
+        for resource in self._resources:
+            for pod in resource.ledger.waiting():
+                is_refused = pod.gated and pod.served and not pod.demands.gated
+                if is_refused and not self._no_fit_limiter.knows(pod.ref.uid):
+                    oldest.setdefault(pod.ref.namespace, (resource, pod))
+        self._told_at = {name: at for name, at in self._told_at.items() if name in oldest}
+        for name in sorted(oldest, key=lambda name: self._told_at.get(name, -math.inf))[:_AT_ONCE]:
+            self._told_at[name] = now
+            resource, pod = oldest[name]
+            explain = partial(_explained, resource, pod.request, pod.demands)
+            self._no_fit(pod.ref, _LEFT_OUT, "kube-scheduler finds no node for the pod", explain)
 
     def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
         """Record on each node the cards that another node has come to claim too."""
@@ -280,6 +318,15 @@ class EventMessages(Part):
             if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
                 self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+_LEFT_OUT = frozenset({"left out"})
+
+
+def _explained(
+    resource: ManagedResource, request: Request, demands: Demands
+) -> tuple[Explanation, Outstanding]:
+    return explanation_of(resource, request, demands, time.time()), Outstanding()
 
 
 def _devices(devices: frozenset[int]) -> str:

@@ -508,7 +508,7 @@ def _pod(entry: Entry, spec: NodeSpec, amounts: Iterable[DeviceAmount]) -> dict[
         "namespace": entry.ref.namespace,
         "name": entry.ref.name,
         "assigned": entry.assigned,
-        "allocated": entry.request.total,
+        "allocated": sum(units for _, units in _shares(entry, spec)) or entry.request.total,
         **{amount.name: percents.get(amount.name, 0) for amount in amounts},
         "devices": [
             {"index": device, "allocated": units} for device, units in _shares(entry, spec)
@@ -519,4 +519,5 @@ def _pod(entry: Entry, spec: NodeSpec, amounts: Iterable[DeviceAmount]) -> dict[
 def _shares(entry: Entry, spec: NodeSpec) -> tuple[tuple[int, int], ...]:
     """Return the devices of the pod on the node; () if unknown."""
     shares = entry.placement or ()
-    return shares if all(device < len(spec.capacity) for device, _ in shares) else ()
+    is_there = all(device < len(spec.capacity) for device, _ in shares)
+    return entry.charges(spec.capacity) if is_there else ()

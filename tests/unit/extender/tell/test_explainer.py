@@ -209,7 +209,15 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
         "fitting": 1,
         "atOnce": True,
         "kinds": [
-            {"units": 10, "devices": 1, "split": None, "cores": None, "needed": 3, "fitting": 1}
+            {
+                "units": 10,
+                "devices": 1,
+                "split": None,
+                "cores": None,
+                "share": None,
+                "needed": 3,
+                "fitting": 1,
+            }
         ],
     }
     assert [(item["pod"]["name"], item["node"]) for item in document["held"]] == [

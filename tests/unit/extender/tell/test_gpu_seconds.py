@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare.core.amounts import NO_PERCENTS
-from gpushare.core.model import Allocation, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request, Shares
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell import gpu_seconds
 from gpushare.extender.tell.gpu_seconds import GpuSeconds
@@ -37,7 +37,7 @@ class Counted:
     def restart(self) -> None:
         """Begin with the counters of another process, and the same books."""
         self.counters = GpuSeconds(
-            lambda: self.resources,
+            self.resources,
             self.detail,
             lambda: self.earlier_renewal,
             clock=lambda: self.now,
@@ -239,6 +239,31 @@ def test_each_resource_counts_for_itself() -> None:
         (ALIYUN.resource, "unknown"): 10,
         (NPU.resource, "unknown"): 10,
     }
+
+
+def test_a_closed_node_with_fewer_devices_than_its_pods_were_given_is_counted() -> None:
+    counted = one_node()
+    counted.pod("a", 10, ((1, 10),))
+    closed = make_node("n", 10, closed=Reason.OTHER_UNIT)
+    counted.ledger.node_changed(closed)
+    counted.tick()
+    counted.tick(60)
+    assert counted.seconds("gpu_seconds", "model", "state")["A100", "idle"] == 60
+
+
+def test_claims_count_for_their_namespace_and_for_no_workload() -> None:
+    pods, claims = managed_resources(ALIYUN, NPU)
+    for resource in (pods, claims):
+        resource.ledger.node_changed(make_node("n", 10))
+        ref = PodRef("team", "a", "uid-a")
+        resource.ledger.pod_changed(ObservedPod(ref, Request(5, 1), "n", ((0, 5),)))
+    counted = Counted()
+    counted.counters = GpuSeconds([pods], "pods", clock=lambda: counted.now, claims=claims)
+    counted.tick()
+    counted.tick(10)
+    of_resources = {(ALIYUN.resource,): 5, (NPU.resource,): 5}
+    assert counted.seconds("namespace_gpu_seconds", "resource") == of_resources
+    assert counted.seconds("workload_gpu_seconds", "resource") == {(ALIYUN.resource,): 5}
 
 
 def test_the_smallest_count_together_and_no_counter_falls(monkeypatch: pytest.MonkeyPatch) -> None:

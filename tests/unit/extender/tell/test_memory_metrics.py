@@ -10,6 +10,7 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.written_metrics import NAMESPACES, OTHERS, PODS
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
+from tests.unit.core.clusters import with_share
 from tests.unit.extender.kit import managed_resources
 
 GIB = 2**30
@@ -90,6 +91,12 @@ def test_the_memory_beside_the_most_pods_is_unavailable() -> None:
     assert ("gpushare_device_memory_free_bytes", "0", None, 0.0) in samples
     assert ("gpushare_device_memory_free_bytes", "1", None, 7.0) in samples
     assert ("gpushare_memory_unavailable_bytes", None, "closed", 6.0) in samples
+
+
+def test_a_pod_holds_the_part_of_its_card_that_it_asks_for() -> None:
+    share = Request(1, 1, percents=with_share(0, 25))
+    resources = holding(("ns", "a", share, ((0, 1),)), ("ns", "lost", share, None))
+    assert told(resources, "pods", "pod") == {("ns", "a", "n"): 1024, ("ns", "lost", "n"): 1}
 
 
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:

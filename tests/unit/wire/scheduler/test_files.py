@@ -48,8 +48,12 @@ def test_every_file_is_read_back_without_a_warning(release: str, form: str, orde
     assert our_entry_result.node_cache_capable
     assert not our_entry_result.ignorable
     assert our_entry_result.http_timeout == 30
-    names = [item.name for item in our_entry_result.managed_resources]
-    assert names == ["aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"]
+    ignored = {item.name: item.ignored_by_scheduler for item in our_entry_result.managed_resources}
+    assert ignored == {
+        "aliyun.com/gpu-mem": False,
+        "aliyun.com/gpu-core.percentage": False,
+        "aliyun.com/gpu-mem.percentage": True,
+    }
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -3,6 +3,7 @@
 import pytest
 
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
+from gpushare.core.selectors import Demands
 from gpushare.errors import ApiError
 from gpushare.explain.pod import NodeAsk
 from gpushare.extender.tell.events.messages import NO_FIT_EVERY, EventMessages, NoFitLimiter
@@ -172,6 +173,51 @@ def test_who_does_not_lead_tells_nothing() -> None:
     notices.tick(is_ready=False)
     notices.tick(is_ready=True)
     assert heard.events == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"gated": False}, {"served": False}, {"demands": Demands(gated=True)}],
+    ids=["refused", "new", "of another scheduler", "with gates"],
+)
+def test_a_pod_that_kube_scheduler_refuses_alone_is_told_once_what_would_help(
+    changes: dict[str, object],
+) -> None:
+    heard, resources, now = Heard(), managed_resources(), 0.0
+    ledger = resources.resources[0].ledger
+    ledger.node_changed(make_node("a", 16))
+    holder = PodRef("other", "holder", "uid-holder")
+    ledger.pod_changed(ObservedPod(holder, Request(16, 1), "a", ((0, 16),)))
+    pod = ObservedPod(REF, Request(8, 1), gated=True)
+    ledger.pod_changed(pod._replace(**changes))  # type: ignore[arg-type]  # fields by name
+    notices = EventMessages(heard, resources, "GiB", lambda: now)
+    for _ in range(40):
+        notices.tick(is_ready=False)
+        notices.tick(is_ready=True)
+        now += 20.0
+    note = (
+        "kube-scheduler finds no node for the pod; free now: nothing; it would fit on a once a pod"
+        " of another namespace (16 GiB) ends"
+    )
+    assert heard.events == ([] if changes else [("Pod web", "GPUShareNoFit", note)])
+
+
+def test_many_refused_pods_of_one_namespace_hold_up_none_of_another() -> None:
+    heard, resources, now = Heard(), managed_resources(), 0.0
+    notices = EventMessages(heard, resources, "GiB", lambda: now)
+    for number in range(20):
+        namespace = f"team-{number % 4}" if number % 5 else "large"
+        ref = PodRef(namespace, f"pod-{number}", f"uid-{number}")
+        pod = ObservedPod(ref, Request(8, 1), gated=True, created=number + 1.0)
+        resources.resources[0].ledger.pod_changed(pod)
+    told: list[list[str]] = []
+    for _ in range(4):
+        notices.tick(is_ready=True)
+        told.append([about for about, _, _ in heard.events[sum(len(pods) for pods in told) :]])
+        now += 10.0
+    assert [len(pods) for pods in told] == [3, 3, 3, 3]
+    # In two looks each of the five namespaces has had its turn.
+    assert {*told[0], *told[1]} >= {f"Pod pod-{number}" for number in (0, 1, 2, 3, 4)}
 
 
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:

@@ -16,7 +16,7 @@ from gpushare.wire.claimant import Claimant
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.groups import Group
 from tests.support.waiting import poll
-from tests.unit.core.clusters import node, state_of
+from tests.unit.core.clusters import node, state_of, with_share
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.shadow.traffic import Traffic
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
@@ -110,6 +110,16 @@ def test_a_device_with_the_most_pods_has_nothing_free() -> None:
     world.ledger.pod_changed(pod("lost", 4, "a"))
     world.ledger.pod_changed(pod("some", 4, "a", 1))
     assert [item["free"] for item in part(world)["nodes"][0]["devices"]] == [12, 0]
+
+
+def test_a_pod_with_a_percentage_of_memory_has_the_units_of_its_card() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 40))
+    share = Request(1, 1, percents=with_share(0, 60))
+    world.ledger.pod_changed(pod("p", 1, "a", 1)._replace(request=share))
+    (shown,) = part(world)["nodes"]
+    assert [(item["allocated"], item["free"]) for item in shown["devices"]] == [(0, 16), (24, 16)]
+    assert (shown["pods"][0]["allocated"], shown["pods"][0]["share"]) == (24, 60)
 
 
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:

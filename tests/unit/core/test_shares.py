@@ -1,0 +1,123 @@
+"""A percentage of memory costs other units on each size of device, wherever units are counted."""
+
+import numpy as np
+import pytest
+
+from gpushare.core.decide import filter_nodes, missing_units, place, room_for, take_best
+from gpushare.core.held_snapshot import HeldSnapshotBuilder
+from gpushare.core.model import Allocation, Charge, ObservedPod, PodRef, Reason, Request
+from gpushare.core.mutable_cluster import MutableCluster, ranking
+from gpushare.core.preemption.selection import VictimSelection
+from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.ranking import NoPreference, Ranking
+from gpushare.core.snapshot import NodeArrays
+from gpushare.core.trial_streams import mutable
+from gpushare.errors import InsufficientMemory
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import POLICIES, node, with_share
+from tests.unit.core.preempting import filled
+
+SIXTY = Request(1, 1, percents=with_share(0, 60))
+"""60 percent: 10 of 16 units, 24 of 40."""
+NODES = (node("small", 16, cpu=1000, memory=2**30), node("large", 40, cpu=1000, memory=2**30))
+NAMES = ["small", "large"]
+
+
+def arrays(*charges: Charge) -> NodeArrays:
+    tally = NodeArrays()
+    for spec in NODES:
+        tally.set_node(spec, [charge for charge in charges if charge.node == spec.name])
+    return tally
+
+
+def test_each_card_is_charged_its_part_rounded_up() -> None:
+    charges = [Charge(name, SIXTY, ((0, 1),)) for name in NAMES]
+    tally = arrays(*charges)
+    assert tally.snapshot({}).free.tolist() == [[6], [16]]
+    for charge in charges:
+        tally.add(charge, -1)
+    assert not tally.snapshot({}).used.any()
+
+
+def test_on_unknown_devices_each_is_charged_its_part() -> None:
+    tally = NodeArrays()
+    tally.set_node(node("n", 16, 40), [Charge("n", SIXTY, None)])
+    assert tally.snapshot({}).used.tolist() == [[10, 24]]
+
+
+def test_a_card_with_less_than_the_part_is_refused() -> None:
+    tally = arrays(*(Charge(name, Request(7, 1), ((0, 7),)) for name in NAMES))
+    view = tally.snapshot({})
+    verdict = filter_nodes(view, NAMES, SIXTY)
+    assert (verdict.fit, verdict.failed) == (("large",), {"small": Reason.INSUFFICIENT_MEMORY})
+    assert not tally.has_room("small", 0, 1, SIXTY)
+    assert tally.has_room("large", 0, 1, SIXTY)
+    assert missing_units(view, np.arange(2), SIXTY, view.open).tolist() == [1, 0]
+    assert room_for(view, SIXTY, 9) == 1
+
+
+def test_a_hold_takes_the_part_and_gives_it_back() -> None:
+    builder = HeldSnapshotBuilder(arrays().snapshot({}))
+    for row in (0, 1):
+        take_best(builder, row, SIXTY, Ranking(NoPreference()))
+    assert builder.draft().free.tolist() == [[6], [16]]
+    builder.give(1, ((0, 1),), SIXTY)
+    assert builder.build().free.tolist() == [[6], [40]]
+
+
+def test_a_cluster_that_changes_in_place_charges_the_part() -> None:
+    cluster = MutableCluster(
+        mutable(arrays().snapshot({}), np.arange(2), empty=False), ranking(NoPreference(), 2)
+    )
+    placements = [cluster.place(SIXTY) for _ in range(3)]
+    assert placements[2] is None
+    assert (cluster.view.free.tolist(), cluster.allocated) == ([[6], [16]], 34)
+    for placement in placements[:2]:
+        assert placement is not None
+        cluster.release(placement)
+    assert (cluster.view.free.tolist(), cluster.allocated) == ([[16], [40]], 0)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_policy_scores_each_card_with_the_units_that_it_costs(policy: str) -> None:
+    view, rows, judge = arrays().snapshot({}), np.arange(2), Ranking(POLICIES[policy])
+    scores = judge._value(view, rows, SIXTY)  # noqa: SLF001 -- before prices of the whole cluster
+    for row, units in enumerate((10, 24)):
+        alone = POLICIES[policy].score(view, rows, Request(units, 1, percents=SIXTY.percents))
+        assert scores[row, 0] == alone[row, 0]
+
+
+def test_as_many_pods_go_as_free_the_part() -> None:
+    pods = [
+        ObservedPod(PodRef("ns", f"p{at}", f"p{at}"), Request(1, 1), "small", ((0, 1),))
+        for at in range(8)
+    ]
+    (books,) = filled(NODES[0], pods).dump("small")
+    chosen = VictimSelection(books, SIXTY).choose((), books.entries, StepBudget(10_000))
+    assert chosen is not None
+    assert len(chosen) == 2
+    shared = ObservedPod(PodRef("ns", "share", "share"), SIXTY, "small", ((0, 1),))
+    (books,) = filled(NODES[0], [shared]).dump("small")
+    selection = VictimSelection(books, Request(16, 1))
+    assert [*selection.frees(books.entries[0]).values()] == [10, 60]
+
+
+def test_the_books_tell_the_charged_units_and_check_the_part() -> None:
+    ledger = Ledger()
+    ledger.node_changed(NODES[0])
+    ref = PodRef("ns", "a", "a")
+    ledger.assume(ref, SIXTY, Allocation("small", (0,), (1,)), 0.0)
+    (entry,) = ledger.dump("small")[0].entries
+    assert (entry.placement, entry.charges((16,)), entry.charges(())) == (
+        ((0, 1),),
+        ((0, 10),),
+        ((0, 1),),
+    )
+    with pytest.raises(InsufficientMemory, match="60 % of its memory"):
+        ledger.assume(PodRef("ns", "b", "b"), SIXTY, Allocation("small", (0,), (1,)), 0.0)
+    ledger.check()
+
+
+def test_the_best_place_is_in_requested_units() -> None:
+    chosen = place(arrays().snapshot({}), "large", SIXTY, Ranking(NoPreference()))
+    assert chosen.shares == ((0, 1),)
