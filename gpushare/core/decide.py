@@ -15,7 +15,6 @@ from gpushare.core.amounts import PERCENT_AMOUNTS
 from gpushare.core.held_snapshot import HeldSnapshot, HeldSnapshotBuilder
 from gpushare.core.model import (
     ANY_CARD,
-    ANY_SHARERS,
     Allocation,
     Reason,
     Request,
@@ -192,8 +191,9 @@ def room_for(snapshot: Snapshot, request: Request, limit: int, rows: Rows | None
 def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, limit: int) -> Ints:
     """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
     places = snapshot.free[rows] // needed_units(snapshot, rows, request)
-    limits, pods = snapshot.sharers[rows, None], snapshot.pods[rows, :, PODS]
-    places = np.minimum(places, np.maximum(limits - pods, 0))
+    if snapshot.limits_sharers:
+        limits, pods = snapshot.sharers[rows, None], snapshot.pods[rows, :, PODS]
+        places = np.minimum(places, np.maximum(limits - pods, 0))
     if request.percents:
         for free, percent in zip(snapshot.percents_free, request.percents, strict=True):
             if percent:
@@ -436,14 +436,14 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
-    is_limited = bool((snapshot.sharers[rows] < ANY_SHARERS).any())
-    if is_limited or request.percents or snapshot.any_percents:
+    if request.percents or snapshot.any_percents or snapshot.limits_sharers:
         unused = capacity - snapshot.used[rows]
         has_memory = usable & (unused >= needed_units(snapshot, rows, request))
         memory_fits = has_devices(has_memory, request, unused)
-        places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_TOGETHER]
-        codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
+        if snapshot.limits_sharers:
+            places = has_devices(has_memory & has_place(snapshot, rows), request, unused)
+            codes[memory_fits & ~places] = CODES[Reason.MOST_SHARERS]
         # The first amount that too few devices have.
         for index, percent in reversed(tuple(enumerate(request.every_percent))):
             amount = PERCENT_AMOUNTS[index]

@@ -30,6 +30,7 @@ from gpushare.core.apart import Workloads, count_pod, pods_of_workload
 from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ANY_CARD,
+    ANY_SHARERS,
     HOST_BOUND,
     Cards,
     Charge,
@@ -315,6 +316,11 @@ class Snapshot:
         return places
 
     @cached_property
+    def limits_sharers(self) -> bool:
+        """Whether a node limits the pods of a device."""
+        return bool((self.sharers < ANY_SHARERS).any())
+
+    @cached_property
     def any_percents(self) -> bool:
         """Whether a pod has a part of an amount that is counted in percent."""
         return any(bool(used.any()) for used in self.percents_used)
@@ -340,7 +346,8 @@ class Snapshot:
         """Return int64 (K, D): `free` of these rows, computed again."""
         free: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         free[~self.open[rows]] = 0
-        free[~has_place(self, rows)] = 0
+        if self.limits_sharers:
+            free[~has_place(self, rows)] = 0
         if self.any_percents:
             for amount, used in zip(PERCENT_AMOUNTS, self.percents_used, strict=True):
                 if amount.is_exclusive:
@@ -377,6 +384,8 @@ def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
         computed["open"] = last.open
     if view.percents_used is last.percents_used:
         computed["any_percents"] = last.any_percents
+    if view.sharers is last.sharers:
+        computed["limits_sharers"] = last.limits_sharers
     rows = view.changed_since(last.generation)
     vars(view).update(computed)
     more = len(view.names) - len(last.names)

@@ -154,7 +154,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         resources = _resources(pod)
         if names.resource in resources:
             gpu += _read_pod(pod, names, now)
-        elif names.count in resources or names.cores in resources:
+        elif not resources.isdisjoint({names.count, names.cores, names.share}):
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
             without_memory += [(name_of(pod), mistake)] if mistake else []
             cores_alone += [(name_of(pod), node)] if mistake and names.cores in resources else []

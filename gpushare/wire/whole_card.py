@@ -8,6 +8,7 @@ Standard library only. Tested in `tests/unit/wire/test_request_mistakes.py`.
 
 from collections.abc import Mapping
 
+from gpushare.core.amounts import memory_percent
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.wire.annotations import Names
 
@@ -26,10 +27,11 @@ def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Nam
 def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:
     """Return why the annotation is ignored, or missed, and the mend; "" without a mistake.
 
-    It is missed by a pod that takes whole cards and asks for one unit of each: its program would be
-    told of one unit.
+    It is missed by a pod that takes whole cards and asks for one unit of each, and no percentage:
+    its program would be told of one unit.
     """
-    if request.alone and request.units == 1 and WHOLE_CARD not in annotations:
+    is_told_little = request.units == 1 and not memory_percent(request.percents)
+    if request.alone and is_told_little and WHOLE_CARD not in annotations:
         return (
             f"the pod has its cards alone, and its program is told of 1 unit of {names.resource}:"
             f' write the annotation {WHOLE_CARD}: "true" to give it all memory of its cards, or'

@@ -46,7 +46,7 @@ def _reserves_by_memory(original: Any) -> Any:
     """Reserved room has to fit by memory, regardless of free compute."""
 
     def has_room(self: Any, node: str, device: int, units: int, request: Any) -> bool:
-        row, (cores,) = self.row[node], self._percents
+        row, (cores, *_) = self.row[node], self._percents
         cores_before = cores[row].copy()
         cores[row] = 0
         fits = bool(original(self, node, device, units, _beside_others(request)))

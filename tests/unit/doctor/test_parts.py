@@ -261,13 +261,18 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
             asking("both", {MEM: "4", "nvidia.com/gpu": "2"}, "n2"),
             asking("plain", {MEM: "4"}),
             asking("cores", {ALIYUN.cores: "30"}),
+            asking("share", {ALIYUN.share: "25"}),
             asking("no-cores", {ALIYUN.cores: "0"}),
         ],
         ALIYUN,
         NOW,
     )
     assert facts.whole == (("default/whole", "n1"), ("default/both", "n2"))
-    assert [name for name, _ in facts.without_memory] == ["default/count", "default/cores"]
+    assert [name for name, _ in facts.without_memory] == [
+        "default/count",
+        "default/cores",
+        "default/share",
+    ]
     assert "cores are asked for without aliyun.com/gpu-mem" in facts.without_memory[1][1]
     assert facts.cores_alone == (("default/cores", "n1"),)
     mistakes = {pod.name: pod.misplaced for pod in facts.gpu}

@@ -133,6 +133,11 @@ def test_a_whole_card_without_the_annotation_tells_its_program_of_one_unit() -> 
         assert mistake_of(read_pod(pod), ALIYUN, "GiB") == ""
 
 
+def test_a_card_alone_with_a_percentage_needs_no_annotation() -> None:
+    pod = pod_json("web", 1, limits={ALIYUN.cores: "100", ALIYUN.share: "100"})
+    assert mistake_of(read_pod(pod), ALIYUN, "GiB") == ""
+
+
 def test_a_privileged_container_sees_all_cards() -> None:
     pod = pod_json("web", 4)
     (container,) = pod["spec"]["containers"]

@@ -157,9 +157,8 @@ class MistakenPods:
         """Return (text of the mistake, seconds until the mistake counts, resource)."""
         for resource in self._resources:
             resource_names = resource.names
-            if names_any(
-                pod, (resource_names.resource, resource_names.count, resource_names.cores)
-            ):
+            percents = [of_amount.resource for of_amount in resource_names.percents]
+            if names_any(pod, (resource_names.resource, resource_names.count, *percents)):
                 largest = partial(_largest, resource)
                 text = mistake_of(pod, resource_names, self._unit, largest)
                 if text:

@@ -89,6 +89,12 @@ def test_cores_without_memory_and_names_of_others_are_told(watch: Watch) -> None
     assert hami.startswith("nvidia.com/gpumem is HAMi's")
 
 
+def test_a_percentage_of_memory_alone_is_told_what_to_write_beside(watch: Watch) -> None:
+    watch.show(pod_json("bare", limits={ALIYUN.share: "25"}))
+    ((_, text),) = watch.told()
+    assert text.endswith(f"write {ALIYUN.resource}: 1 beside it")
+
+
 def test_a_pod_with_a_misspelt_resource_is_told_the_name(watch: Watch) -> None:
     """kube-scheduler calls no extender for it. Whole cards and other resources are no mistake."""
     watch.show(pod_json("web", limits={"aliyun.com/gpu-memory": 4}))
