@@ -71,19 +71,17 @@ class Outlook:
                 known = max(known, resident.ends_by)
         return max(known, self.now + self.rest * _HARMONIC[min(unknown, _MOST_PODS - 1)])
 
-    def first_opening(
-        self, request: Request, demands: Demands = NO_DEMANDS, *, preferred: int = -1
-    ) -> Opening | None:
+    def first_opening(self, request: Request, demands: Demands = NO_DEMANDS) -> Opening | None:
         """Return the first place for the request; None if no row opens by the ends of pods.
 
-        Nothing is changed afterwards. preferred: of equal rows the one to take.
+        Of equal rows the one that lacks the least memory is taken. Nothing is changed afterwards.
         """
         guesses: list[tuple[float, int, list[Resident]]] = []
         for row in Planner(self.cluster, (), self.host).rows_for(request, demands):
             ending = self._least_ends(request, row)
             if ending:
                 guesses.append((self.opens_at(ending), row, ending))
-        guesses.sort(key=lambda guess: (guess[0], guess[1] != preferred))
+        guesses.sort(key=lambda guess: guess[0])
         first: Opening | None = None
         for at, row, ending in guesses[:_MOST_TRIES]:
             if first is not None and at >= first.at:

@@ -68,42 +68,39 @@ class Reservations:
         running: Iterable[tuple[Placement, float]],
         now: float,
     ) -> None:
-        """End the reservations that have lost their reason, and make others.
+        """Make all reservations anew.
 
         late: the kinds with a pod that has waited for long, the oldest pod first. running: (place,
-        start) of pods. Of the other reservations the one of the oldest choice is chosen anew.
+        start) of pods.
         """
-        rows = {kind: one.opening.placement.row for kind, one in self._reserved.items()}
-        for kind in [kind for kind in self._reserved if kind not in late]:
+        granted, room = dict[Kind, Request](), MOST_PART * self._cluster.capacity
+        for kind, request in late.items():
+            if granted and request.total > room:
+                break  # a later kind that is smaller does not overtake
+            granted[kind] = request
+            room -= request.total
+        for kind in list(self._reserved):
             self.end(kind)
-        for kind in list(self._reserved)[:1]:
-            self.end(kind)
-        missing = {kind: request for kind, request in late.items() if kind not in self._reserved}
-        totals = [one.opening.placement.request.total for one in self._reserved.values()]
-        room = MOST_PART * self._cluster.capacity - sum(totals)
-        if not missing or (totals and next(iter(missing.values())).total > room):
+        if not granted:
             return
-        by_row: defaultdict[int, list[Resident]] = defaultdict(list)
+        residents: defaultdict[int, list[Resident]] = defaultdict(list)
         ages: list[float] = []
         for placement, began in running:
-            by_row[placement.row].append(Resident(placement))
+            residents[placement.row].append(Resident(placement))
             ages.append(now - began)
         rest = sum(ages) / max(len(ages), 1)
-        outlook = Outlook(self._cluster, self._host, by_row, now, rest)
-        for kind, request in missing.items():
-            if self._reserved and request.total > room:
-                return
-            opening = self._opening(request, outlook, rows.get(kind, -1))
+        outlook = Outlook(self._cluster, self._host, residents, now, rest)
+        for kind, request in granted.items():
+            opening = self._opening(request, outlook)
             if opening is not None:
-                room -= request.total
                 self._reserved[kind] = _Reservation(opening)
                 self.hold(kind)
 
-    def _opening(self, request: Request, outlook: Outlook, preferred: int) -> Opening | None:
+    def _opening(self, request: Request, outlook: Outlook) -> Opening | None:
         """Return the first place that opens besides the reserved places."""
         with ExitStack() as undo:
             for kind, one in self._reserved.items():
                 self.lift(kind)
                 undo.callback(self.hold, kind)
                 undo.callback(self._cluster.release, self._cluster.put(*one.opening.placement))
-            return outlook.first_opening(request, preferred=preferred)
+            return outlook.first_opening(request)

@@ -1,7 +1,7 @@
 """The waits of pods with reservations and without: the table of docs/placement.md.
 
     python -m tests.bench.reservations [--seeds 10] [--load 0.85] [--after 0.1] [--nodes 12]
-        [--policies device-bestfit,binpack,shadow-price,spread] [--jobs 2]
+        [--life 24] [--policies device-bestfit,shadow-price] [--jobs 2]
 
 Pods come and go on equal nodes of eight cards (`churn --wait` of `gpushare simulate`), in two
 mixes: `shares` has 70 % shares of a card and 15 % single cards, `whole` 70 % single cards; the
@@ -92,8 +92,8 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.85)
     parser.add_argument("--after", type=float, default=0.1)
     parser.add_argument("--nodes", type=int, default=12)
-    parser.add_argument("--life", type=float, default=32.0)
-    policies = words("device-bestfit,binpack,shadow-price,spread")
+    parser.add_argument("--life", type=float, default=24.0)
+    policies = words("device-bestfit,shadow-price")
     parser.add_argument("--policies", type=words, default=policies)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()

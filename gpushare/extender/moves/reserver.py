@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gpushare.core.model import PodRef
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
@@ -33,7 +33,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.claimant import claimant
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.groups import NO_GROUP, group_of
 from gpushare.wire.moves import pod_path
 from gpushare.wire.objects import PODS, Pod
@@ -41,6 +41,8 @@ from gpushare.wire.objects import PODS, Pod
 log = logging.getLogger("gpushare.reservations")
 
 EVERY = 10.0
+_REST = 50.0
+"""The pause after a round, as a multiple of the time of the round."""
 
 MOST_PODS = 20
 """Upper bound of the reservations of a resource, and of the pods that one round looks at."""
@@ -92,7 +94,7 @@ class Reserver(LoopPart):
         # By namespace with pods that wait: the time of its last new reservation.
         self._served_at: dict[str, float] = {}
         self._begun = self._given_up = 0
-        self.loop = Loop("reservations", self.round, EVERY, log=log, failed="reservations failed")
+        self.loop = Loop("reservations", self._step, EVERY, log=log, failed="reservations failed")
 
     def start(self) -> None:
         """Start the thread, unless reservations are off."""
@@ -113,6 +115,12 @@ class Reserver(LoopPart):
             "reservations_total": self._begun,
             "reservations_given_up_total": self._given_up,
         }
+
+    def _step(self) -> float:
+        """Make a round; return the pause after it, so that rounds take 2 % of the time at most."""
+        begin = time.thread_time()
+        self.round()
+        return max(EVERY, _REST * (time.thread_time() - begin))
 
     def round(self) -> None:
         """End and make reservations. Raises ApiError."""
@@ -135,41 +143,25 @@ class Reserver(LoopPart):
                 resource.holds.end_reservation(hold.pod.ref.uid)
 
     def _renew(self, resource: ManagedResource, waiting: dict[str, Waiting]) -> None:
-        """End the reservations of a resource that have lost their reason, and make others."""
-        snapshot = resource.ledger.snapshot()
-        kept: list[Hold] = []
-        closed: list[Hold] = []
+        """End the reservations of a resource that have lost their reason, and choose the place of
+        each other one anew: by now another node may open earlier.
+        """
+        snapshot, reserved = resource.ledger.snapshot(), dict[str, Hold]()
         for hold in resource.holds.reservations():
             if why := self._why_ended(resource, hold, waiting, snapshot):
                 self._end(resource, hold, why)
-            elif hold.pod.ref.uid in self._free_since:
-                kept.append(hold)
             else:
-                closed.append(hold)
-        having = {hold.pod.ref.uid for hold in kept + closed}
-        candidates = self._candidates(waiting.values(), having)
-        if not (closed or candidates):
+                reserved[hold.pod.ref.uid] = hold
+        free = [hold for uid, hold in reserved.items() if uid in self._free_since]
+        pods = self._candidates(waiting.values(), {hold.pod.ref.uid for hold in free}, reserved)
+        if not pods:
             return
-        # One a round is chosen anew: another node may open earlier by now.
-        reviewed, kept = closed[:1], kept + closed[1:]
         outlook = _outlook(resource, self._clock(), self._wall())
-        names, row_of = outlook.cluster.view.names, outlook.cluster.view.row
-        for hold in kept:
+        row_of = outlook.cluster.view.row
+        for hold in free:
             if hold.reserved is not None and hold.node in row_of:
                 _take(outlook, Placement(row_of[hold.node], hold.reserved.shares, hold.pod.request))
-        for hold in reviewed:
-            pod = waiting[hold.pod.ref.uid]
-            row = row_of.get(hold.node, -1)
-            opening = outlook.first_opening(pod.request, pod.demands, preferred=row)
-            if opening is None:
-                self._end(resource, hold, "no node is expected to open")
-                continue
-            node = names[opening.placement.row]
-            place = (hold.pod, node, opening.placement.shares, opening.at, hold.since)
-            resource.holds.begin_reservation(*place)
-            _take(outlook, opening.placement)
-            kept.append(hold)
-        self._make(resource, candidates, outlook, kept)
+        self._choose(resource, pods, outlook, free, reserved)
 
     def _why_ended(
         self,
@@ -210,8 +202,12 @@ class Reserver(LoopPart):
 
     # -- new reservations -------------------------------------------------------------------------
 
-    def _candidates(self, waiting: Iterable[Waiting], having: set[str]) -> list[Waiting]:
-        """Return the pods that have waited for long enough, and have no reservation."""
+    def _candidates(
+        self, waiting: Iterable[Waiting], having: Collection[str], reserved: Collection[str]
+    ) -> list[Waiting]:
+        """Return the pods without a free place that have waited for long enough, or are reserved
+        one.
+        """
         now, oldest = self._clock(), self._wall() - self._after
         return [
             pod
@@ -219,44 +215,63 @@ class Reserver(LoopPart):
             if pod.served
             and pod.uid not in having
             and 0 < pod.created <= oldest
-            and now >= self._not_before.get(pod.uid, -math.inf)
+            and (pod.uid in reserved or now >= self._not_before.get(pod.uid, -math.inf))
         ]
 
-    def _make(
+    def _choose(
         self,
         resource: ManagedResource,
-        candidates: list[Waiting],
+        pods: list[Waiting],
         outlook: Outlook,
-        kept: list[Hold],
+        free: Sequence[Hold],
+        reserved: Mapping[str, Hold],
     ) -> None:
-        """Make reservations in the order of the candidates, up to the largest part."""
-        now, count, names = self._clock(), len(kept), outlook.cluster.view.names
-        room = MOST_PART * outlook.cluster.capacity - sum(hold.pod.request.total for hold in kept)
-        for _ in range(min(MOST_PODS, len(candidates))):
-            pod = min(candidates, key=self._turn)
+        """Choose places in the order of the pods, up to the largest part of the memory."""
+        now, names, count = self._clock(), outlook.cluster.view.names, len(free)
+        room = MOST_PART * outlook.cluster.capacity - sum(hold.pod.request.total for hold in free)
+        passed_over = {pod.uid for pod in pods} & reserved.keys()
+
+        def turn(pod: Waiting) -> tuple[int, bool, float, float]:
+            served_at = self._served_at.get(pod.ref.namespace, -math.inf)
+            is_new = pod.uid not in reserved
+            return -pod.priority, is_new, served_at if is_new else 0.0, pod.created
+
+        for _ in range(min(2 * MOST_PODS, len(pods))):
+            pod = min(pods, key=turn)
             if count and (pod.request.total > room or count == MOST_PODS):
-                return  # a later pod that is smaller does not overtake
-            candidates.remove(pod)
-            is_late = not any(resource.places(pod.request, pod.demands))
+                break  # a later pod that is smaller does not overtake
+            pods.remove(pod)
+            hold = reserved.get(pod.uid)
+            is_late = hold is not None or not any(resource.places(pod.request, pod.demands))
             opening = outlook.first_opening(pod.request, pod.demands) if is_late else None
-            shown = self._read(pod.ref) if opening is not None else None
-            if opening is None or shown is None or not _may_have_place(shown):
+            holder = None
+            if opening is not None:
+                holder = hold.pod if hold is not None else self._holder(pod)
+            if opening is None or holder is None:
                 self._not_before[pod.uid] = now + PAUSE
                 continue
-            holder, node = claimant(shown, pod.request), names[opening.placement.row]
-            place = (holder, node, opening.placement.shares, opening.at, now)
+            passed_over.discard(pod.uid)
+            node, since = names[opening.placement.row], hold.since if hold is not None else now
+            place = (holder, node, opening.placement.shares, opening.at, since)
             resource.holds.begin_reservation(*place)
             _take(outlook, opening.placement)
-            self._served_at[pod.ref.namespace] = now
-            self._begun += 1
             room -= pod.request.total
             count += 1
-            opens_in = round(opening.at - now)
-            log.info(Line("reservation", pod=pod.ref, node=node, opens_in=opens_in))
+            if hold is None:
+                self._served_at[pod.ref.namespace] = now
+                self._begun += 1
+            if hold is None or hold.node != node:
+                opens_in = round(opening.at - now)
+                log.info(Line("reservation", pod=pod.ref, node=node, opens_in=opens_in))
+        for uid in passed_over:
+            self._end(resource, reserved[uid], "no node opens, or another pod comes first")
 
-    def _turn(self, pod: Waiting) -> tuple[int, float, float]:
-        """Return the sort key of a candidate."""
-        return -pod.priority, self._served_at.get(pod.ref.namespace, -math.inf), pod.created
+    def _holder(self, pod: Waiting) -> Claimant | None:
+        """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
+        shown = self._read(pod.ref)
+        if shown is None or not _may_have_place(shown):
+            return None
+        return claimant(shown, pod.request)
 
     def _read(self, ref: PodRef) -> Pod | None:
         """Return the pod as the API server has it; None if it is gone. Raises ApiError."""

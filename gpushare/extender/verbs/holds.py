@@ -93,9 +93,10 @@ class Hold:
         """Return whether the place is the pod's own."""
         if self.pod.ref.uid == pod.ref.uid:
             return True
-        heir = self.reserved is not None and self.reserved.heir
+        if self.reserved is None or not self.reserved.heir or not pod.owner:
+            return False
         same = (self.pod.owner, self.pod.request) == (pod.owner, pod.request)
-        return heir and bool(pod.owner) and same and self.pod.ref.namespace == pod.ref.namespace
+        return same and self.pod.ref.namespace == pod.ref.namespace
 
 
 class Ended(NamedTuple):

@@ -102,15 +102,15 @@ def writes_down_too_late(original: Any) -> Any:
     return late
 
 
-@mutant("M9", "pods that wait for long reserve the whole cluster", Reserver, "_make",
+@mutant("M9", "pods that wait for long reserve the whole cluster", Reserver, "_choose",
         test=f"{_RESERVED}::"
         "test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes")  # fmt: skip
 def reserves_everything(original: Any) -> Any:
-    def make(*of: Any) -> None:
+    def choose(*of: Any) -> None:
         with patch.object(reserver, "MOST_PART", 1.0):
             original(*of)
 
-    return make
+    return choose
 
 
 @mutant("M10", "a free place stays reserved for a pod that never comes", Reserver, "_why_ended",

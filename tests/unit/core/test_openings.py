@@ -26,7 +26,6 @@ def first(
     pods: Sequence[tuple[Placement, float | None]],
     request: Request,
     host: Host | None = None,
-    preferred: int = -1,
 ) -> Opening | None:
     """The first opening at second 1000, with these pods and their known ends."""
     by_row: dict[int, list[Resident]] = {}
@@ -34,7 +33,7 @@ def first(
         by_row.setdefault(placement.row, []).append(Resident(placement, ends_by))
     used = nodes.view.used.copy()
     outlook = Outlook(nodes, host or Host(len(nodes.view.names)), by_row, 1000.0, REST)
-    opening = outlook.first_opening(request, preferred=preferred)
+    opening = outlook.first_opening(request)
     assert (nodes.view.used == used).all(), "the search changes nothing"
     return opening
 
@@ -82,11 +81,12 @@ def test_known_ends_come_before_expected_ones() -> None:
     assert overdue.at == 1000.0
 
 
-def test_of_equal_rows_the_preferred_one_opens() -> None:
+def test_of_equal_rows_the_one_that_lacks_the_least_memory_opens() -> None:
     nodes = cluster(1, 1)
-    pods = [(put(nodes, row, 0), None) for row in (0, 1)]
-    openings = [first(nodes, pods, WHOLE, preferred=row) for row in (0, 1)]
-    assert [opening and opening.placement.row for opening in openings] == [0, 1]
+    pods = [(put(nodes, row, 0, units=units), None) for row, units in enumerate((16, 12))]
+    opening = first(nodes, pods, WHOLE)
+    assert opening is not None
+    assert opening.placement.row == 1
 
 
 def test_no_row_opens_where_too_few_pods_end() -> None:
