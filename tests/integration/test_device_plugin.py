@@ -528,8 +528,9 @@ def test_an_option_that_makes_no_sense_is_named(
 
 
 def test_containers_of_hami_core_have_folders_until_their_pods_are_gone(
-    make_node: MakeNode, tmp_path: Path
+    make_node: MakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gpushare.device_plugin.hami_folders._LOOKS", 2)
     (tmp_path / "libvgpu.so").touch()
     folders = tmp_path / "containers"
     (folders / "uid-of-a-pod-long-gone_c0").mkdir(parents=True)
