@@ -306,6 +306,7 @@ def test_after_a_conflict_the_newer_workload_is_judged() -> None:
     world.under_test.round()
     assert world.state("job") == "Pending"
     assert world.calls[-1:] == ["job"]
+    assert world.under_test.state()["kueue_ready_total"] == 0
     world.shown()
     world.round()
     assert world.state("job") == "Ready"
@@ -392,6 +393,84 @@ def test_a_round_that_takes_long_goes_on_with_newer_books() -> None:
     assert [world.state(name) for name in ("first", "second")] == ["Ready", "Pending"]
     world.round()
     assert world.state("second") == "Ready"
+
+
+@pytest.mark.parametrize("second", [6, 99])
+def test_each_round_writes_a_verdict_however_long_it_takes(second: int) -> None:
+    world = World(["a"])
+    world.comes("first", 99)
+    world.comes("second", second)
+    world.rest_seconds = 2.0
+    world.round()
+    assert [world.state(name) for name in ("first", "second")] == ["Retry", "Pending"]
+    world.round()
+    assert world.state("second") == ("Ready" if second == 6 else "Retry")
+
+
+def test_reasons_have_a_second_of_their_own() -> None:
+    world = World(["a"])
+    for name in ("first", "second", "third"):
+        world.comes(name, 99)
+    world.rest_seconds = 0.4
+    world.round()
+    world.round()
+    assert [world.state(name) for name in ("first", "second", "third")] == ["Retry"] * 3
+
+
+def test_the_pause_after_a_round_is_nine_times_its_cpu_time() -> None:
+    world = World(["a"])
+    step = world.under_test.loop._step
+    world.comes("large", 99)
+    assert step() == 1.0
+    world.shown()
+    world.evict("large")
+    world.runs("ten", 10, "a")
+    world.cpu_seconds, world.rests = 0.2, []
+    assert step() == pytest.approx(9 * 2 * 0.2)
+    assert world.rests == []
+    world.cpu_seconds = 60.0
+    assert step() == 5.0
+
+
+def test_a_patch_that_was_refused_rests() -> None:
+    world = World(["a"])
+    world.faults = [(False, refusal("denied by a webhook"))]
+    world.round()
+    world.round()
+    assert world.calls == [CHECK]
+    world.now += 60
+    world.round()
+    world.comes("large", 20)
+    world.round()
+    world.keep("large")
+    world.round()
+    world.calls.clear()
+    world.faults = [(False, refusal("denied by a webhook"))]
+    for _ in range(3):
+        world.round()
+    assert world.calls == ["large"]
+    world.now += 60
+    world.round()
+    assert world.calls == ["large", "large"]
+
+
+def test_a_wait_that_a_webhook_keeps_is_ended_later() -> None:
+    world = World(["a"])
+    world.runs("ten", 10, "a")
+    world.comes("large", 12)
+    world.round()
+    world.evict("large")
+    world.ends("ten")
+    world.calls.clear()
+    world.faults = [(False, refusal("denied by a webhook"))]
+    for _ in range(3):
+        world.round()
+        world.runs("small", 1, "a")
+    assert world.calls == ["large"]
+    world.now += 60
+    world.node("b")
+    world.round()
+    assert world.calls == ["large", "large"]
 
 
 def test_a_check_of_another_controller_is_left_alone() -> None:
