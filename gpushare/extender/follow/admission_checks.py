@@ -17,6 +17,7 @@ Tested in `tests/unit/extender/follow/test_admission_checks.py`, and with a real
 
 import contextlib
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.daemon.loop import Loop
 from gpushare.daemon.part import LoopPart
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.explain.admission import AdmissionJudge
+from gpushare.explain.admission import AdmissionJudge, KeptPlace
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.write_right import REFUSED, WriteRight
 from gpushare.extender.managed_resources import ManagedResources
@@ -66,6 +67,9 @@ _REST = 9.0
 """A rest is this many times as long as the CPU time of the last judgement; so is the pause after a
 round, by the CPU time of the round."""
 _MAX_REST = 5.0
+_PATIENCE = 600.0
+"""Seconds that a pending pod keeps a free place; kube-scheduler tries a refused pod again within
+300. So long without a judgement, and the time begins anew."""
 _TIMEOUT = 5.0
 _MOST_TEXT = 1000
 """Characters of the reason in a message."""
@@ -136,13 +140,16 @@ class AdmissionChecks(LoopPart):
         # By uid: the pods of the workloads whose check has got Retry.
         self._refused: dict[str, tuple[WorkloadPods, ...]] = {}
         self._looked_at: object = None
+        # By uid, since when a pod that waits for a node has had a place in each judgement.
+        self._placed_since: dict[str, float] = {}
+        self._judged_at = -math.inf
         # By uid: the version of a workload that waits and has quota still.
         self._kept: dict[str, str] = {}
         # By name of the AdmissionCheck: the version that was patched.
         self._activated: dict[str, str] = {}
         self._verdicts = Counter({READY: 0, RETRY: 0})
         self._failed_writes = 0
-        self.loop = Loop("kueue", self._step, _EVERY, log=log, failed="admission checks failed")
+        self.loop = Loop("kueue", self.step, _EVERY, log=log, failed="admission checks failed")
         self._rest = self.loop.rest if rest is None else rest
 
     def state(self) -> dict[str, float]:
@@ -153,7 +160,7 @@ class AdmissionChecks(LoopPart):
             "kueue_failed_writes_total": self._failed_writes,
         }
 
-    def _step(self) -> float:
+    def step(self) -> float:
         """Make a round; return the pause after it."""
         began = self._cpu_clock()
         self.round()
@@ -191,7 +198,9 @@ class AdmissionChecks(LoopPart):
             if (workload := workloads[uid]).waits
             and not (workload.is_reserved or self._right.rests(uid))
         ]
-        books = tuple(resource.ledger.version() for resource in self._resources)
+        books = [
+            (resource.ledger.version(), resource.holds.version) for resource in self._resources
+        ]
         versions = {workload.version for workload in workloads.values()}
         state = books, self._resources.node_states.version, versions
         if not pending and (not waiting or state == self._looked_at):
@@ -220,7 +229,7 @@ class AdmissionChecks(LoopPart):
             if self._is_promised(workload, names)
             for pods in self._missing_pods(workload, existing[workload.key]) or ()
         ]
-        judge = AdmissionJudge(self._resources.resources, self._unit, self._policy, promised)
+        judge = self._new_judge(promised)
         refused = list[tuple[WorkloadRecord, tuple[WorkloadPods, ...]]]()
         until, began = self._clock() + _ROUND, self._cpu_clock()
         for workload in pending:
@@ -237,13 +246,7 @@ class AdmissionChecks(LoopPart):
             began = self._have_rest(began)
             if self._clock() > until:
                 break
-        is_whole = True
-        for workload in waiting:
-            is_whole = self._may_write() and self._clock() <= until
-            if not is_whole:
-                break
-            if judge.admit(self._refused[workload.ref.uid]):
-                self._requeue(workload)
+        is_whole = self._wake(judge, waiting, until)
         until = self._clock() + _ROUND
         for workload, pods in refused:
             if not self._may_write():
@@ -253,6 +256,38 @@ class AdmissionChecks(LoopPart):
             if self._clock() > until:
                 break
         return is_whole
+
+    def _new_judge(self, promised: Iterable[WorkloadPods]) -> AdmissionJudge:
+        """Return a judge by the books and holds as they are now."""
+        now, kept = self._clock(), dict[str, list[KeptPlace]]()
+        if now > self._judged_at + _PATIENCE:
+            self._placed_since = {}
+        unused = {uid for uid, since in self._placed_since.items() if now >= since + _PATIENCE}
+        for resource in self._resources:
+            resource.holds.expire(now)
+            by_pod = dict[str, KeptPlace]()
+            for hold in resource.holds.live():
+                shares = hold.reserved.shares if hold.reserved is not None else ()
+                if shares or hold.pod.ref.uid not in by_pod:
+                    place = KeptPlace(hold.pod.ref.uid, hold.node, hold.pod.request, shares)
+                    by_pod[hold.pod.ref.uid] = place
+            kept[resource.names.resource] = list(by_pod.values())
+        resources = self._resources.resources
+        judge = AdmissionJudge(
+            resources, self._unit, self._policy, promised, kept=kept, unused=unused
+        )
+        self._placed_since = {uid: self._placed_since.get(uid, now) for uid in judge.placed}
+        self._judged_at = now
+        return judge
+
+    def _wake(self, judge: AdmissionJudge, waiting: Iterable[WorkloadRecord], until: float) -> bool:
+        """End the wait of workloads that fit; return whether there was time for all."""
+        for workload in waiting:
+            if not self._may_write() or self._clock() > until:
+                return False
+            if judge.admit(self._refused[workload.ref.uid]):
+                self._requeue(workload)
+        return True
 
     def _may_write(self) -> bool:
         return not (self._not_ready() or self._right.missing)
