@@ -64,10 +64,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         add(flag, action="append", metavar=metavar, help="as in kubectl")
 
 
-def add_unit(parser: argparse.ArgumentParser) -> None:
-    """Add --unit of the commands that read amounts."""
-    text = "as of `gpushare serve`: GiB, MiB, 256MiB (default: as nodes state, or a guess)"
-    parser.add_argument("--unit", default="", metavar="UNIT", help=text)
+def add_unit(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add --unit, the unit of `gpushare serve`. default: "" for a command that reads it from the
+    nodes; the default of `serve` for one that reads no nodes, or compares the nodes with it.
+    """
+    whence = default or "as nodes state, or a guess"
+    text = f"as of `gpushare serve`: GiB, MiB, 256MiB (default: {whence})"
+    parser.add_argument("--unit", default=default, metavar="UNIT", help=text)
 
 
 def hint(command: str) -> str:

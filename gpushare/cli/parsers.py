@@ -234,7 +234,7 @@ def report_parser(prog: str) -> Parser:
     )
     add("--rightsize", action="store_true", help="what containers could ask for: see below")
     add("--margin", default="20%", metavar="20%", help="above the most used (default: 20%%)")
-    add("--unit", default="GiB", metavar="UNIT", help="as of `gpushare serve` (default: GiB)")
+    add_unit(parser, "GiB")
     add("--token-file", default="", metavar="FILE", help="with a bearer token for Prometheus")
     add("-o", "--output", metavar="FORMAT", choices=REPORT_FORMATS, help="json|yaml: all of it")
     return parser

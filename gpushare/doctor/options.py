@@ -5,7 +5,7 @@ Tested in `tests/unit/cli/test_start.py`.
 
 import argparse
 
-from gpushare.commandline import Parser, add_connection
+from gpushare.commandline import Parser, add_connection, add_unit
 from gpushare.wire.annotations import ALIYUN
 
 FORMATS = ("text", "json", "yaml")
@@ -33,8 +33,7 @@ def doctor_parser(prog: str = "gpushare doctor") -> Parser:
         metavar="HOST:PORT",
         help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
     )
-    # The unit that the nodes' own is compared with: what they state is no default.
-    add("--unit", default="GiB", help="as of `gpushare serve` (default: %(default)s, as there)")
+    add_unit(parser, "GiB")
     add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
     add(
         "--extender-namespace",

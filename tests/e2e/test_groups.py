@@ -32,7 +32,7 @@ from tests.e2e.groups import (
 )
 from tests.e2e.objects import NODES, fresh
 from tests.e2e.plane import SCHEDULER
-from tests.e2e.processes import until
+from tests.e2e.processes import PATIENCE, until
 from tests.e2e.world import World, give_lease_away
 
 _PORTED_TO = "1.37"
@@ -246,7 +246,8 @@ def _one_is_bound_whole(world: World, watch: TornGroups, groups: list[list[Json]
         counts = watch.bound()
         return [pods for pods in groups if counts[name_of(pods)] == len(pods)]
 
-    until(lambda: bool(whole()), world.told)
+    # Two groups that have a part of the cards each wait at bind until their 55 seconds are over.
+    until(lambda: bool(whole()), world.told, 3 * PATIENCE)
     time.sleep(_QUIET)
     (first,) = whole()
     assert watch.bound() == {name_of(first): len(first)}, world.told()

@@ -127,14 +127,20 @@ class Reserver(LoopPart):
         if self._not_ready():
             self._end_all()
             return
-        now, waiting = self._clock(), set[str]()
+        now, waiting = self._clock(), dict[str, Waiting]()
+        holds = [hold for resource in self._resources for hold in resource.holds.reservations()]
+        reserved = {hold.pod.ref.uid for hold in holds}
+        self._free_since = {uid: at for uid, at in self._free_since.items() if uid in reserved}
         for resource in self._resources:
             pods = {pod.uid: pod for pod in resource.ledger.waiting()}
-            waiting |= pods.keys()
+            waiting |= pods
             self._renew(resource, pods)
+        namespaces = {pod.ref.namespace for pod in waiting.values()}
         self._not_before = {
             uid: at for uid, at in self._not_before.items() if uid in waiting and at > now
         }
+        served = self._served_at.items()
+        self._served_at = {name: at for name, at in served if name in namespaces}
 
     def _end_all(self) -> None:
         self._free_since.clear()

@@ -11,7 +11,7 @@ from gpushare.errors import ApiNotFound
 from gpushare.extender.moves.reserver import EVERY, PATIENCE, Reserver
 from gpushare.extender.verbs.offers import held_places
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.claimant import claimant
+from gpushare.wire.claimant import Claimant, claimant
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
 from tests.unit.core.clusters import node
@@ -290,6 +290,28 @@ def test_a_free_place_that_kube_scheduler_does_not_use_is_given_up() -> None:
     assert world.round(1800) != {}
 
 
+def test_a_second_reservation_of_a_pod_has_all_its_time() -> None:
+    world = ReserverWorld("a", "b", "c")
+    world.full()
+    world.waits("late")
+    world.round()
+    world.ends("a-0")
+    world.ends("a-1")
+    world.round()
+    world.holds.end_after_bind("uid-late")  # and the Binding is refused later
+    world.holds.asked(claimant_of(world, "late"))
+    world.runs("a-0", "a", 0)
+    assert world.round(PATIENCE) == {"late": "a"}
+    world.ends("a-0")
+    assert world.round() == {"late": "a"}
+
+
+def claimant_of(world: ReserverWorld, name: str) -> Claimant:
+    """The pod as the rules of holds see the pod."""
+    shown = read_pod(world.pods[name])
+    return claimant(shown, request_of(shown, ALIYUN))
+
+
 def test_a_pod_that_fits_now_gets_no_reservation() -> None:
     world = ReserverWorld("a", "b")
     world.waits("late")
@@ -334,8 +356,8 @@ def test_nothing_is_reserved_for_a_pod_that_waits_for_something_else(change: Jso
 def test_a_place_of_a_plan_of_moves_stays_and_a_reservation_outlasts_plans() -> None:
     world = ReserverWorld("a", "b")
     world.full()
-    late, holds = world.waits("late"), world.holds
-    holder = claimant(read_pod(late), request_of(read_pod(late), ALIYUN))
+    world.waits("late")
+    holder, holds = claimant_of(world, "late"), world.holds
     holds.reserve(holder, "b", ((0, 16), (1, 16)), until=world.now + 300, now=world.now)
     assert world.round() == {}
     holds.end_reservation("uid-late")
