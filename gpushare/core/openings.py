@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from math import inf
 
+from gpushare.core.amounts import charged_units
 from gpushare.core.defrag import Host, Planner
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement
@@ -94,13 +95,16 @@ class Outlook:
     def _least_ends(self, request: Request, row: int) -> list[Resident]:
         """Return the pods to end so that enough memory is free first; [] where no ends do."""
         on_device: dict[int, list[tuple[int, Resident]]] = defaultdict(list)
+        capacity = self.cluster.view.capacity[row].tolist()
         for resident in sorted(self.residents.get(row, ()), key=_known_first):
+            percents = resident.placement.request.percents
             for device, units in resident.placement.shares:
-                on_device[device].append((units, resident))
-        needed, ways = max(request.parts, default=0), list[tuple[float, list[Resident]]]()
+                charged = charged_units(units, percents, capacity[device])
+                on_device[device].append((charged, resident))
+        largest, ways = max(request.parts, default=0), list[tuple[float, list[Resident]]]()
         for device, free in enumerate(self.cluster.view.free[row].tolist()):
             ending: list[Resident] = []
-            room = free
+            needed, room = charged_units(largest, request.percents, capacity[device]), free
             for units, resident in on_device[device]:
                 if room >= needed:
                     break

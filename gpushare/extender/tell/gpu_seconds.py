@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS
+from gpushare.core.amounts import COMPUTE, PERCENT_AMOUNTS, charged_units
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.core.workload_names import workload_name
 from gpushare.daemon.part import Part
@@ -228,4 +228,5 @@ def _devices(entry: Entry, capacity: tuple[int, ...]) -> Iterator[tuple[int, flo
         # A closed node may have fewer devices than its pods were given.
         if device < len(capacity) and capacity[device]:
             compute = of_device[_COMPUTE] / COMPUTE.whole if of_device else 0.0
-            yield device, units / capacity[device], compute
+            charged = charged_units(units, of_device, capacity[device])
+            yield device, charged / capacity[device], compute

@@ -11,6 +11,7 @@ from gpushare.core.openings import Opening, Outlook, Resident
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim.engine import empty
 from gpushare.trace.nodes_and_pods import TraceNode
+from tests.unit.core.clusters import with_share
 
 WHOLE, BOTH, HALF = Request(16, 1), Request(16, 2), Request(8, 1)
 REST = 100.0
@@ -131,3 +132,11 @@ def test_a_row_that_opens_later_than_its_memory_yields_to_another() -> None:
     opening = first(nodes, pods, needs_cpu)
     assert opening is not None
     assert opening.at == pytest.approx(1000.0 + 1.5 * REST)
+
+
+def test_a_percentage_of_memory_opens_when_enough_units_are_free() -> None:
+    nodes, share = cluster(1), Request(1, 1, percents=with_share(0, 60))
+    placement = nodes.place(share)
+    assert placement is not None
+    opening = first(nodes, [(placement, 1060.0)], share)
+    assert opening == Opening(1060.0, placement)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpushare.core.amounts import NO_PERCENTS
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request, Shares
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell import gpu_seconds
@@ -16,6 +15,7 @@ from gpushare.extender.tell.written_metrics import OTHERS
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
+from tests.unit.core.clusters import with_share
 from tests.unit.extender.kit import NPU, managed_resources
 
 WALL = 1e9
@@ -61,11 +61,11 @@ class Counted:
         namespace: str = "team",
         labels: Sequence[tuple[str, str]] = (),
         cores: int = 0,
+        share: int = 0,
     ) -> PodRef:
         ref = PodRef(namespace, name, f"uid-{namespace}-{name}")
         devices = len(placement or (0,))
-        percents = (cores, *NO_PERCENTS[1:]) if cores else ()
-        request = Request(units, devices, percents=percents)
+        request = Request(units, devices, percents=with_share(cores, share))
         self.ledger.pod_changed(
             ObservedPod(ref, request, "n", placement, labels=tuple(labels), running=True)
         )
@@ -112,6 +112,14 @@ def test_a_pod_on_two_devices_counts_for_the_model_of_each() -> None:
     counted.tick()
     counted.tick(100)
     assert counted.seconds("namespace_gpu_seconds", "model") == {("A100",): 50, ("T4",): 25}
+
+
+def test_a_percentage_of_memory_counts_as_the_units_of_its_card() -> None:
+    counted = one_node()
+    counted.pod("a", 1, ((1, 1),), share=60)
+    counted.tick()
+    counted.tick(100)
+    assert counted.seconds("namespace_gpu_seconds", "model") == {("T4",): 60}
 
 
 def test_compute_counts_for_the_pods_that_ask_for_it() -> None:
