@@ -31,7 +31,7 @@ from gpushare.core.snapshot import Floats, Ints, units_stranded_by
 from gpushare.sim.engine import SHARE, Cluster, size_class
 from gpushare.sim.interference import Interference
 from gpushare.sim.parameters import Defrag
-from gpushare.sim.pool import Pool
+from gpushare.sim.pool import NodePool
 from gpushare.sim.reservations import Reservations
 from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import LearningScorer
@@ -148,7 +148,7 @@ class Flow:
         defrag: Defrag | None = None,
         interference: Interference | None = None,
         reservations: Reservations | None = None,
-        pool: Pool | None = None,
+        pool: NodePool | None = None,
     ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
         self._tell_time = pass_to

@@ -10,7 +10,7 @@ from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.sim.engine import Cluster
 
 
-class Pool:
+class NodePool:
     """The nodes of a cluster that are there; at first there is none."""
 
     def __init__(self, cluster: Cluster) -> None:

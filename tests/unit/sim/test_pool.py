@@ -11,7 +11,7 @@ from gpushare.sim.experiments import churn
 from gpushare.sim.main import main
 from gpushare.sim.options import read_options
 from gpushare.sim.parameters import Parameters
-from gpushare.sim.pool import Pool
+from gpushare.sim.pool import NodePool
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 
@@ -19,7 +19,7 @@ from tests.bench.small_clusters import still
 def test_a_node_joins_when_a_pod_fits_on_no_other_and_leaves_when_it_is_empty() -> None:
     nodes = [TraceNode(f"n-{row}", 1000, 64, 1, 8 * (row + 1), "card") for row in range(2)]
     cluster = Cluster(nodes, ranking(Binpack(), 2))
-    pool = Pool(cluster)
+    pool = NodePool(cluster)
     small = pool.place(Request(6, 1))
     assert pool.present.tolist() == [True, False]
     large = pool.place(Request(6, 1))
