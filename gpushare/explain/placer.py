@@ -15,7 +15,7 @@ import numpy as np
 from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import Reason, Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, OwnPolicyScorer, Placement
 from gpushare.core.node_filters import OwnFilters, amounts_of
 from gpushare.core.policy import Policy
@@ -196,6 +196,23 @@ class Placer:
             places.append(place)
             self._count(place, 1)
         return places
+
+    def keep(self, node: str, request: Request, shares: Shares = ()) -> bool:
+        """Take a place on the node for a pod; return whether there is one.
+
+        shares: units by device, which are taken even if they are not free; (): of the best devices
+        with room.
+        """
+        row, width = self.view.row.get(node), self.view.capacity.shape[1]
+        if row is None or any(device >= width for device, _ in shares):
+            return False
+        if shares:
+            place: Placement | None = self._cluster.put(row, shares, request)
+        else:
+            place = self._cluster.place_on(row, request)
+        if place is not None:
+            self._count(place, 1)
+        return place is not None
 
     def placed(self, batch: PodBatch) -> PlacementResult:
         """Place pods as long as they fit; return the result with reasons against one more."""

@@ -1,6 +1,8 @@
 """A workload has devices for all its pods, of all its resources, or it takes no place."""
 
-from gpushare.core.model import NodeSpec, Request
+from dataclasses import replace
+
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.explain.admission import AdmissionJudge
@@ -55,6 +57,20 @@ def test_promised_pods_come_first() -> None:
     reason = under_test.reason([pods(5)], "team")
     assert reason.endswith("; 3 pods of other workloads are promised devices")
     assert under_test.admit([pods(4)])
+
+
+def test_a_policy_that_pods_may_not_choose_gets_no_devices() -> None:
+    resources = books()
+    for resource in resources:
+        resource.pod_policies = frozenset()
+    one = next(iter(resources))
+    forbidden = replace(pods(16), request=Request(16, 1, policy="fgd"))
+    ref = PodRef("team", "pending", "uid-pending")
+    one.ledger.pod_changed(ObservedPod(ref, forbidden.request, created=1.0))
+    under_test = AdmissionJudge(resources.resources, "GiB", load_policy("binpack"), ())
+    assert not under_test.admit([forbidden])
+    assert "pods may not choose 'fgd'" in under_test.reason([forbidden], "team")
+    assert under_test.admit([pods(16)])
 
 
 def test_there_is_no_reason_against_pods_that_fit() -> None:
