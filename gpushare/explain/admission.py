@@ -54,6 +54,7 @@ class AdmissionJudge:
         self._unit = unit
         self._placers: dict[str, Placer] = {}
         self._promised = Counter[str]()
+        self._kept = Counter[str]()
         self.placed = set[str]()
         """The uids of pods that wait for a node and have free devices, used or not."""
         promised_pods = _by_resource(promised)
@@ -64,6 +65,7 @@ class AdmissionJudge:
             taken = [place for place in places_of_filter if placer.keep(*place[1:])]
             self.placed |= {place.uid for place in taken if not place.shares}
             has_place = {place.uid for place in taken}
+            self._kept[resource] = len(taken)
             for pod in first_pending(view, unused):
                 if pod.uid in has_place or _mistake(source, pod.request):
                     continue
@@ -129,9 +131,12 @@ class AdmissionJudge:
         promised = self._promised[source.names.resource]
         if promised:
             parts.append(f"{promised} pods of other workloads are promised devices")
+        kept = self._kept[source.names.resource]
+        if kept:
+            parts.append(f"{kept} pods that wait for a node have places")
         if not result.fit:
             explanation = explanation_of(source, batch.request, batch.demands, snapshot=placer.view)
-            if explanation.remedies or explanation.never or not promised:
+            if explanation.remedies or explanation.never or not (promised or kept):
                 parts += filter(None, [sentence(explanation, self._unit, reader)])
         return "; ".join(parts)
 

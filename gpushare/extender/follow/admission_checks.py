@@ -267,10 +267,11 @@ class AdmissionChecks(LoopPart):
             resource.holds.expire(now)
             by_pod = dict[str, KeptPlace]()
             for hold in resource.holds.live():
+                uid = hold.pod.ref.uid
                 shares = hold.reserved.shares if hold.reserved is not None else ()
-                if shares or hold.pod.ref.uid not in by_pod:
-                    place = KeptPlace(hold.pod.ref.uid, hold.node, hold.pod.request, shares)
-                    by_pod[hold.pod.ref.uid] = place
+                is_charged = resource.ledger.entry(uid) is not None
+                if not is_charged and (shares or uid not in by_pod):
+                    by_pod[uid] = KeptPlace(uid, hold.node, hold.pod.request, shares)
             kept[resource.names.resource] = list(by_pod.values())
         resources = self._resources.resources
         judge = AdmissionJudge(

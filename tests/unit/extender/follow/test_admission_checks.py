@@ -485,6 +485,11 @@ def test_a_reservation_keeps_its_devices_from_workloads() -> None:
     world.comes("job", 6)
     world.round()
     assert world.state("job") == "Retry"
+    assert world.message("job").endswith("in one device; 1 pods that wait for a node have places")
+    world.comes("late", 12)
+    world.round()
+    assert "free now: nothing; it would fit on a once" in world.message("late")
+    del world.workloads["late"]
     world.evict("job")
     world.round()
     world.calls.clear()
@@ -501,12 +506,24 @@ def test_a_pod_of_filter_has_its_place_on_the_node_of_the_offer() -> None:
     held = claimant(read_pod(pod_json("offered", 4)), Request(4, 1))
     world.resources.resources[0].holds.offered(held, "b", world.now)
     world.comes("job", 16)
+    world.comes("small", 12, 2)
     world.round()
-    assert world.state("job") == "Retry"
+    assert (world.state("job"), world.state("small")) == ("Retry", "Ready")
+    del world.workloads["small"]
     world.now += 60
     world.comes("other", 16)
     world.round()
     assert world.state("other") == "Ready"
+
+
+def test_a_hold_of_a_pod_with_a_charge_counts_once() -> None:
+    world = World(["a"])
+    world.runs("bound", 8, "a")
+    bound = claimant(read_pod(pod_json("bound", 8)), Request(8, 1))
+    world.resources.resources[0].holds.offered(bound, "a", world.now)
+    world.comes("job", 8)
+    world.round()
+    assert world.state("job") == "Ready"
 
 
 def test_a_place_that_kube_scheduler_does_not_use_is_free_again() -> None:
