@@ -178,6 +178,16 @@ def test_the_reserved_part_is_bounded_and_no_smaller_pod_overtakes() -> None:
     assert world.round() == {"urgent": "n00", "second": "n01"}
 
 
+def test_a_large_pod_that_may_have_no_place_blocks_no_other_pod() -> None:
+    world = ReserverWorld(*"abcdef")
+    world.full()
+    world.waits("first", age=4 * AFTER)
+    gated = world.waits("gated", age=3 * AFTER)
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    world.waits("small", 1, units=6, age=2 * AFTER)
+    assert world.round() == {"first": "a", "small": "b"}
+
+
 def test_one_pod_has_a_reservation_however_large() -> None:
     world = ReserverWorld("a")
     world.full()
@@ -360,6 +370,10 @@ def test_a_place_of_a_plan_of_moves_stays_and_a_reservation_outlasts_plans() -> 
     holder, holds = claimant_of(world, "late"), world.holds
     holds.reserve(holder, "b", ((0, 16), (1, 16)), until=world.now + 300, now=world.now)
     assert world.round() == {}
+    assert world.reserver.state()["reservations_total"] == 0
+    world.waits("later", age=AFTER)
+    assert world.round() == {"later": "a"}, "the pod with a plan takes no room"
+    world.ends("later")
     holds.end_reservation("uid-late")
     assert [hold.node for hold in holds.live()] == ["b"]
     holds.release()
