@@ -33,8 +33,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.holds import Hold
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.claimant import Claimant, claimant
-from gpushare.wire.groups import NO_GROUP, group_of
+from gpushare.wire.claimant import Claimant, claimant, may_have_place
 from gpushare.wire.moves import pod_path
 from gpushare.wire.objects import PODS, Pod
 
@@ -278,7 +277,7 @@ class Reserver(LoopPart):
     def _holder(self, pod: Waiting) -> Claimant | None:
         """Return the pod for its reservation; None if the pod may have none. Raises ApiError."""
         shown = self._read(pod.ref)
-        if shown is None or not _may_have_place(shown):
+        if shown is None or not may_have_place(shown):
             return None
         return claimant(shown, pod.request)
 
@@ -290,16 +289,6 @@ class Reserver(LoopPart):
             return None
         pod = PODS.decode_answer(body, ref.namespace, ref.name)
         return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
-
-
-def _may_have_place(pod: Pod) -> bool:
-    """Return whether a pod without a node has no gate, group or nominated node, and is not being
-    deleted.
-    """
-    is_held_back = pod.spec is not None and (pod.spec.scheduling_gates or pod.spec.node_name)
-    is_nominated = pod.status is not None and pod.status.nominated_node_name
-    is_going = pod.metadata is not None and pod.metadata.deletion_timestamp
-    return not (is_held_back or is_nominated or is_going) and group_of(pod) == NO_GROUP
 
 
 def _outlook(resource: ManagedResource, now: float, wall: float) -> Outlook:
